@@ -50,7 +50,7 @@ def new_split(
     """
     component = components.get(name)
     if component is None:
-        raise InvalidArgumentError(f"there is no component {name!r}", "see: shardkit status")
+        raise InvalidArgumentError(f"component {name!r} is not known", "see: shardkit status")
     before = component.placement if component.shards else ""
     after = rule or before or DEFAULT
     there = len(component.shards) or 1

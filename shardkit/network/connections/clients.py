@@ -592,7 +592,7 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
         raise RoutingError(
             f"{Shard(component.name, number)} was split: the component has "
             f"{counted(len(component.shards), 'shard')} now, and its keys have other places",
-            "get a new client",
+            "use a new client",
         )
 
 
@@ -620,9 +620,9 @@ def _shard_now(
         return numbers.pop()
     what = "names keys of several of them" if numbers else "names no key"
     raise RoutingError(
-        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} {what}; "
-        "it was not executed",
-        "get a new client, or use kit.pipeline and structures, which find each key's shard",
+        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} {what} "
+        "(it was not executed)",
+        "use a new client, or kit.pipeline and structures, which find each key's shard",
     )
 
 

@@ -187,7 +187,7 @@ def test_clients_that_are_kept_over_a_split_find_each_key_or_refuse(fleet: Fleet
                     RoutingError, match="was split into 5 shards, and DBSIZE names no"
                 ):
                     kept["k0"].dbsize()
-                with pytest.raises(RoutingError, match="keys of several of them; it was not exec"):
+                with pytest.raises(RoutingError, match="keys of several of them .it was not exec"):
                     kept["k0"].mset(dict.fromkeys(keys, 1))
                 with pytest.raises(RoutingError, match="users:1 was split: the component has 5"):
                     private.get("k0")
@@ -310,7 +310,7 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
         client.config_set("maxmemory", 0)
     with pytest.raises(InvalidArgumentError, match="users already has 2 shards and placem"):
         plan_split(fleet.config, "users")
-    with pytest.raises(InvalidArgumentError, match="there is no component 'user'"):
+    with pytest.raises(InvalidArgumentError, match="component 'user' is not known"):
         plan_split(fleet.config, "user", shards=3)
     with pytest.raises(InvalidArgumentError, match="too few databases that nothing uses for 90 sh"):
         plan_split(fleet.config, "users", shards=90, over=[b])
