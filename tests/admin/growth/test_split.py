@@ -187,7 +187,7 @@ def test_clients_that_are_kept_over_a_split_find_each_key_or_refuse(fleet: Fleet
                     RoutingError, match="was split into 5 shards, and DBSIZE names no"
                 ):
                     kept["k0"].dbsize()
-                with pytest.raises(RoutingError, match="keys of several of them .it was not exec"):
+                with pytest.raises(RoutingError, match=r"keys of several of them .it was not exec"):
                     kept["k0"].mset(dict.fromkeys(keys, 1))
                 with pytest.raises(RoutingError, match="users:1 was split: the component has 5"):
                     private.get("k0")
