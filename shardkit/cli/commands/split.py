@@ -19,7 +19,6 @@ from shardkit.cli.output import Output
 
 
 @click.command(
-    short_help="Give a component another number of shards, in use.",
     epilog=examples(
         "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
         "shardkit split users --shards 64 --over a.internal --over b.internal",
