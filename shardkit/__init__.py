@@ -12,14 +12,24 @@ if TYPE_CHECKING:
     from shardkit.config.entry import Entry
     from shardkit.config.shard_map import ShardMap
     from shardkit.errors import (
+        BreakerOpenError,
         ClosedError,
         CommandRefused,
         ConfigError,
+        ConfigServerError,
         CrossShardError,
         DamagedDataError,
+        DeadlineExceeded,
+        InvalidArgumentError,
+        LockLostError,
+        LockTimeoutError,
+        MissingEntryError,
+        OperationErrors,
+        OverloadError,
         ShardErrors,
         ShardFailure,
         ShardKitError,
+        ShardTimeout,
         ShardUnavailable,
     )
     from shardkit.kit.kit import (
@@ -48,8 +58,11 @@ else:
             "shardkit.config.entry": "Entry",
             "shardkit.config.shard_map": "ShardMap",
             "shardkit.errors": (
-                "ClosedError CommandRefused ConfigError CrossShardError DamagedDataError "
-                "ShardErrors ShardFailure ShardKitError ShardUnavailable"
+                "BreakerOpenError ClosedError CommandRefused ConfigError "
+                "ConfigServerError CrossShardError DamagedDataError DeadlineExceeded "
+                "InvalidArgumentError LockLostError LockTimeoutError MissingEntryError "
+                "OperationErrors OverloadError ShardErrors ShardFailure ShardKitError "
+                "ShardTimeout ShardUnavailable"
             ),
             "shardkit.kit.kit": (
                 "AsyncShardKit ShardKit aconnect configure connect default_kit "
@@ -71,17 +84,26 @@ __all__ = [
     "AsyncIdPairShardedConnection",
     "AsyncKeyShardedConnection",
     "AsyncShardKit",
+    "BreakerOpenError",
     "ClosedError",
     "Coalesced",
     "Columns",
     "CommandRefused",
     "ConfigError",
+    "ConfigServerError",
     "CrossShardError",
     "DamagedDataError",
+    "DeadlineExceeded",
     "Entry",
     "IdPairShardedConnection",
+    "InvalidArgumentError",
     "KeyShardedConnection",
+    "LockLostError",
+    "LockTimeoutError",
     "LuaScript",
+    "MissingEntryError",
+    "OperationErrors",
+    "OverloadError",
     "Script",
     "ServerClock",
     "ShardErrors",
@@ -90,6 +112,7 @@ __all__ = [
     "ShardKitError",
     "ShardMap",
     "ShardOf",
+    "ShardTimeout",
     "ShardUnavailable",
     "aconnect",
     "configure",

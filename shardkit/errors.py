@@ -30,14 +30,25 @@
     │   ├── FileLeaseLostError     the lease of a file has ended, and others have it now
     │   ├── FileStalledError       a file whose publisher or readers have stopped
     │   └── UnreadableFileError    a published file is truncated or damaged
-    ├── ShardFailure               one command on one shard; a reply slot can hold it as a value
-    │   ├── ShardUnavailable       never reached, or lost before the answer came
-    │   └── CommandRefused         the server answered with an error
-    ├── ShardErrors                several ShardFailures (also an ExceptionGroup)
+    ├── ShardFailure               one command on one shard (also a redis.RedisError)
+    │   ├── ShardUnavailable       not reached, or lost (also a redis.ConnectionError)
+    │   │   ├── BreakerOpenError   nothing was sent: the server's circuit breaker is open
+    │   │   ├── OverloadError      nothing was sent: too many commands wait for the server
+    │   │   └── ShardTimeout       no answer in time (also a redis.TimeoutError)
+    │   │       └── DeadlineExceeded
+    │   └── CommandRefused         the server answered with an error (also a redis.ResponseError)
+    ├── ShardErrors                the ShardFailures of a call (also an ExceptionGroup)
+    │   ├── ShardsUnavailable      all are ShardUnavailable, and so is this
+    │   ├── CommandsRefused        all are CommandRefused, and so is this
+    │   └── OperationErrors        operations of ``together`` failed
     ├── ClosedError                a call of a closed kit
+    ├── GrowthError                a failover or a move cannot continue
+    │   └── MissedChangesError     keys may have changed unseen: a copy starts again
+    ├── PersistenceError           a server could not save its data
     └── LocalServerError           an embedded server did not start or stop
 
-Each error has a ``message``, the thing concerned and why, and a ``remedy``. Every error pickles. No
+docs/errors.md has the contract. Each error has a ``message``, the thing concerned and why, and a
+``remedy``. Every error pickles. No
 error contains a password: secrets are masked before a message is built.
 """
 
@@ -48,17 +59,31 @@ from contextlib import contextmanager
 from typing import Any
 from unicodedata import combining, east_asian_width
 
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    MaxConnectionsError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
+
 __all__ = [
+    "BreakerOpenError",
     "ChannelError",
     "ClosedError",
     "CommandRefused",
+    "CommandsRefused",
     "ConfigError",
     "ConfigServerError",
     "CoordinationError",
     "CrossShardError",
     "DamagedDataError",
+    "DeadlineExceeded",
     "FileLeaseLostError",
     "FileStalledError",
+    "GrowthError",
     "InvalidArgumentError",
     "InvalidEntryError",
     "InvalidKeyError",
@@ -66,11 +91,15 @@ __all__ = [
     "LockLostError",
     "LockTimeoutError",
     "MessagingError",
+    "MissedChangesError",
     "MissingEntryError",
     "NewerFormatError",
     "NotDurableError",
     "NotHolderError",
+    "OperationErrors",
+    "OverloadError",
     "ParameterMismatchError",
+    "PersistenceError",
     "PushRefusedError",
     "QuerySyntaxError",
     "RetiredError",
@@ -79,7 +108,9 @@ __all__ = [
     "ShardErrors",
     "ShardFailure",
     "ShardKitError",
+    "ShardTimeout",
     "ShardUnavailable",
+    "ShardsUnavailable",
     "StaleTokenError",
     "StructureError",
     "UnreadableFileError",
@@ -97,6 +128,7 @@ class ShardKitError(Exception):
     """
 
     ids: tuple[Any, ...] = ()
+    __repr__ = BaseException.__repr__  # not redis-py's, which hides the message
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
@@ -297,11 +329,12 @@ class UnreadableFileError(MessagingError):
     """The content of a published file cannot be read: it is truncated or damaged."""
 
 
-class ShardFailure(ShardKitError):
+class ShardFailure(ShardKitError, RedisError):
     """The failure of one command on one shard; takes the command's reply slot.
 
     Attributes:
         shard: the shard as text, ``unique:7``.
+        address: the server, ``10.0.0.2:6379/0``.
         command: the command's name, ``SADD``; never its arguments.
         error: redis-py's error.
         key: the key that the command was sent for.
@@ -315,6 +348,7 @@ class ShardFailure(ShardKitError):
         remedy: str = "",
         *,
         shard: str = "",
+        address: str = "",
         command: str = "",
         error: Exception | None = None,
         key: str | bytes = "",
@@ -323,20 +357,39 @@ class ShardFailure(ShardKitError):
         super().__init__(message, remedy)
         self.maybe_executed = maybe_executed
         self.shard = shard
+        self.address = address
         self.command = command
         self.error = error
         self.key = key
         self.__cause__ = error
 
 
-class ShardUnavailable(ShardFailure):
+class ShardUnavailable(ShardFailure, ConnectionError):
     """The shard could not be reached, or the connection broke before its answer came.
 
     In the second case, ``maybe_executed`` is set.
     """
 
 
-class CommandRefused(ShardFailure):
+class BreakerOpenError(ShardUnavailable):
+    """A server's circuit breaker is open: nothing was sent."""
+
+
+class OverloadError(ShardUnavailable, MaxConnectionsError):
+    """Too many commands are waiting for a server: nothing was sent."""
+
+
+class ShardTimeout(ShardUnavailable, RedisTimeoutError):
+    """The server did not answer in time."""
+
+
+class DeadlineExceeded(ShardTimeout):
+    """A deadline has passed, after ``waited`` seconds of waiting for the server."""
+
+    waited = 0.0
+
+
+class CommandRefused(ShardFailure, ResponseError):
     """The server answered the command with an error."""
 
 
@@ -362,25 +415,39 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {plural or f'{noun}s'}"
 
 
-class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
+class ShardErrors(ShardKitError, RedisError, ExceptionGroup[Exception]):
     """Failures of one exchange, at most one for each shard and kind of error.
+
+    If all are of one kind, the group is of that kind too: a `ShardsUnavailable` or a
+    `CommandsRefused`, with the attributes of its first failure.
 
     Attributes:
         maybe_executed: whether any of the commands that failed may have been executed.
     """
 
-    def __new__(cls, message: str, failures: Sequence[ShardFailure]) -> ShardErrors:
+    def __new__(cls, message: str, failures: Sequence[Exception]) -> ShardErrors:
         """Group the failures under a message that names their shards."""
+        if cls is ShardErrors:
+            for kind, group in (
+                (ShardUnavailable, ShardsUnavailable),
+                (CommandRefused, CommandsRefused),
+            ):
+                if all(isinstance(failure, kind) for failure in failures):
+                    cls = group
         return ExceptionGroup.__new__(cls, message, failures)
 
-    def __init__(self, message: str, failures: Sequence[ShardFailure]) -> None:
-        Exception.__init__(self, message, failures)
+    def __init__(self, message: str, failures: Sequence[Exception]) -> None:
+        RedisError.__init__(self, message, failures)
         self.remedy = ""
+        self.maybe_executed = any(getattr(each, "maybe_executed", False) for each in failures)
 
-    @property
-    def maybe_executed(self) -> bool:
-        """Whether any of the commands that failed may have been executed."""
-        return any(getattr(failure, "maybe_executed", False) for failure in self.exceptions)
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the first failure, if the group is of its kind."""
+        if name in ("shard", "address", "command", "error", "key") and isinstance(
+            self, ShardFailure
+        ):
+            return getattr(self.exceptions[0], name)
+        raise AttributeError(name, name=name, obj=self)
 
     def __str__(self) -> str:
         text = f"{self.message}: {few(list(map(str, self.exceptions)), '; ')}"
@@ -388,9 +455,25 @@ class ShardErrors(ShardKitError, ExceptionGroup[ShardFailure]):
 
     def derive(self, excs: Sequence[Any]) -> Any:
         """Keep the type when ``except*`` splits the group."""
-        derived = ShardErrors(self.message, excs)
+        whole = OperationErrors if isinstance(self, OperationErrors) else ShardErrors
+        derived = whole(self.message, excs)
         derived.ids, derived.remedy = self.ids, self.remedy
         return derived
+
+
+class ShardsUnavailable(ShardErrors, ShardUnavailable):
+    """All failures of an exchange are of shards that could not be reached, or were lost."""
+
+
+class CommandsRefused(ShardErrors, CommandRefused):
+    """All failures of an exchange are errors that servers answered with."""
+
+
+class OperationErrors(ShardErrors):
+    """Operations that ``together`` ran have failed, each with one of ``exceptions``.
+
+    All others have completed.
+    """
 
 
 class ClosedError(ShardKitError):
@@ -399,3 +482,15 @@ class ClosedError(ShardKitError):
 
 class LocalServerError(ShardKitError):
     """An embedded server could not be started or stopped."""
+
+
+class GrowthError(ShardKitError):
+    """A failover or a move cannot continue; the error says what state the servers are in."""
+
+
+class MissedChangesError(GrowthError):
+    """Keys may have changed without a notification, so a copy has to start again."""
+
+
+class PersistenceError(ShardKitError):
+    """A server could not save its data, or not in time."""

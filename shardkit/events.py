@@ -26,10 +26,12 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit import log_records
 from shardkit.callbacks import check_runs
 
 __all__ = [
@@ -115,6 +117,7 @@ class CommandsFinished:
         sent: the event of sending them.
         seconds: the time since then.
         refused: whether an error may be among the replies.
+        error: the first error among the replies, unless shardkit sends its command again.
         waited: for how many of the seconds the commands waited behind others of their event loop;
             None if they did not share a connection.
     """
@@ -123,6 +126,7 @@ class CommandsFinished:
     seconds: float
     refused: bool
     waited: float | None = None
+    error: Exception | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -242,7 +246,8 @@ def emit(event: Event) -> None:
         try:
             handler(event)
         except Exception:  # must not fail the caller
-            logger.exception("the event handler %r failed", handler)
+            about = log_records.fields("event-handler-failed", handler=repr(handler))
+            logger.exception("the event handler %r failed", handler, extra=about)
 
 
 def log(level: int = logging.DEBUG) -> Callable[[], None]:
@@ -255,11 +260,26 @@ def log(level: int = logging.DEBUG) -> Callable[[], None]:
         failed = isinstance(event, CommandsFailed) or (
             isinstance(event, CallFinished) and event.error is not None
         )
-        logger.log(logging.WARNING if failed else level, "%s", event)
+        about = log_records.fields("telemetry", **_fields_of(event))
+        logger.log(logging.WARNING if failed else level, "%s", event, extra=about)
 
     return subscribe(write)
 
 
+def _fields_of(event: Event) -> dict[str, Any]:
+    """Return the fields of a log record about an event."""
+    found: dict[str, Any] = {"kind": type(event).__name__}
+    for part in (getattr(event, "sent", None), event):
+        for attribute, name in _LOGGED.items():
+            value = getattr(part, attribute, None)
+            if value is not None:
+                found[name] = str(value) if attribute == "error" else value
+    return found
+
+
+_LOGGED = {"address": "server", "error": "cause"} | {
+    name: name for name in ("shard", "name", "count", "seconds", "component", "epoch", "script")
+}
 _texts: dict[object, str] = {}  # of shards: making one costs as much as an event
 
 
@@ -277,8 +297,8 @@ class observed:  # noqa: N801 - a context manager
             self._started = started(self._name)
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if self._started is not None:
-            finished(self._started, error)
+        if self._started is not None:  # a loop over steps ends with StopIteration
+            finished(self._started, None if isinstance(error, StopIteration) else error)
 
 
 def started(name: str) -> CallStarted:
@@ -333,9 +353,14 @@ class watched:  # noqa: N801 - a context manager
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if self._event is not None:
             self._hidden.__exit__(None, None, None)
-            refused = isinstance(error, ResponseError)
+            refusal = error if isinstance(error, ResponseError) else None
             lost = isinstance(error, ConnectionError | TimeoutError)
-            settled(self._event, None if refused else error, refused=refused, maybe_executed=lost)
+            failure = None if refusal else error
+            settled(self._event, failure, refusal=refusal, maybe_executed=lost)
+        if isinstance(error, RedisError):
+            named = self._policy.named(error)
+            if named is not error:
+                raise named from error
 
 
 class _Hidden:
@@ -356,6 +381,7 @@ def settled(
     *,
     maybe_executed: bool = False,
     refused: bool = False,
+    refusal: Exception | None = None,
     ended: float = 0.0,
     written: float = 0.0,
 ) -> None:
@@ -366,12 +392,13 @@ def settled(
         error: the reason for the failure, if any.
         maybe_executed: whether the server may still have executed them.
         refused: whether an error may be among the replies.
+        refusal: the first error among the replies.
         ended: the end, by `time.perf_counter`; 0 for now.
         written: the time of writing them to a connection that tasks share; 0 if there is none.
     """
     seconds = (ended or time.perf_counter()) - event.begun
     if error is None:
         waited = max(0.0, written - event.begun) if written else None
-        emit(CommandsFinished(event, seconds, refused, waited))
+        emit(CommandsFinished(event, seconds, refused or refusal is not None, waited, refusal))
     else:
         emit(CommandsFailed(event, seconds, error, maybe_executed))

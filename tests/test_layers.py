@@ -17,6 +17,7 @@ GROUPS = [
     "lazy_names",
     "errors",
     "callbacks",
+    "log_records",
     "events",
     "operations.commands",
     "routing",

@@ -23,7 +23,11 @@ ERRORS = {
     for name in errors.__all__
     if issubclass(getattr(errors, name), errors.ShardKitError)
     # Built by the driver from the failures of an exchange, or from a key and its content.
-    and name not in ("DamagedDataError", "ShardErrors")
+    and name not in ("DamagedDataError", "ShardErrors", "OperationErrors")
+    # Raw in a connection; `CallPolicy.named` adds the thing concerned.
+    and name not in ("BreakerOpenError", "DeadlineExceeded", "OverloadError")
+    # Read by operators, below the command that they have typed.
+    and name not in ("GrowthError", "MissedChangesError", "PersistenceError")
 }
 
 # Parts of errors: their problem follows the thing concerned.

@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import redis
 
-from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.errors import InvalidArgumentError, PersistenceError
 
 SETTINGS: Final = (
     *("save", "stop-writes-on-bgsave-error", "rdbcompression", "dbfilename", "dir"),
@@ -137,10 +137,6 @@ def _profile(name: str) -> Mapping[str, str]:
         known = ", ".join(PROFILES)
         raise InvalidArgumentError(f"profile {name!r:.80} is unknown", f"choose one of: {known}")
     return found
-
-
-class PersistenceError(ShardKitError):
-    """A server could not save its data, or not in time."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from shardkit.network.rules import (
     LOADING,
     MISPLACED_SHARE,
     NO_DATABASE,
+    NO_INFO,
     REFUSED,
     RESTART,
     RIGHTS,
@@ -46,7 +47,8 @@ from shardkit.network.survey import (
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
-    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART, SAMPLING}
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE}
+    | {RIGHTS, NO_INFO, RESTART, SAMPLING}
 )
 _WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action", *_WHOLE)
@@ -162,7 +164,8 @@ def _own_problems(change: _Change, surveyed: _Surveyed) -> Iterator[PreflightFin
     row = surveyed[change.target.entry]
     judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=_SHOWN)
     for problem in judged.entries[0].problems:
-        yield change.finding(problem.text, problem.remedy, problem.kind == RESTART)
+        mild = problem.mild or problem.kind in (RESTART, NO_INFO)
+        yield change.finding(problem.text, problem.remedy, mild)
 
 
 def _shared_keys(

@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 
+from shardkit import log_records
 from shardkit.admin.preflight import misplaced, refuse
 from shardkit.config import store
 from shardkit.config.component import Component
@@ -78,6 +79,7 @@ def push(
             "restored from an old snapshot",
             few(missed, ", "),
             epoch,
+            extra=log_records.fields("epoch-not-witnessed", servers=missed, epoch=epoch),
         )
     return changes
 

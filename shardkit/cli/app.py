@@ -314,6 +314,8 @@ class _WarningHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         Output().warning(timed(record) if self._session.timed else record.getMessage())
+        if self._session.timed and record.exc_info:  # a worker's
+            click.echo("".join(traceback.format_exception(*record.exc_info)), err=True, nl=False)
 
 
 @click.group(

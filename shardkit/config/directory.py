@@ -21,6 +21,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit import log_records
 from shardkit.config.component import check_name
 from shardkit.config.entry import load_json
 from shardkit.config.problem import invalid
@@ -86,7 +87,8 @@ class _DirectoryCache:
             self._failing.add(key)
         if cached is not None:
             if is_news:
-                logger.warning("%s keeps its last good value: %s", key, error)
+                about = log_records.fields("object-keeps-value", key=key, cause=str(error))
+                logger.warning("%s keeps its last good value: %s", key, error, extra=about)
             return copy.deepcopy(cached[1])
         if isinstance(error, ConfigError):
             raise error

@@ -24,6 +24,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from shardkit import log_records
 from shardkit.config.fields import (
     FIELDS,
     database_of,
@@ -52,7 +53,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 logger = logging.getLogger("shardkit.config")
 
-_warned: set[tuple[str, ...]] = set()  # entries whose unknown fields were logged
+_warned = log_records.Once()  # entries whose unknown fields were logged
 
 
 class Entry:
@@ -99,12 +100,12 @@ class Entry:
         problems = list(check_entry(known, where))
         if problems:
             raise invalid(problems)
-        if unknown and (where, *unknown) not in _warned:
-            _warned.add((where, *unknown))
+        if unknown and _warned.first(where, *unknown):
             logger.warning(
                 "%s has fields that this release does not know, and ignores: %s",
                 where,
                 ", ".join(unknown),
+                extra=log_records.fields("entry-unknown-fields", entry=where, unknown=unknown),
             )
         self._canonical = json.dumps(dict(fields), sort_keys=True)
         self._fields: dict[str, Any] = json.loads(json.dumps(dict(known)))

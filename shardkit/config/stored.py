@@ -9,6 +9,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from shardkit import log_records
 from shardkit.config.component import (
     MAX_SHARDS,
     ByHand,
@@ -45,7 +46,7 @@ PUSH_AGAIN = f"push the shard map again: {PUSH}"
 
 logger = logging.getLogger("shardkit.config")
 
-_warned: set[tuple[str, int]] = set()  # components and counts whose further entries were logged
+_warned = log_records.Once()  # components and counts whose further entries were logged
 
 
 def reading(
@@ -167,8 +168,7 @@ def component_of(name: str, stored: Stored, server: str = "") -> Component | Non
         problem = error.with_traceback(None)
     beyond = range(count, count + len(stored))
     more = [n for n in beyond if (text := stored.get(entry_key(name, n))) and not _is_spare(text)]
-    if by_hand is None and count and more and (name, count) not in _warned:
-        _warned.add((name, count))
+    if by_hand is None and count and more and _warned.first(name, count):
         logger.warning(
             "%s is stored%s, but %s says %d shards: data on that shard is not read; push a shard "
             'map that has the shard, delete the key, or write "spare": true into it',
@@ -176,6 +176,7 @@ def component_of(name: str, stored: Stored, server: str = "") -> Component | Non
             server,
             shards_key(name),
             count,
+            extra=log_records.fields("entry-beyond-count", component=name, shards=count),
         )
     if entry is None and not shards and problem is None:
         removed = stored.get(removed_key(name))

@@ -27,6 +27,7 @@ from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
 
+from shardkit import log_records
 from shardkit.callbacks import check_ran
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.keys import MICROSECONDS, running
@@ -39,6 +40,8 @@ from shardkit.operations.operation import Driver, Face, Operation
 T = TypeVar("T")
 
 logger = logging.getLogger("shardkit.coordination")
+
+_RENEWAL_FAILED = log_records.fields("lock-renewal-failed")
 
 # Parts of its time after which a hold is renewed, and tried again after a failure.
 RENEWED_AFTER = 1 / 3
@@ -155,12 +158,15 @@ class Hold(Generic[Face]):
         self._reason = self._reason or "it expired"  # even if a late answer extends it
         if not self._told:
             self._told = True
-            logger.warning("%s: token %d was lost: %s", self._owner.key, self.token, self._reason)
+            key, token, reason = self._owner.key, self.token, self._reason
+            about = log_records.fields("lock-lost", lock=str(key), token=token, cause=reason)
+            logger.warning("%s: token %d was lost: %s", key, token, reason, extra=about)
             if self._owner.on_lost is not None:
                 try:
                     check_ran(self._owner.on_lost(self))
                 except Exception:
-                    logger.exception("%s: on_lost failed", self._owner.key)
+                    about = log_records.fields("lock-callback-failed", lock=str(key))
+                    logger.exception("%s: on_lost failed", key, extra=about)
 
     def renew(self) -> Operation[float | None]:
         """Extend it, tolerating errors while it lasts.
@@ -307,7 +313,9 @@ class Renewals:
             try:
                 waits = self._driver.together(*(hold.renew() for hold in due))
             except Exception:  # each handles its own; this thread serves the others
-                logger.exception("cannot renew holds")
+                logger.exception(
+                    "cannot renew holds", extra=log_records.fields("lock-renewal-failed")
+                )
                 waits = [hold.ttl * RETRIED_AFTER for hold in due]
             with self._changed:
                 self._schedule.add_all(due, waits, self._monotonic())
@@ -356,7 +364,9 @@ class AsyncRenewals:
             try:
                 waits = await self._driver.together(*(hold.renew() for hold in due))
             except Exception:  # each handles its own; this task serves the others
-                logger.exception("cannot renew holds")
+                logger.exception(
+                    "cannot renew holds", extra=log_records.fields("lock-renewal-failed")
+                )
                 waits = [hold.ttl * RETRIED_AFTER for hold in due]
             schedule.add_all(due, waits, self._monotonic())
             del due  # so that a dropped hold is collected

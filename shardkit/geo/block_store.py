@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from shardkit import log_records
 from shardkit.errors import DamagedDataError, StructureError, counted
 from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
@@ -251,7 +252,9 @@ class BlockStore:
             try:
                 listed = yield from self._listed(number, turn)
             except DamagedDataError as error:  # must not block the rest, nor a later import
-                logger.warning("%s: blocks of a damaged list remain: %s", self._name, error)
+                about = log_records.fields("geo-blocks-remain", structure=self._name)
+                text = "%s: blocks of a damaged list remain: %s"
+                logger.warning(text, self._name, error, extra=about)
                 listed = []
             if listed is None:
                 break

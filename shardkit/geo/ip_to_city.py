@@ -24,6 +24,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from shardkit import log_records
 from shardkit.errors import DamagedDataError, ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
@@ -440,13 +441,15 @@ class IpToCity(Structure[Face]):
                 yield from self._store.remove(number)
                 yield from self._generations.forget(number)
         except ShardKitError as error:
-            logger.warning(
-                "%s: data of a failed import remains until the next one: %s", self.name, error
-            )
+            about = log_records.fields("geo-data-remain", structure=self.name, cause=str(error))
+            text = "%s: data of a failed import remains until the next one: %s"
+            logger.warning(text, self.name, error, extra=about)
 
     def _retire(self, old: int, grace: int) -> Operation[None]:
         """Make the previous generation expire; if that fails, the next import removes it."""
         try:
             yield from self._store.expire(old, grace)
         except ShardKitError as error:
-            logger.warning("%s: old data remains until the next import: %s", self.name, error)
+            about = log_records.fields("geo-data-remain", structure=self.name, cause=str(error))
+            text = "%s: old data remains until the next import: %s"
+            logger.warning(text, self.name, error, extra=about)

@@ -24,6 +24,7 @@ from typing import Any
 import shardkit
 from shardkit.kit.kit import AsyncShardKit, Where
 from shardkit.metrics.maintenance import MaintenanceState
+from shardkit.network.health import kit_in
 
 __all__ = ["MaintenanceMiddleware", "TimingMiddleware", "lifespan", "request_kit"]
 
@@ -36,19 +37,23 @@ RETRY_AFTER = 60
 
 
 def lifespan(
-    where: Where | None = None, **options: Any
+    where: Where | AsyncShardKit | None = None, **options: Any
 ) -> Callable[[Any], AbstractAsyncContextManager[dict[str, AsyncShardKit]]]:
     """Return a lifespan that opens a kit for as long as the application runs.
 
     The kit is ``app.state.shardkit``, and ``request.state.shardkit``.
 
     Args:
-        where: see `shardkit.aconnect`.
+        where: see `shardkit.aconnect`; or a kit that exists, which is not closed at the end.
         options: likewise.
     """
 
     @asynccontextmanager
     async def running(app: Any) -> AsyncIterator[dict[str, AsyncShardKit]]:
+        if isinstance(where, AsyncShardKit):
+            app.state.shardkit = where
+            yield {"shardkit": where}
+            return
         async with await shardkit.aconnect(where, **options) as kit:
             app.state.shardkit = kit
             yield {"shardkit": kit}
@@ -62,9 +67,7 @@ def request_kit(scope: Scope) -> AsyncShardKit:
     Raises:
         RuntimeError: the application has no such lifespan.
     """
-    kit = scope.get("state", {}).get("shardkit")
-    if kit is None:
-        kit = getattr(getattr(scope.get("app"), "state", None), "shardkit", None)
+    kit = kit_in(scope)
     if kit is None:
         raise RuntimeError("no kit is open: give the application lifespan=lifespan(…)")
     return kit  # type: ignore[no-any-return]

@@ -136,7 +136,7 @@ class _Telemetry:
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsFinished):
-            self._commands(event.sent, event.seconds, None, event.refused)
+            self._commands(event.sent, event.seconds, event.error, event.refused)
             if event.waited is not None:
                 name = {"db.client.connection.pool.name": event.sent.shard or event.sent.address}
                 self._queue_time.record(event.waited, name)

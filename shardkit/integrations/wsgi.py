@@ -28,19 +28,19 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 _ROUTE = "shardkit.route"
 
 
-def init_flask(app: Any, where: Where | None = None, **options: Any) -> ShardKit:
+def init_flask(app: Any, where: Where | ShardKit | None = None, **options: Any) -> ShardKit:
     """Open a kit for a Flask application: ``current_app.extensions["shardkit"]``.
 
     Requests are timed by the rule that they match.
 
     Args:
         app: the application.
-        where: see `shardkit.connect`.
+        where: see `shardkit.connect`; or a kit that exists.
         options: likewise.
     """
     from flask import request
 
-    kit = shardkit.connect(where, **options)
+    kit = where if isinstance(where, ShardKit) else shardkit.connect(where, **options)
     app.extensions["shardkit"] = kit
 
     @app.before_request  # type: ignore[untyped-decorator]

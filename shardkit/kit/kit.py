@@ -34,6 +34,7 @@ import redis
 import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 
+from shardkit import log_records
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
@@ -547,7 +548,8 @@ class AsyncShardKit(Kit[Awaiting]):
             if isinstance(outcome, Exception):
                 if names:
                     raise outcome
-                logger.warning("component %r cannot be used: %s", name, outcome)
+                about = log_records.fields("component-unusable", component=name, cause=str(outcome))
+                logger.warning("component %r cannot be used: %s", name, outcome, extra=about)
 
     async def client(
         self, component: str, shard: int | None = None, *, private: bool = False

@@ -187,7 +187,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(plane.link(component, raw=raw).send(batch))
-        return prepared.finish(plane.clients.get, raise_on_error)
+            return prepared.finish(plane.clients.get, raise_on_error)
 
     def __enter__(self) -> Self:
         return self
@@ -214,7 +214,7 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
                 prepared.receive(await plane.alink(component, raw=raw).send(batch))
-        return prepared.finish(plane.clients.aget, raise_on_error)
+            return prepared.finish(plane.clients.aget, raise_on_error)
 
     def __await__(self) -> Generator[Any, Any, Self]:
         """Allow ``await pipe.get(key)``, as redis-py's pipeline does. It waits for nothing."""

@@ -33,6 +33,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from shardkit import log_records
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server, named_server
@@ -406,7 +407,9 @@ class LocalServer(StartStopContext):
         process = self._process
         if process is not None and not process.wait(deadline - time.monotonic()):
             if patient:
-                logger.warning("%s (pid %d) did not stop in time: killed", self.name, process.pid)
+                about = log_records.fields("local-server-killed", server=self.name, pid=process.pid)
+                text = "%s (pid %d) did not stop in time: killed"
+                logger.warning(text, self.name, process.pid, extra=about)
             process.send(signal.SIGKILL)
             process.wait(STOP_TIMEOUT)
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, MutableMapping
 from typing import Any
 
+from shardkit import log_records
 from shardkit.metrics.logs import Logs
 
 # Sending may log; a handler of the root logger must not feed itself.
@@ -71,7 +72,9 @@ def structlog_processor(
             severity = "error" if method == "exception" else method
             logs.record(name, " ".join([text, *values]), severity, common=text)
         except Exception:
-            logging.getLogger("shardkit.metrics").debug("cannot log an event", exc_info=True)
+            logging.getLogger("shardkit.metrics").debug(
+                "cannot log an event", exc_info=True, extra=log_records.fields("metrics-not-logged")
+            )
         return event
 
     return processor

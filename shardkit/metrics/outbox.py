@@ -17,6 +17,7 @@ counted in ``dropped``. Recording raises no errors of servers.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import secrets
 import threading
@@ -25,8 +26,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Protocol
 
+from shardkit import log_records
 from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Call, Command, Partial, Replies, Transaction, damage_in
+from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -34,6 +37,7 @@ from shardkit.structures.base.server_clock import ServerClock
 logger = logging.getLogger("shardkit.metrics")
 
 INTERVAL = 1.0
+LAST_SECONDS = 2.0  # for sending when the program ends
 # Records that wait in one outbox while servers are away.
 MOST_WAITING = 100_000
 # Seconds for which a request is repeated; servers keep its number for an hour.
@@ -169,7 +173,12 @@ class Outbox:
         now = self._monotonic()
         if now - self._warned >= 60:
             self._warned = now
-            logger.warning("metrics wait for a server; %d dropped so far: %s", self.dropped, error)
+            logger.warning(
+                "metrics wait for a server; %d dropped so far: %s",
+                self.dropped,
+                error,
+                extra=log_records.fields("metrics-wait", dropped=self.dropped, cause=str(error)),
+            )
 
 
 class Background:
@@ -188,6 +197,8 @@ class Background:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._has_records = False  # perhaps, since the last sending
+        _with_records.discard(self)
         for outbox, _ in self._outboxes.values():
             outbox.reset()
 
@@ -207,7 +218,13 @@ class Background:
             return self._outboxes[key]
 
     def start(self) -> None:
-        """Start the thread if it is not running. Costs 40 nanoseconds when it is."""
+        """Note a record, and start the thread if it is not running, in 50 nanoseconds if it is.
+
+        From now on it is sent, even if the kit is dropped unclosed or the program ends.
+        """
+        if not self._has_records and not self._closed:
+            self._has_records = True
+            _with_records.add(self)
         if self._thread is None and not self._closed:
             with self._lock:
                 if self._thread is None:
@@ -219,11 +236,15 @@ class Background:
 
     def send(self) -> None:
         """Empty all outboxes now, where their servers answer."""
+        self._has_records = False  # before the records are collected: later ones are noted again
+        _with_records.discard(self)
         for outbox, _ in list(self._outboxes.values()):
             try:
-                outbox.send()
+                if not outbox.send() and not self._closed:
+                    self._has_records = True
+                    _with_records.add(self)
             except Exception:  # a bug must not end the thread
-                logger.exception("cannot send metrics")
+                logger.exception("cannot send metrics", extra=log_records.fields("metrics-failed"))
 
     def close(self) -> None:
         """Make one attempt to send what is left, and stop the thread."""
@@ -232,6 +253,17 @@ class Background:
             self._stop.set()
             if self._outboxes:
                 self.send()
+
+
+_with_records: set[Background] = set()  # those whose records must still be sent
+
+
+@atexit.register
+def _send_last() -> None:
+    """Make one attempt to send what is left when the program ends."""
+    for background in list(_with_records):
+        with DeadlineBlock(LAST_SECONDS):
+            background.close()
 
 
 def _run(background: weakref.ref[Background], stop: threading.Event, interval: float) -> None:

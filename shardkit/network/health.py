@@ -4,8 +4,8 @@
 
     kit.health().ok                             # on an async kit: (await kit.health()).ok
     app = shardkit.network.health.asgi(kit)     # or wsgi(kit)
-        GET …/live   200 while the kit is open
-        GET …/ready  200 if every shard is reachable, 503 otherwise; both with JSON
+        GET …/live   200 unless the kit is closed
+        GET …/ready  200 if enough shards are reachable, 503 otherwise; both with JSON
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import asyncio
 import inspect
 import json
 import time
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
+
+from redis.exceptions import NoPermissionError
 
 from shardkit.config.component import Component
-from shardkit.errors import ClosedError
+from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.network.connections.policy import policy_of
+from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
@@ -31,6 +34,7 @@ from shardkit.operations.steps import arun_steps, run_steps
 __all__ = ["Health", "ShardHealth", "asgi", "wsgi"]
 
 TIMEOUT = 2.0
+Threshold: TypeAlias = Literal["all", "any"] | float
 _THREADS = 16
 
 
@@ -50,6 +54,7 @@ class ShardHealth:
         memory: bytes in use.
         max_memory: the limit in bytes; 0 for none.
         breaker: the circuit breaker: ``closed``, ``open`` or ``off``.
+        unknown: why role, lag and memory of a reachable server are unknown.
     """
 
     shard: str
@@ -62,6 +67,7 @@ class ShardHealth:
     memory: int | None = None
     max_memory: int | None = None
     breaker: str = "off"
+    unknown: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +89,46 @@ class Health:
         """Whether every shard is reachable and every component usable."""
         return not self.broken and all(shard.reachable for shard in self.shards)
 
+    def ready(self, components: Collection[str] = (), threshold: Threshold = "any") -> bool:
+        """Whether enough shards are reachable.
+
+        Args:
+            components: the components that count; by default all.
+            threshold: ``all``, ``any``, or the share of their shards that must be reachable, above
+                0 and up to 1. A component that cannot be used counts as a shard.
+        """
+        share = checked_share(threshold)
+        counts = self.counts(components).values()
+        reachable, total = (sum(each) for each in zip(*counts, strict=True)) if counts else (0, 0)
+        return reachable >= share * total and (reachable > 0 or not total)
+
+    def counts(self, components: Collection[str] = ()) -> dict[str, tuple[int, int]]:
+        """Return how many shards of components are reachable, and how many there are."""
+        found: dict[str, tuple[int, int]] = dict.fromkeys(components, (0, 1))
+        for name in self.broken:
+            if not components or name in components:
+                found[name] = (0, 1)
+        for name in self.ages:
+            if not components or name in components:
+                own = [s.reachable for s in self.shards if s.shard.partition(":")[0] == name]
+                found[name] = (sum(own), len(own))
+        return found
+
     def as_dict(self) -> dict[str, Any]:
         """Return the health as plain data, for JSON."""
         return {"ok": self.ok, **asdict(self)}
+
+
+def checked_share(threshold: Threshold) -> float:
+    """Return the share of shards that a threshold demands; 0 for any one of them."""
+    if threshold in ("all", "any"):
+        return float(threshold == "all")
+    is_number = isinstance(threshold, int | float) and not isinstance(threshold, bool)
+    if is_number and 0 < float(threshold) <= 1:
+        return float(threshold)
+    raise InvalidArgumentError(
+        f"threshold={threshold!r:.80}", "give all, any, or a share above 0 and up to 1"
+    )
 
 
 def health_of(kit: Any, seconds: float) -> Health:
@@ -139,9 +182,17 @@ def _probe(
             started = time.perf_counter()
             yield client.ping(**nodes)
             latency = time.perf_counter() - started
-            info = yield client.info(**nodes)
+            try:
+                info = yield client.info(**nodes)
+            except NoPermissionError as error:
+                unknown = missing_right(error, "health", component.entry_of(shard).address, shard)
+                address, breaker = component.entry_of(shard).address, _breaker(client)
+                return ShardHealth(
+                    *(str(shard), address, True), latency=latency, breaker=breaker, unknown=unknown
+                )
             return _reachable(component, shard, client, latency, info)
     except Exception as error:  # a credential provider may raise any
+        error = getattr(error, "error", None) or error  # without the names of shard and server
         known = meaning(error)
         return ShardHealth(
             str(shard),
@@ -215,21 +266,36 @@ def _reachable(
 
 def _breaker(client: Any) -> str:
     breaker = policy_of(client).breaker if client is not None else None
-    if breaker is None:
-        return "off"
-    return "open" if breaker.opened else "closed"
+    return "off" if breaker is None else breaker.state
 
 
 # ---- endpoints
 
 
-def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
+def asgi(
+    kit: Any = None,
+    timeout: float = TIMEOUT,
+    *,
+    components: Collection[str] = (),
+    threshold: Threshold = "any",
+    details: bool = False,
+) -> Callable[..., Awaitable[None]]:
     """Return an ASGI application that answers probes: ``/live`` and ``/ready``.
 
     Args:
-        kit: a blocking or an async kit.
+        kit: a blocking or an async kit, or a function that returns it, or None while there is none;
+            by default the kit of `shardkit.integrations.asgi.lifespan`.
         timeout: seconds to wait for a server.
+        components: the components that the application needs; by default all of the kit.
+        threshold: ``any`` (the default), ``all``, or the share of their shards that must be
+            reachable, above 0 and up to 1. With ``all``, one dead shard takes every process out.
+        details: whether ``/ready`` shows each shard with its address, and errors. By default it
+            shows the numbers of shards only, because anybody may ask.
+
+    Raises:
+        InvalidArgumentError: the threshold is none of these.
     """
+    probe = _Probe(components, threshold, details)
 
     async def app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -239,19 +305,19 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
             return
         if scope["type"] != "http":
             return
+        found = kit_in(scope) if kit is None else _kit(kit)
         if scope["path"].rstrip("/").endswith("/live"):
-            status, body = _live(kit)
-        elif inspect.iscoroutinefunction(kit.health):
+            status, body = _live(found)
+        elif found is not None and inspect.iscoroutinefunction(found.health):
             try:
-                health: Health = await kit.health(timeout)
-                status, body = (200 if health.ok else 503), health.as_dict()
+                status, body = probe.answer(await found.health(timeout))
             except Exception as error:
-                status, body = 503, {"ok": False, "error": str(error)}
+                status, body = probe.failure(error)
         else:
             try:
-                status, body = await asyncio.to_thread(_ready, kit, timeout)
+                status, body = await asyncio.to_thread(probe.ask, found, timeout)
             except RuntimeError:  # as in `health_of`
-                status, body = _ready(kit, timeout)
+                status, body = probe.ask(found, timeout)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -259,12 +325,24 @@ def asgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., Awaitable[None]]:
     return app
 
 
-def wsgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., list[bytes]]:
-    """Return a WSGI application that answers probes for a blocking kit; see `asgi`."""
+def wsgi(
+    kit: Any,
+    timeout: float = TIMEOUT,
+    *,
+    components: Collection[str] = (),
+    threshold: Threshold = "any",
+    details: bool = False,
+) -> Callable[..., list[bytes]]:
+    """Return a WSGI application that answers probes for a blocking kit; see `asgi`.
+
+    ``kit`` may be a function that returns the kit, or None while there is none.
+    """
+    probe = _Probe(components, threshold, details)
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
-        status, body = _live(kit) if is_live else _ready(kit, timeout)
+        found = _kit(kit)
+        status, body = _live(found) if is_live else probe.ask(found, timeout)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)
@@ -273,13 +351,48 @@ def wsgi(kit: Any, timeout: float = TIMEOUT) -> Callable[..., list[bytes]]:
     return app
 
 
+def kit_in(scope: Mapping[str, Any]) -> Any:
+    """Return the kit that `shardkit.integrations.asgi.lifespan` has opened; None without one."""
+    kit = scope.get("state", {}).get("shardkit")
+    if kit is None:
+        kit = getattr(getattr(scope.get("app"), "state", None), "shardkit", None)
+    return kit
+
+
+def _kit(given: Any) -> Any:
+    return given() if callable(given) else given
+
+
 def _live(kit: Any) -> tuple[int, dict[str, Any]]:
-    return (503 if kit.topology.closed else 200), {"ok": not kit.topology.closed}
+    closed = kit is not None and kit.topology.closed
+    return (503 if closed else 200), {"ok": not closed}
 
 
-def _ready(kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
-    try:
-        health: Health = kit.health(timeout)
-    except Exception as error:
-        return 503, {"ok": False, "error": str(error)}
-    return (200 if health.ok else 503), health.as_dict()
+class _Probe:
+    """Answers ``/ready``."""
+
+    def __init__(self, components: Collection[str], threshold: Threshold, details: bool) -> None:
+        checked_share(threshold)
+        self._components = [components] if isinstance(components, str) else list(components)
+        self._threshold = threshold
+        self._details = details
+
+    def ask(self, kit: Any, timeout: float) -> tuple[int, dict[str, Any]]:
+        """Ask a blocking kit."""
+        try:
+            return self.answer(kit.health(timeout)) if kit is not None else (503, {"ok": False})
+        except Exception as error:
+            return self.failure(error)
+
+    def answer(self, health: Health) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body for a kit's health."""
+        ready = health.ready(self._components, self._threshold)
+        counts = health.counts(self._components).items()
+        shown = {name: {"reachable": some, "shards": of} for name, (some, of) in counts}
+        body = health.as_dict() if self._details else {"components": shown}
+        return (200 if ready else 503), {**body, "ok": ready}
+
+    def failure(self, error: Exception) -> tuple[int, dict[str, Any]]:
+        """Return the status and the body for a kit that cannot say."""
+        kind = type(error).__name__
+        return 503, {"ok": False, "error": str(error) if self._details else kind}

@@ -21,8 +21,9 @@ import redis
 from redis.exceptions import AuthenticationError, BusyLoadingError, ResponseError
 
 from shardkit.config.component import Component
-from shardkit.errors import ConfigError, ShardKitError
-from shardkit.network.survey import ServerFacts, SurveyedEntry, reason
+from shardkit.errors import ConfigError, ShardKitError, few
+from shardkit.network.rights import features_without
+from shardkit.network.survey import BASIC, ServerFacts, SurveyedEntry, reason
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import hash_tag
@@ -244,11 +245,13 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
             "synchronise the clocks: leases and delayed tasks use the servers' clocks",
         )
     if facts.missing_rights:
-        yield ServerProblem(
-            RIGHTS,
-            f"does not let the user run {', '.join(facts.missing_rights)}",
-            "grant them (docs/rights.md)",
-        )
+        basic = [name for name in facts.missing_rights if name in BASIC]
+        missing = basic or list(facts.missing_rights)
+        text = f"does not let the user run {few(missing, ', ')}"
+        if not basic:
+            text += f", so it cannot be used for {few(list(features_without(missing)), ', ')}"
+        remedy = "grant what the application uses (docs/rights.md)"
+        yield ServerProblem(RIGHTS, text, remedy, mild=not basic)
     if facts.loses_scripts:
         yield ServerProblem(
             RESTART,
@@ -257,7 +260,9 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
         )
     if facts.info_refused is not None:
         yield ServerProblem(
-            NO_INFO, "does not let the user run INFO", "grant it: ACL SETUSER <user> +info"
+            NO_INFO,
+            "does not let the user run INFO",
+            "grant it, for health and reads from replicas: ACL SETUSER <user> +info",
         )
 
 

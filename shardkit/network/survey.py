@@ -33,6 +33,7 @@ from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections import Connector
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.rights import trial_commands
 from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import failed_command, meaning
@@ -66,7 +67,8 @@ _USED = (
     *("GET k", "SET k v", "DEL k", "SREM k m", "ZADD k 1 m", "HDEL k f", "LPUSHX k v"),
     *("EVAL return 0", "SCRIPT EXISTS sha1"),
 )
-"""Commands that stand for those that clients use."""
+"""Commands that every client may use, or nearly so; `trial_commands` has those of features."""
+BASIC = frozenset({"GET", "SET", "DEL", "SREM", "ZADD", "HDEL", "LPUSHX", "EVAL", "SCRIPT EXISTS"})
 _FILES = ("dir", "save", "dbfilename", "appendonly", "appenddirname", "appendfilename")
 
 
@@ -393,7 +395,7 @@ def server_facts(
     return replace(
         facts,
         clock_skew=_clock_skew(client),
-        missing_rights=missing_rights(client) if written and facts.role != "replica" else (),
+        missing_rights=_missing_rights(client) if written and facts.role != "replica" else (),
         loses_scripts=loses_scripts(client, info),
         reads_later=reads_later(client),
         saves_to=_saves_to(client),
@@ -509,6 +511,12 @@ def missing_rights(client: Any, commands: Iterable[str] = _USED) -> tuple[str, .
             connection.disconnect()
         client.connection_pool.release(connection)
     return tuple(missing)
+
+
+def _missing_rights(client: Any) -> tuple[str, ...]:
+    """Return the commands that features send and this user must not run, on whatever keys."""
+    tried = missing_rights(client, (*_USED, *trial_commands()))
+    return tuple(dict.fromkeys(name for name in tried if name.isupper()))  # not those of keys
 
 
 def loses_scripts(client: Any, info: Mapping[str, Any]) -> bool:

@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
-from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
+from shardkit.errors import DeadlineExceeded
 
 LONG_ENOUGH = 0.1  # seconds of silence after which a server counts as not answering
 
@@ -57,18 +57,12 @@ class Deadline:
 
     def passed(self, waited: float = 0.0) -> DeadlineExceeded:
         """Return the error for a caller whose wait timed out, after ``waited`` seconds."""
-        return DeadlineExceeded(f"the deadline of {self.seconds:g} s has passed", waited)
+        error = DeadlineExceeded(f"the deadline of {self.seconds:g} s has passed")
+        error.waited = waited
+        return error
 
     def __repr__(self) -> str:
         return f"<Deadline of {self.seconds:g} s, {self.left():.3f} s left>"
-
-
-class DeadlineExceeded(TimeoutError):
-    """A deadline has passed, after ``waited`` seconds of waiting for the server."""
-
-    def __init__(self, message: str, waited: float = 0.0) -> None:
-        super().__init__(message)
-        self.waited = waited
 
 
 class DeadlineBlock:

@@ -22,7 +22,13 @@ from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from shardkit.errors import DamagedDataError, ShardErrors, ShardFailure, ShardKitError
+from shardkit.errors import (
+    DamagedDataError,
+    OperationErrors,
+    ShardErrors,
+    ShardFailure,
+    ShardKitError,
+)
 from shardkit.events import finished, handlers, observed, started
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
@@ -149,7 +155,7 @@ class BlockingDriver(_StepRunner):
         The operations are unstarted steps, as a deferred face returns them.
 
         Raises:
-            BaseExceptionGroup: the errors of operations that failed; all others have completed.
+            OperationErrors: the errors of operations that failed; all others have completed.
         """
         with call_context(), observed("together"):
             lock_step = _LockStep(operations)
@@ -315,8 +321,14 @@ class AwaitingDriver(_StepRunner):
 
 
 def name_of(steps: object) -> str:
-    """Return the operation's name, ``ShardedHash.hget``."""
-    return str(getattr(steps, "__qualname__", ""))
+    """Return the operation's name, ``ShardedHash.hget``: the structure's class and the method."""
+    name = str(getattr(steps, "__qualname__", ""))
+    frame = getattr(steps, "gi_frame", None)
+    if name.count(".") == 1 and frame is not None and "self" in frame.f_locals:
+        kinds = [kind.__name__ for kind in type(frame.f_locals["self"]).__mro__]
+        public = next((kind for kind in kinds if not kind.startswith("_")), "")
+        return f"{public}.{name.rpartition('.')[2]}"  # not a base class's, which users do not know
+    return name
 
 
 def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:
@@ -463,9 +475,8 @@ class _LockStep:
     def values(self) -> list[Any]:
         """Return the operations' values, in order."""
         if self._errors:
-            raise ExceptionGroup(
-                f"{len(self._errors)} of {len(self._operations)} operations failed", self._errors
-            )
+            failed, count = len(self._errors), len(self._operations)
+            raise OperationErrors(f"{failed} of {count} operations failed", self._errors)
         return self._results
 
     def _advance(self, n: int, move: Callable[..., Any], *args: Any) -> None:

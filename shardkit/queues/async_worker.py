@@ -38,6 +38,7 @@ from shardkit.queues.worker_base import (
     WorkerSummary,
     failure_reason,
     is_fatal,
+    traceback_of,
 )
 
 Reported = TypeVar("Reported")
@@ -106,6 +107,7 @@ class AsyncWorker(BaseWorker[Awaiting]):
                     await self._pause(self._pause_after(error, failures, burst=burst))
                     continue
                 failures = 0
+                self._took()
                 if task is not None:
                     await self._handle(slot, task)
                 elif burst:
@@ -201,8 +203,8 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     async def _fail(self, task: Task, error: BaseException) -> None:
         self._failed(task, error)
-        reason = failure_reason(error)
-        await self._report(task, "failed", lambda: self.tasks.fail(task, reason))
+        reason, trace = failure_reason(error), traceback_of(error)
+        await self._report(task, "failed", lambda: self.tasks.fail(task, reason, traceback=trace))
 
     async def _requeue(self, task: Task) -> None:
         try:

@@ -79,6 +79,7 @@ class DeadTask(NamedTuple):
         reason: why it is dead.
         at: when it died, in seconds since 1970, by the server's clock.
         stored: its stored form.
+        traceback: where its function raised, as Python prints it; empty if that is unknown.
     """
 
     id: str
@@ -89,6 +90,7 @@ class DeadTask(NamedTuple):
     reason: str
     at: float
     stored: bytes
+    traceback: str = ""
 
 
 def encode_task(owner: str, id_: str, queue: str, name: str, args: Sequence[Any]) -> bytes:

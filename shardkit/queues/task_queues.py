@@ -33,6 +33,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias
 
+from shardkit import log_records
 from shardkit.errors import (
     InvalidArgumentError,
     NewerFormatError,
@@ -88,6 +89,8 @@ KEPT_MINUTES = 15  # of rates: in lua/base.lua, too
 MOST_QUEUES = 100
 LONGEST_TIME = 2**31 - 1
 LONGEST_REASON = 1000
+LONGEST_TRACEBACK = 8000
+TRACEBACK = "\nTraceback (most recent call last):\n"  # stored behind the reason
 
 
 class TaskQueues(Structure[Face]):
@@ -260,7 +263,9 @@ class TaskQueues(Structure[Face]):
                 call = self._commands.requeue
                 yield [call(keys.queue, id_, attempts, claimed, dead=reason)]
             except NewerFormatError as error:
-                logger.warning("task %s %s: requeued: %s", keys.queue, _id_text(id_), error)
+                id_text = _id_text(id_)
+                about = log_records.fields("task-left", queue=keys.queue, id=id_text)
+                logger.warning("task %s %s: requeued: %s", keys.queue, id_text, error, extra=about)
                 call, delay = self._commands.requeue, self.unknown_delay
                 yield [call(keys.queue, id_, attempts, claimed, delay=delay, counts=False)]
             else:
@@ -316,7 +321,12 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def fail(
-        self, task: Task, reason: str = "", *, delay: Seconds | None = None
+        self,
+        task: Task,
+        reason: str = "",
+        *,
+        delay: Seconds | None = None,
+        traceback: str = "",
     ) -> Operation[bool]:
         """Report that a task failed: it is retried later, or is dead.
 
@@ -325,6 +335,7 @@ class TaskQueues(Structure[Face]):
             reason: why, for the dead letters; the first 1,000 characters are stored.
             delay: the seconds until the retry; by default ``retry_delay``, twice that after the
                 second attempt, and so on. After the last of ``attempts`` it is dead.
+            traceback: where it failed, for the dead letters; the last 8,000 characters are stored.
 
         Returns:
             False if its lease has ended.
@@ -334,6 +345,8 @@ class TaskQueues(Structure[Face]):
         dead = None
         if task.attempts >= self.attempts:
             dead = (reason or "it failed")[:LONGEST_REASON]
+            if traceback:
+                dead += TRACEBACK + traceback.removeprefix(TRACEBACK[1:])[-LONGEST_TRACEBACK:]
         if delay is None:
             doubled = self._retry_delay * 2.0 ** min(task.attempts - 1, 60)
             delay = min(doubled, self._longest_retry_delay)
@@ -564,7 +577,9 @@ class TaskQueues(Structure[Face]):
                 [[done, added]] = yield [self._commands.put(queue, rows)]
                 if added < done:
                     known = counted(done - added, "task")
-                    logger.info("queue %s: skipped %s whose id is already queued", queue, known)
+                    about = log_records.fields("task-queued-already", queue=queue)
+                    text = "queue %s: skipped %s whose id is already queued"
+                    logger.info(text, queue, known, extra=about)
                 rows = rows[3 * done :]
         except ShardKitError as error:
             error.ids = tuple(ids)
@@ -606,9 +621,14 @@ class TaskQueues(Structure[Face]):
             args: tuple[Any, ...] = ()
             with suppress(ValueError, NewerFormatError):
                 name, args = decode_task(stored)
-            text = reason.decode(errors="replace")
+            text, mark, trace = reason.decode(errors="replace").partition(TRACEBACK)
             taken = stored_integer(self.component, keys.attempts, shown(id_), attempts or b"0")
-            letters.append(DeadTask(_id_text(id_), keys.queue, name, args, taken, text, at, stored))
+            letters.append(
+                DeadTask(
+                    *(_id_text(id_), keys.queue, name, args, taken, text, at, stored),
+                    traceback=f"{mark[1:]}{trace}",
+                )
+            )
         return letters
 
     def _keys(self, queue: str) -> QueueKeys:

@@ -44,6 +44,7 @@ from shardkit.queues.worker_base import (
     WorkerSummary,
     failure_reason,
     is_fatal,
+    traceback_of,
 )
 
 Reported = TypeVar("Reported")
@@ -127,6 +128,7 @@ class Worker(BaseWorker[Blocking]):
                     self._stopping.wait(self._pause_after(error, failures, burst=burst))
                     continue
                 failures = 0
+                self._took()
                 if task is not None:
                     self._handle(task)
                 elif burst:
@@ -163,9 +165,9 @@ class Worker(BaseWorker[Blocking]):
             delay = self.tasks.unknown_delay
             self._report(task, "was requeued", lambda: self.tasks.release(task, delay=delay))
         else:
-            reason = failure_reason(error)
+            reason, trace = failure_reason(error), traceback_of(error)
             self._failed(task, error)
-            self._report(task, "failed", lambda: self.tasks.fail(task, reason))
+            self._report(task, "failed", lambda: self.tasks.fail(task, reason, traceback=trace))
 
     def _report(self, task: Task, what: str, report: Callable[[], Reported]) -> Reported | None:
         """Report the outcome of a task, with retries; None if no server could be reached."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
 from redis.exceptions import RedisError
 
+from shardkit import log_records
 from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
@@ -36,6 +40,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 TRIES = 5
 MOST_CONCURRENCY = 10_000
 LEAST_LEASE = 1.0
+LIVE_FOR = 60.0  # seconds without asking for tasks, or running any, after which it is stuck
 # Seconds between calls of on_progress, and of waiting for tasks that running tasks may queue.
 PROGRESS_INTERVAL = 0.2
 IDLE_IN_BURST = 0.02
@@ -111,6 +116,8 @@ class BaseWorker(Generic[Face]):
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot
+        self._asked_at = time.monotonic()
+        self._failing, self._is_failing = threading.Lock(), False  # whether taking tasks fails
         self._callbacks: dict[str, Callable[..., Any]] = {}
         for name, callback in (callbacks or {}).items():
             self.register(name, callback)
@@ -169,24 +176,29 @@ class BaseWorker(Generic[Face]):
 
     def _succeeded(self, task: Task, seconds: float, acknowledged: Acknowledged | None) -> None:
         self.summary.done += 1
-        logger.info("%s done in %.3f s", _describe(task), seconds)
+        about = _about("task-done", task, seconds=seconds)
+        logger.info("%s done in %.3f s", _describe(task), seconds, extra=about)
         if acknowledged is Acknowledged.CLAIM_LOST:
             self.summary.overtaken += 1
-            logger.warning("%s: its lease ended, and another worker runs it too", _describe(task))
+            text = "%s: its lease ended, and another worker runs it too"
+            logger.warning(text, _describe(task), extra=_about("task-overtaken", task))
         elif acknowledged is Acknowledged.GONE:
             logger.warning(
                 "%s is done, but no longer in its queue: it was already acknowledged, or the queue "
                 "was purged or moved to another server",
                 _describe(task),
+                extra=_about("task-gone", task),
             )
 
     def _failed(self, task: Task, error: BaseException) -> None:
         self.summary.failed += 1
-        logger.warning("%s failed: %s", _describe(task), failure_reason(error), exc_info=error)
+        about = _about("task-failed", task, error=type(error).__name__)
+        text, reason = "%s failed: %s", failure_reason(error)
+        logger.warning(text, _describe(task), reason, exc_info=error, extra=about)
 
     def _released(self, task: Task) -> None:
         self.summary.released += 1
-        logger.info("%s was requeued", _describe(task))
+        logger.info("%s was requeued", _describe(task), extra=_about("task-requeued", task))
 
     def _left_to_others(self, task: Task, error: NewerFormatError) -> None:
         self.summary.released += 1
@@ -195,11 +207,14 @@ class BaseWorker(Generic[Face]):
             _describe(task),
             self.tasks.unknown_delay,
             error,
+            extra=_about("task-left", task),
         )
 
     def _could_not_report(self, task: Task, what: str, error: BaseException) -> None:
         self.summary.errors += 1
-        logger.error("%s: could not report that it %s: %s", _describe(task), what, error)
+        about = _about("task-not-reported", task, cause=str(error))
+        text = "%s: could not report that it %s: %s"
+        logger.error(text, _describe(task), what, error, extra=about)
 
     def _pause_after(self, error: Exception, failures: int, *, burst: bool) -> float:
         """Return the seconds to wait after failures to take a task, or raise the last error."""
@@ -207,8 +222,27 @@ class BaseWorker(Generic[Face]):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         self.summary.errors += 1
-        logger.warning("cannot take tasks; next attempt in %.1f s: %s", pause, error)
+        self._asked_at = time.monotonic()
+        with self._failing:  # of many threads one logs it, and once until tasks are taken again
+            is_news, self._is_failing = not self._is_failing, True
+        if is_news:
+            about = log_records.fields("worker-cannot-take", cause=str(error))
+            logger.warning("cannot take tasks, and tries again: %s", error, extra=about)
         return pause
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it runs tasks, or has asked for some in the last minute: for liveness probes."""
+        return bool(self._running) or time.monotonic() - self._asked_at < LIVE_FOR
+
+    def _took(self) -> None:
+        """Note that a call to take a task was answered."""
+        self._asked_at = time.monotonic()
+        if self._is_failing:
+            with self._failing:
+                is_news, self._is_failing = self._is_failing, False
+            if is_news:
+                logger.warning("takes tasks again", extra=log_records.fields("worker-takes-again"))
 
 
 def failure_reason(error: BaseException) -> str:
@@ -224,9 +258,23 @@ def failure_reason(error: BaseException) -> str:
         return f"{name}, without its text: __str__ raises {type(raised).__name__}"
 
 
+def traceback_of(error: BaseException) -> str:
+    """Return where a task failed: the frames below the worker's own, as Python prints them."""
+    trace = error.__traceback__
+    below = trace.tb_next if trace is not None else None
+    lines = traceback.format_exception(type(error), error, below or trace)
+    return "".join(lines).encode(errors="replace").decode()  # lone surrogates are no text
+
+
 def is_fatal(error: BaseException) -> bool:
     """Return whether a worker must end: its kit was closed, or its arguments are wrong."""
     return isinstance(error, ClosedError | InvalidArgumentError)
+
+
+def _about(event: str, task: Task, **more: object) -> dict[str, dict[str, Any]]:
+    """Return the fields of a log record about a task."""
+    named = {"task": task.name, "queue": task.queue, "id": task.id, "attempt": task.attempts}
+    return log_records.fields(event, **named, **more)
 
 
 def _describe(task: Task) -> str:

@@ -162,6 +162,12 @@ def command_name(args: Sequence[Argument]) -> str:
 # Rules by command
 
 
+def least_words(name: str) -> int:
+    """Return the fewest words of a command, its name in capitals; 1 for an unknown one."""
+    rule = _data()[0].get(name)
+    return rule[0] if rule else 1
+
+
 @cache
 def _data() -> tuple[dict[str, tuple[int, str]], frozenset[str]]:
     """Return each command's minimum number of words and rule, and the commands that read."""

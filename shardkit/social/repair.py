@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Argument, Command, To, script_call
 from shardkit.operations.lua import script
@@ -91,6 +92,7 @@ class PendingRepair:
                 self.layout.name,
                 note.text,
                 note.key,
+                extra=log_records.fields("social-note-left", structure=self.layout.name),
             )
             return False
         if action in KINDS:

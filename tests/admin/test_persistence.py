@@ -25,9 +25,9 @@ from shardkit.admin import (
     rewrite_aof,
     save_snapshot,
 )
-from shardkit.admin.persistence import PROFILES, PersistenceError, PersistenceState
+from shardkit.admin.persistence import PROFILES, PersistenceState
 from shardkit.cli.app import app
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, PersistenceError
 from shardkit.local import LocalServer
 
 

@@ -41,6 +41,7 @@ from shardkit.errors import (
     PushRefusedError,
 )
 from shardkit.local import LocalServer
+from shardkit.log_records import Once
 
 SECRET = "hunter2"
 
@@ -488,7 +489,7 @@ def test_the_first_shard_beyond_the_count_is_seen_however_many_there_are(
     monkeypatch: pytest.MonkeyPatch,
     count: int,
 ) -> None:
-    monkeypatch.setattr("shardkit.config.stored._warned", set())
+    monkeypatch.setattr("shardkit.config.stored._warned", Once())
     push(plain, shard_map(f"{{many: {{shards: {{count: {count}, over: [{{host: a}}]}}}}}}"))
     plain.set(f"config:redis:many:{count}", "{}")
     component = read_component(plain, "many")
@@ -500,7 +501,7 @@ def test_the_first_shard_beyond_the_count_is_seen_however_many_there_are(
 def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
     plain: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.config.stored._warned", set())
+    monkeypatch.setattr("shardkit.config.stored._warned", Once())
     push(plain, unique(2))
     plain.set("config:redis:unique:2", "{ broken")
     plain.set("config:redis:unique:70", "{ broken")
@@ -510,7 +511,7 @@ def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
     assert len(component.shards) == 2
     [record] = [r for r in caplog.records if r.name == "shardkit.config"]  # once
     assert record.getMessage().startswith("config:redis:unique:2 is stored, but config:shards:")
-    monkeypatch.setattr("shardkit.config.stored._warned", set())
+    monkeypatch.setattr("shardkit.config.stored._warned", Once())
     caplog.clear()
     for number in (2, 70):  # a rest of an older map, that says so
         plain.set(f"config:redis:unique:{number}", '{"port": 7001, "spare": true}')

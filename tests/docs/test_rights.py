@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from redis.exceptions import NoPermissionError
+from rights_of_features import BEGIN, END, FEATURES, RIGHTS, Servers, record, table, two_servers
 from subjects import MAP, SUBJECTS
 
 import shardkit
@@ -45,6 +46,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.preflight import preflight
 from shardkit.admin.retire import Retirement
 from shardkit.config import store
+from shardkit.config.read_from import ReadFrom
 from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.rules import judge
@@ -133,7 +135,7 @@ OF_LOCKS = ("lock", "semaphore", "quorum", "election", "latch", "barrier", "guar
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None:
     subject = SUBJECTS[name]
-    row = "locks" if any(each in name for each in OF_LOCKS) else "all others"
+    row = "locks, semaphores" if any(each in name for each in OF_LOCKS) else "all others"
     keys = " ".join(rights("social networks" if name == "network" else row))
     login = "{host: 127.0.0.1, username: tried, password: pw}"
     text = MAP.replace("7001", str(server.port))
@@ -378,3 +380,84 @@ def test_who_sees_to_persistence(server: LocalServer) -> None:
 
 def credentials(entry: dict[str, Any]) -> dict[str, Any]:
     return {"username": entry["username"], "password": entry["password"]}
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[Servers]:
+    with two_servers() as running:
+        yield running
+
+
+def test_the_page_has_what_was_written() -> None:
+    known = {feature: text.split() for feature, text in json.loads(RIGHTS.read_text()).items()}
+    assert list(known) == list(FEATURES)
+    page = PAGE.read_text()
+    assert page.partition(BEGIN)[2].partition(END)[0] == table(known)
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
+    servers: Servers, feature: str
+) -> None:
+    known = json.loads(RIGHTS.read_text())[feature].split()
+    assert set(record(servers, feature)) <= set(known)
+    with servers.master.client() as admin:
+        admin.flushall()
+    servers.set_user("~*", "&*", "+@connection", *(f"+{name}" for name in known))
+    for use in FEATURES[feature]:
+        with servers.master.client() as admin:
+            admin.flushall()
+        with servers.kit(", username: tried, password: pw") as kit:
+            use(kit)
+
+
+def test_reads_reach_replicas_with_an_applications_rights(servers: Servers) -> None:
+    servers.set_user(*rights("an application"))
+    with servers.kit(", username: tried, password: pw") as kit:
+        for mode in ("replica", "prefer_replica"):
+            reads = kit.key_sharded("data", read_from=mode)
+            servers.sent(replica=True)
+            for _ in range(20):
+                reads["a"].get("a")
+            assert "get" not in commands_at(servers.master)
+            assert "get" in commands_at(servers.replica)
+            with servers.replica.client() as admin:
+                assert admin.info("commandstats")["cmdstat_get"]["calls"] == 20
+
+
+def commands_at(server: LocalServer) -> set[str]:
+    with server.client() as admin:
+        return {name.removeprefix("cmdstat_") for name in admin.info("commandstats")}
+
+
+def test_without_info_a_replica_is_read_if_any_lag_will_do(
+    servers: Servers, caplog: pytest.LogCaptureFixture
+) -> None:
+    servers.set_user("~*", "+@all", "-@dangerous")
+    with servers.kit(", username: tried, password: pw") as kit:
+        with pytest.raises(shardkit.ShardUnavailable, match="may not run INFO"):
+            kit.key_sharded("data", read_from="replica")["a"].get("a")
+        servers.sent(replica=True)
+        lagging = ReadFrom("replica", max_lag=None)
+        for _ in range(3):
+            kit.key_sharded("data", read_from=lagging)["a"].get("a")
+        with servers.replica.client() as admin:
+            assert admin.info("commandstats")["cmdstat_get"]["calls"] == 3
+    said = [each for each in caplog.records if "reads from replicas" in each.getMessage()]
+    assert len(said) == 2  # the master and the replica
+
+
+def test_a_push_names_the_features_that_a_user_may_not_use(server: LocalServer) -> None:
+    granted = [*rights("an application"), "-zadd", "-sadd", "-rpush"]
+    [finding] = preflight({}, map_of(user(server, *granted[:-3], "-rpush")).components)[:1]
+    assert finding.warning
+    assert "does not let the user run RPUSH" in finding.problem
+    assert "lists" in finding.problem
+    finding = preflight({}, map_of(user(server, *granted)).components)[0]
+    assert not finding.warning
+    limited = ["~users:*", *rights("an application")[1:]]
+    assert not [
+        each
+        for each in preflight({}, map_of(user(server, *limited)).components)
+        if "does not let" in each.problem
+    ]

@@ -15,6 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import StatusCode
 from prometheus_client import CollectorRegistry, generate_latest
 from redis.exceptions import ResponseError
 
@@ -22,6 +23,7 @@ import shardkit
 from shardkit import ShardMap, events
 from shardkit.errors import ShardErrors
 from shardkit.integrations import otel, prometheus
+from shardkit.local import LocalServer
 from shardkit.testing.fakes.servers import MemoryConnector
 
 
@@ -103,7 +105,7 @@ def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: 
     assert not any(span.status.is_ok for span in spans)
     assert {span.attributes["error.type"].rpartition(".")[2] for span in spans} == {
         "DeadlineExceeded",
-        "ShardErrors",
+        "ShardsUnavailable",
     }
 
 
@@ -377,3 +379,64 @@ def test_a_breaker_is_a_gauge() -> None:
             )
     finally:
         stop()
+
+
+def test_a_refused_command_is_an_error_span_of_every_way_to_send_it(
+    telemetry: Telemetry, kit: shardkit.ShardKit
+) -> None:
+    client, router = kit.client("one"), kit.key_sharded("many")
+    client.set("text", "x")
+    router["text"].set("text", "x")
+    telemetry.spans()
+    calls: list[Any] = [
+        lambda: client.incr("text"),
+        lambda: client.pipeline().incr("text").execute(),
+        lambda: router.pipeline().incr("text").execute(),
+        lambda: router.pipeline().incr("text").get("k").set("l", 1).execute(),
+    ]
+    for call in calls:
+        with pytest.raises(ResponseError, match=r"integer|1 shard failed"):
+            call()
+        spans = telemetry.spans()
+        servers = [span for span in spans if "db.system.name" in span.attributes]
+        failed = [span for span in servers if span.status.status_code is StatusCode.ERROR]
+        assert [span.attributes["error.type"] for span in failed] == [
+            "redis.exceptions.ResponseError"
+        ]
+        for span in spans:
+            if span.name == "pipeline":
+                assert span.status.status_code is StatusCode.ERROR
+                assert span.attributes["error.type"] == "shardkit.errors.CommandsRefused"
+
+
+def test_calls_end_with_their_errors_and_have_names_that_users_know(
+    kit: shardkit.ShardKit,
+) -> None:
+    seen: list[Any] = []
+    stop = events.subscribe(seen.append)
+    try:
+        with kit.lock("stock", component="one"), kit.semaphore("s", component="one", limit=1):
+            pass
+        kit.key_sharded("many").mget(["a", "b"])
+        kit.key_sharded("many")["text"].set("text", "x")
+        with pytest.raises(ShardErrors, match="1 shard failed"):
+            kit.key_sharded("many").pipeline().incr("text").execute()
+    finally:
+        stop()
+    ended = [event for event in seen if isinstance(event, events.CallFinished)]
+    names = {event.name for event in ended}
+    assert names >= {"Lock.acquire", "Lock.release", "Semaphore.acquire", "bulk", "pipeline"}
+    assert not [name for name in names if "Holdable" in name or "._" in f".{name}"]
+    assert [event.name for event in ended if event.error is not None] == ["pipeline"]
+
+
+def test_a_search_for_a_missing_script_is_no_error(
+    telemetry: Telemetry, own_server: LocalServer
+) -> None:
+    text = f"components: {{one: {{entry: {{port: {own_server.port}}}}}}}"
+    with own_server.client() as admin, shardkit.connect(ShardMap.parse(text)) as kit:
+        numbers = kit.sorted_set("scores", component="one")
+        numbers.zadd({"a": 1})
+        admin.script_flush()
+        numbers.zadd({"b": 2})
+    assert not [s for s in telemetry.spans() if s.status.status_code is StatusCode.ERROR]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from typing import Any
 
@@ -12,7 +13,10 @@ from fastapi import FastAPI, Request
 import shardkit
 from shardkit import ShardMap
 from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
+from shardkit.integrations.fastapi import Kit
 from shardkit.integrations.wsgi import MaintenanceWSGI, TimingWSGI, init_flask
+from shardkit.network.health import asgi
+from shardkit.testing import MemoryServers
 
 with warnings.catch_warnings():  # it wants a newer httpx
     warnings.simplefilter("ignore")
@@ -117,3 +121,40 @@ def test_a_wsgi_application_that_raises_is_timed_too(shard_map: ShardMap) -> Non
         found = times.get("/x")
         assert found is not None
         assert found.count == 1
+
+
+def test_health_and_a_dependency_use_the_kit_that_the_lifespan_opens_later(
+    shard_map: ShardMap,
+) -> None:
+    app = FastAPI(lifespan=lifespan(shard_map))
+    app.mount("/health", asgi(components=["one"]))
+
+    @app.get("/count")
+    async def count(kit: Kit) -> int:
+        client: Any = await kit.client("one")
+        return int(await client.incr("n"))
+
+    with TestClient(app) as client:
+        assert client.get("/health/live").json() == {"ok": True}
+        assert client.get("/health/ready").json() == {
+            "ok": True,
+            "components": {"one": {"reachable": 1, "shards": 1}},
+        }
+        assert [client.get("/count").json() for _ in range(2)] == [1, 2]
+
+
+def test_adapters_take_a_kit_that_exists_and_leave_it_open() -> None:
+    servers = MemoryServers(ShardMap.parse("components: {one: {entry: {port: 1}}}"))
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        app = flask.Flask("x")
+        assert init_flask(app, kit) is kit
+        assert app.extensions["shardkit"] is kit
+
+    async def main() -> None:
+        async with await shardkit.aconnect(servers.shard_map, connector=servers) as opened:
+            app = FastAPI(lifespan=lifespan(opened))
+            async with app.router.lifespan_context(app) as state:
+                assert state == {"shardkit": opened}
+            assert (await opened.health()).ok
+
+    asyncio.run(main())

@@ -16,9 +16,11 @@ from redis.credentials import CredentialProvider
 import shardkit
 from shardkit import ShardMap
 from shardkit.config.store import push
-from shardkit.errors import ClosedError
+from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.local import LocalServer
+from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
+from shardkit.testing import MemoryServers
 
 
 def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
@@ -79,11 +81,21 @@ def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> Non
     async def main() -> None:
         blocks = kind == "blocking"
         kit: Any = shardkit.connect(shard_map) if blocks else await shardkit.aconnect(shard_map)
-        app = asgi(kit)
+        app = asgi(kit, details=True)
         assert (await probe(app, "/live")) == (200, {"ok": True})
         status, body = await probe(app, "/health/ready")
         assert (status, body["ok"]) == (200, True)
         assert len(body["shards"]) == 26
+        status, body = await probe(asgi(lambda: kit, components=["few", "one"]), "/ready")
+        assert status == 200
+        assert body == {
+            "ok": True,
+            "components": {
+                "few": {"reachable": 4, "shards": 4},
+                "one": {"reachable": 1, "shards": 1},
+            },
+        }
+        assert (await probe(asgi(kit, components=["nosuch"]), "/ready"))[0] == 503
         if kind == "awaiting":
             await kit.aclose()
         else:
@@ -115,7 +127,7 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
     shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
     said: list[Any] = []
     with shardkit.connect(shard_map) as kit:
-        app = wsgi(kit)
+        app = wsgi(kit, threshold="all", details=True)
         [body] = app({"PATH_INFO": "/ready"}, lambda *args: said.append(args))
         assert said[0][0] == "503 Service Unavailable"
         assert [shard["reachable"] for shard in json.loads(body)["shards"]] == [True, False]
@@ -134,7 +146,9 @@ def test_the_wsgi_endpoint_answers_probes(own_server: LocalServer) -> None:
 def test_health_answers_after_the_main_thread_has_ended(own_server: LocalServer) -> None:
     program = f"""
 import asyncio, atexit, shardkit, threading
+from shardkit.log_records import Once
 from shardkit.network.health import asgi, wsgi
+from shardkit.testing import MemoryServers
 components = "{{a: {{entry: {{port: {own_server.port}}}}}}}"
 kit = shardkit.connect(shardkit.ShardMap.parse("components: " + components))
 def serve():
@@ -151,6 +165,89 @@ atexit.register(lambda: print(kit.health().ok))
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60
     )
     assert (done.stdout, done.stderr) == ("True\n200 OK\n200\nNone\nTrue\n", "")
+
+
+def ready(kit: Any, **options: Any) -> str:
+    statuses: list[str] = []
+    wsgi(kit, **options)({"PATH_INFO": "/ready"}, lambda status, _: statuses.append(status))
+    return statuses[0][:3]
+
+
+def test_readiness_depends_on_components_and_threshold_and_shows_no_address() -> None:
+    text = "components: {shop: {shards: [{port: 1}, {port: 2}, {port: 3}, {port: 4}]}, "
+    servers = MemoryServers(ShardMap.parse(text + "archive: {entry: {port: 5}}}"))
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        assert ready(kit, threshold="all") == "200"
+        servers.server_of("archive").down()
+        assert ready(kit) == "200"
+        assert ready(kit, threshold="all") == "503"
+        assert ready(kit, threshold="all", components=["shop"]) == "200"
+        assert ready(kit, components="archive") == "503"
+        servers.server_of("shop", 0).down()
+        servers.server_of("shop", 1).down()
+        assert ready(kit, components=["shop"], threshold=0.5) == "200"
+        assert ready(kit, components=["shop"], threshold=0.51) == "503"
+        [body] = wsgi(kit)({"PATH_INFO": "/ready"}, lambda *_: None)
+        assert json.loads(body) == {
+            "ok": True,
+            "components": {
+                "shop": {"reachable": 2, "shards": 4},
+                "archive": {"reachable": 0, "shards": 1},
+            },
+        }
+        for number in (2, 3):
+            servers.server_of("shop", number).down()
+        assert ready(kit) == "503"
+        for wrong in ("most", 0, 1.5, True, None):
+            with pytest.raises(InvalidArgumentError, match="give all, any, or a share"):
+                wsgi(kit, threshold=wrong)  # type: ignore[arg-type]
+
+
+def test_a_kit_that_is_not_open_yet_is_live_and_not_ready() -> None:
+    assert ready(lambda: None) == "503"
+    said: list[str] = []
+    wsgi(lambda: None)({"PATH_INFO": "/live"}, lambda status, _: said.append(status))
+    assert said == ["200 OK"]
+    assert asyncio.run(probe(asgi(), "/live")) == (200, {"ok": True})
+    assert asyncio.run(probe(asgi(), "/ready"))[0] == 503
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_a_user_without_info_is_healthy_with_unknown_details(
+    kind: str,
+    own_server: LocalServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shardkit.network.rights._told", Once())
+    with own_server.client() as admin:
+        admin.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-@dangerous")
+    entry = {"port": own_server.port, "username": "app", "password": "pw"}
+    shard_map = ShardMap.parse(str({"components": {"data": {"shards": [entry, entry]}}}))
+    with faced(kind, shard_map) as face:
+        for _ in range(3):
+            health = face.run(face.kit.health())
+    assert health.ok
+    assert health.ready(threshold="all")
+    assert {(each.reachable, each.role, each.memory, each.unknown) for each in health.shards} == {
+        (True, "", None, "the user may not run INFO")
+    }
+    [warning] = [each for each in caplog.records if hasattr(each, "shardkit")]
+    assert warning.shardkit["event"] == "right-missing"  # type: ignore[attr-defined]
+    assert "+info" in warning.getMessage()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_servers_in_memory_are_healthy(kind: str) -> None:
+    servers = MemoryServers(ShardMap.parse("components: {shop: {entry: {port: 1}}}"))
+    with faced(kind, servers.shard_map, connector=servers) as face:
+        [shard] = face.run(face.kit.health()).shards
+    assert (shard.reachable, shard.role, shard.max_memory) == (True, "master", 0)
+    with shardkit.connect(servers.shard_map, connector=servers) as kit:
+        client = kit.client("shop")
+        client.set("k", 1)
+        assert client.info()["redis_version"].startswith("7.")
+        assert client.info("keyspace") == {"db0": {"keys": 1, "expires": 0, "avg_ttl": 0}}
 
 
 class Sealed(CredentialProvider):

@@ -21,10 +21,10 @@ from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardMap, ShardUnavailable
-from shardkit.errors import ConfigServerError, InvalidArgumentError
+from shardkit.errors import ConfigServerError, DeadlineExceeded, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Partial, Pause, Replies, Shard
-from shardkit.operations.deadlines import DeadlineExceeded, current, earliest, within
+from shardkit.operations.deadlines import current, earliest, within
 from shardkit.operations.operation import Operation
 
 PATIENT = 5.0  # what nobody has to wait for
@@ -129,7 +129,7 @@ async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) ->
         try:
             with (
                 face.kit.deadline(PATIENT),
-                pytest.raises(TimeoutError, match=r"^Timeout writing to socket$"),
+                pytest.raises(TimeoutError, match="Timeout writing to socket"),
             ):
                 await client.set("large", bytes(2**24))  # more than fits on its way
         finally:

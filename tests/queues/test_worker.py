@@ -122,6 +122,10 @@ def test_what_raises_or_is_unknown_is_tried_again_and_stops_nobody(
     released = worker.summary.released
     assert released >= 1
     assert worker.summary == WorkerSummary(done=3, failed=2 + 3 + 3, released=released)
+    traces = {dead.name: dead.traceback for dead in tasks.dead("q")}
+    assert "in leave\n    raise SystemExit(3)" in traces["leave"]
+    assert traces["leave"].startswith("Traceback (most recent call last):\n")
+    assert traces[None] == ""
     letters = {dead.name: dead.reason for dead in tasks.dead("q")}
     assert letters["leave"] == "SystemExit: 3"
     assert letters["flaky"].startswith("TypeError: ")

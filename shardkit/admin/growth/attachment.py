@@ -32,7 +32,6 @@ from shardkit.admin.growth.relocation import (
     without_replica,
 )
 from shardkit.admin.growth.servers import (
-    GrowthError,
     connected_to,
     is_refused,
     persist_roles,
@@ -45,7 +44,7 @@ from shardkit.admin.growth.servers import (
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import GrowthError, InvalidArgumentError
 
 COPY = 3600.0  # seconds
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
-from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
 
 _CANARY = "object|help"
@@ -55,10 +55,6 @@ def _tells_all(setting: str) -> bool:
 
 def _calls(stats: Mapping[str, Any]) -> dict[str, Any]:
     return {name: stats.get(f"cmdstat_{name}") for name in _UNTOLD}
-
-
-class MissedChangesError(GrowthError):
-    """Keys may have changed without a notification, so a copy has to start again."""
 
 
 class KeyCapture:

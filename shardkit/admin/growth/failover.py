@@ -42,7 +42,6 @@ from shardkit.admin.growth.relocation import Same, ServerAddress, address_of, en
 from shardkit.admin.growth.servers import (
     STEP,
     TIMEOUT,
-    GrowthError,
     ServerRole,
     Takeover,
     ask_for_replicas,
@@ -61,7 +60,7 @@ from shardkit.admin.growth.servers import (
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import ConfigError, InvalidArgumentError, counted
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down

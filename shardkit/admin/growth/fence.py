@@ -29,8 +29,8 @@ from typing import Any
 
 from redis.exceptions import WatchError
 
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.stored import WITNESS_KEY
+from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
 
 FORMAT = 1

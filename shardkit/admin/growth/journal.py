@@ -29,9 +29,14 @@ import redis
 
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
-from shardkit.errors import ConfigError, InvalidArgumentError, NewerFormatError, ShardKitError
+from shardkit.errors import (
+    ConfigError,
+    GrowthError,
+    InvalidArgumentError,
+    NewerFormatError,
+    ShardKitError,
+)
 from shardkit.operations.arguments import annotations_of, kind_of
 
 FORMAT = 1

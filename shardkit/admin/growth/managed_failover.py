@@ -22,11 +22,11 @@ import redis
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.growth.relocation import ServerAddress, address_of
-from shardkit.admin.growth.servers import STEP, TIMEOUT, GrowthError, Takeover
+from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.network.server_queries import ServerErrors, client_of
 
 _SECONDS = 30.0  # for Sentinels to agree, or nodes to vote

@@ -20,12 +20,11 @@ from shardkit.admin.growth.move_plan import MovePlan, plan_of
 from shardkit.admin.growth.mover import Mover, Progress
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.server_move import ServerMover
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
-from shardkit.errors import ConfigError, ShardKitError
+from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.server_errors import failed_command, meaning
 

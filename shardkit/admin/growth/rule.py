@@ -17,10 +17,9 @@ from dataclasses import replace
 
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.relocation import Place, Same, entry_at, moved
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.errors import counted
+from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
 from shardkit.routing.placement import DEFAULT, PlaceAll, placement_of_all
 from shardkit.routing.routes import KeyRoutes

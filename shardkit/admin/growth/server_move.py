@@ -29,7 +29,6 @@ from shardkit.admin.growth.move_plan import entry_on
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import (
-    GrowthError,
     ServerRole,
     ask_for_replicas,
     connected_to,
@@ -43,7 +42,7 @@ from shardkit.admin.growth.servers import (
     wait_for_copy,
 )
 from shardkit.config.store import read_epoch
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import GrowthError, InvalidArgumentError
 
 
 class ServerMover(Mover):

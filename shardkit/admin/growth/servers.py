@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry
 from shardkit.config.stored import EPOCH_KEY
-from shardkit.errors import ShardKitError
+from shardkit.errors import GrowthError
 from shardkit.network.rules import refused_copy, version_of
 from shardkit.network.server_queries import client_of
 from shardkit.network.survey import reads_later
@@ -26,10 +26,6 @@ TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
 _LEAST = "min-replicas-to-write"
 _LEAST_KEY = "config:growth:least"  # that setting of servers that take writes alone
-
-
-class GrowthError(ShardKitError):
-    """A failover or a move cannot continue; the error says what state the servers are in."""
 
 
 @dataclass(frozen=True)

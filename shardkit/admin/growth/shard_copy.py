@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, Standstill
+from shardkit.admin.growth.capture import KeyCapture, Standstill
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.operations.server_errors import failed_command
 

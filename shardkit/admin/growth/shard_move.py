@@ -32,12 +32,7 @@ from typing import Any, TypeAlias, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import journal
-from shardkit.admin.growth.capture import (
-    KeyCapture,
-    MissedChangesError,
-    Standstill,
-    turn_on_notifications,
-)
+from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
@@ -67,12 +62,13 @@ from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
-from shardkit.admin.growth.servers import GrowthError, role_of
+from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
 
 _ATTEMPTS = 5

@@ -127,6 +127,7 @@ _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
         wordy("died at"),
     ),
     Field("reason", lambda task: task.reason, wordy("reason")),
+    Field("traceback", lambda task: task.traceback),
 )
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
 from typing import Any
 
@@ -27,7 +30,7 @@ from shardkit.cli.options import (
     topology_of,
 )
 from shardkit.cli.output import Output
-from shardkit.errors import ShardKitError, counted
+from shardkit.errors import ShardKitError, counted, naming
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
@@ -38,6 +41,7 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
         "shardkit worker myapp.tasks:worker",
         "shardkit worker myapp.tasks:worker --queue high --queue low --concurrency 8",
         "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
+        "shardkit worker myapp.tasks:worker --live-port 8081",
     ),
 )
 @click.argument("spec", metavar="MODULE:WORKER")
@@ -47,6 +51,12 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 )
 @number_option(
     "--concurrency", None, "How many tasks to run at a time.", short="-n", most=MOST_CONCURRENCY
+)
+@click.option(
+    "--live-port",
+    type=click.IntRange(1, 65535),
+    metavar="PORT",
+    help="Answer liveness probes, GET /live, on this port of all addresses.",
 )
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every task.")
@@ -58,6 +68,7 @@ def worker(
     where: str | None,
     queues: Sequence[str],
     concurrency: int | None,
+    live_port: int | None,
     burst: bool,
     verbose: bool,
     output: Output,
@@ -86,9 +97,15 @@ def worker(
             made.queues = list(queues)
         if concurrency is not None:
             made.concurrency = concurrency
+        served.append(made)
         return made
 
-    with _LogHandler(output, verbose), output.busy("starting") as status:
+    served: list[Worker | AsyncWorker] = []
+    with (
+        _answering_probes(live_port, served),
+        _LogHandler(output, verbose),
+        output.busy("starting") as status,
+    ):
         if isinstance(found, Worker):
             ran = _run(prepare(found), burst, status)
         elif inspect.iscoroutinefunction(found):
@@ -133,6 +150,37 @@ async def _arun(
             raise ShardKitError("an async function returned a Worker", "return an AsyncWorker")
         await made.run(burst=burst, on_progress=_progress_reporter(made, status))
     return made
+
+
+@contextmanager
+def _answering_probes(port: int | None, workers: Sequence[Worker | AsyncWorker]) -> Iterator[None]:
+    """Answer 200 to GET /live on a port while the worker starts or is live, else 503."""
+    if port is None:
+        yield
+        return
+
+    class Probes(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path.partition("?")[0].rstrip("/").endswith("/live")
+            ok = all(worker.is_live for worker in workers)
+            body = json.dumps({"ok": ok}).encode() if known else b""
+            self.send_response((200 if ok else 503) if known else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Log nothing: probes come every few seconds."""
+
+    with naming(f"port {port}"):
+        server = ThreadingHTTPServer(("", port), Probes)
+    threading.Thread(target=server.serve_forever, name="shardkit-probes", daemon=True).start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def _load(spec: str) -> Any:

@@ -34,6 +34,7 @@ from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 import shardkit
+from shardkit import log_records
 from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.kit.kit import ShardKit, default_kit
 from shardkit.operations.commands import (
@@ -294,7 +295,10 @@ class ShardKitCache(BaseCache):
 
     def _ignored(self, error: Exception) -> None:
         if self._log:
-            logger.error("cache %s: ignored: %s", self._component, error)
+            about = log_records.fields(
+                "cache-error-ignored", component=self._component, cause=str(error)
+            )
+            logger.error("cache %s: ignored: %s", self._component, error, extra=about)
 
 
 def _has_failed(reply: Any) -> bool:

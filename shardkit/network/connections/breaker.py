@@ -7,10 +7,13 @@
       └────────── the server has answered ◄────────┘ after 0.1, 0.2, 0.4 … 2 seconds
 
 Each way to connect (an address, a login, TLS) of a kit has one breaker, shared by its shards,
-threads and event loops. Failures are
-connections that could not be made, were lost, or stayed silent while a reply was due; any answer
-means that the server is there. Successful calls cost nothing: only when there are enough failures
-does the breaker check whether a connection has come back since the first one.
+threads and event loops. Failures are connections that could not be made, were lost, or stayed
+silent while a reply was due; any answer means that the server is there. Successful calls cost
+nothing: only when there are enough failures does the breaker check whether a connection has come
+back since the first one.
+
+It also logs when the server becomes unavailable (a connection is refused, or a probe after a
+timeout fails) and when it is back, once each, even if it does not open: refused calls do not wait.
 
 pybreaker and purgatory let a caller make the trial call, so neither is used. The idea is from
 M. Nygard, Release It!
@@ -19,6 +22,7 @@ M. Nygard, Release It!
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
@@ -36,8 +40,10 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit import log_records
+from shardkit.errors import BreakerOpenError, DeadlineExceeded, few
 from shardkit.events import BreakerClosed, BreakerOpened, emit
-from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
 
 logger = logging.getLogger("shardkit")
@@ -45,15 +51,11 @@ logger = logging.getLogger("shardkit")
 PROBE_TIMEOUT = 1.0
 
 
-class BreakerOpenError(ConnectionError):
-    """A server's circuit breaker is open: nothing was sent."""
-
-
 @dataclass(frozen=True, slots=True)
 class BreakerSettings:
     """The settings of an entry's ``breaker``; times in seconds."""
 
-    failures: int = 3  # failures without a success that open the breaker
+    failures: float = 3  # failures without a success that open the breaker
     window: float = 30.0  # the time within which they are counted
     # Shorter failures do not count: a server that refuses connections delays no caller, and serves
     # the first call after it is back.
@@ -75,42 +77,82 @@ class Breaker:
         self._probe = probe
         self._lock = ForkSafeLock()
         self._stopped = threading.Event()
+        self._rounds = 0  # of probing; the latest thread is the only one that goes on
+        self._probing = 0  # the round under way; 0 if no thread probes the server
+        self._away_at = 0.0  # since when it is unavailable, as was logged; 0 if it is not
         self._count = 0
         self._first_at = self._next_at = self._since = 0.0
         self._why = ""
         renewed_in_children(self)
 
-    def failed(self, error: BaseException, seconds: float) -> None:
-        """Note that the server could not be reached, or did not answer, for ``seconds``."""
-        if seconds < self._settings.min_seconds or not _counts(error):
+    def failed(self, error: BaseException, seconds: float, shard: object = None) -> None:
+        """Note that the server could not be reached, or did not answer, for ``seconds``.
+
+        These are infinite if a reply did not come in time, and 0 if a connection was lost.
+        """
+        if not _counts(error):
             return
         with self._lock:
             now = time.monotonic()
             self._why = str(error)
-            if self.opened or self._stopped.is_set():
+            if self._stopped.is_set():
                 return
-            if now > self._first_at + self._settings.window or self._has_answered():
-                self._count = 0
-            if not self._count:
-                self._first_at = now
-            self._count += 1
-            if self._count < self._settings.failures:
-                return
-            self.opened, self._since = True, time.time()
-            self._next_at = now + self._settings.interval
-        logger.warning("%s: %s", self.address, self.error())
-        emit(BreakerOpened(self.address, self._why))
-        for pool in list(self.pools):
-            drop = getattr(pool, "drop_idle", None)
-            if drop is not None:
-                drop()
-        thread = threading.Thread(
-            target=_try_again, args=(weakref.ref(self),), name="shardkit-probe", daemon=True
-        )
-        try:
-            thread.start()
-        except RuntimeError:  # no more threads can be started: callers try themselves
-            self.close()
+            if 0 < seconds < math.inf:  # of a silent one, the first probe tells
+                self._is_away(shard)
+            opens = not self.opened and self._opens(now, seconds)
+            if opens:
+                self.opened, self._since = True, time.time()
+                self._is_away(shard)
+            starts = opens or (seconds > 0 and not self._probing)
+            if starts:
+                self._rounds += 1
+                self._probing = self._rounds
+                self._next_at = now + self._settings.interval
+        if opens:
+            emit(BreakerOpened(self.address, self._why))
+            for pool in list(self.pools):
+                drop = getattr(pool, "drop_idle", None)
+                if drop is not None:
+                    drop()
+        if starts:
+            thread = threading.Thread(
+                target=_try_again,
+                args=(weakref.ref(self), self._rounds),
+                name="shardkit-probe",
+                daemon=True,
+            )
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads can be started: callers try themselves
+                self._end_round()
+
+    def _opens(self, now: float, seconds: float) -> bool:
+        """Count a failure; return whether there are enough to open."""
+        if seconds < self._settings.min_seconds:
+            return False
+        if now > self._first_at + self._settings.window or self._has_answered():
+            self._count = 0
+        if not self._count:
+            self._first_at = now
+        self._count += 1
+        return self._count >= self._settings.failures
+
+    def _is_away(self, shard: object = None) -> None:
+        """Log that the server is unavailable, once until it is back."""
+        if self._away_at:
+            return
+        self._away_at = time.time()
+        place, about = self._place(shard)
+        about = log_records.fields("server-unavailable", **about, cause=self._why)
+        logger.warning("%s is unavailable: %s", place, self._why, extra=about)
+
+    def _place(self, shard: object = None) -> tuple[str, dict[str, Any]]:
+        """Return the shards in use on the server, and the server: as text, and as fields."""
+        policies = [getattr(pool, "policy", None) for pool in list(self.pools)]
+        shards = {str(shard or ""), *(str(getattr(each, "shard", "") or "") for each in policies)}
+        named = sorted(shards - {""})
+        place = f"{few(named, ', ')} ({self.address})" if named else self.address
+        return place, {"shards": named, "server": self.address}
 
     def error(self) -> BreakerOpenError:
         """Return the error of calls while the breaker is open."""
@@ -122,19 +164,42 @@ class Breaker:
         )
 
     def close(self) -> None:
-        """Let calls through again."""
+        """Let calls through again: the server has answered."""
         with self._lock:
-            self.opened, self._count = False, 0
-        logger.info("%s: circuit breaker closed", self.address)
-        emit(BreakerClosed(self.address, time.time() - self._since))
+            away_at, self._away_at = self._away_at, 0.0
+        if away_at:
+            seconds = time.time() - away_at
+            place, about = self._place()
+            about = log_records.fields("server-available", **about, seconds=seconds)
+            logger.warning("%s is available again after %.1f s", place, seconds, extra=about)
+        self._end_round()
+
+    def connected(self) -> None:
+        """Note that a connection was made, and the server has answered on it."""
+        if self._away_at:
+            self.close()
+
+    def _end_round(self) -> None:
+        with self._lock:
+            opened, self.opened, self._count, self._probing = self.opened, False, 0, 0
+        if opened:
+            emit(BreakerClosed(self.address, time.time() - self._since))
 
     def stop(self) -> None:
         """Stop probing: the kit is closed."""
         self._stopped.set()
 
+    @property
+    def state(self) -> str:
+        """``closed``, ``open``, or ``off`` if the entry has turned it off."""
+        if math.isinf(self._settings.failures):
+            return "off"
+        return "open" if self.opened else "closed"
+
     def after_fork(self) -> None:
         """Close the breaker in a forked child, which has no probing thread."""
         self.opened, self._count, self._stopped = False, 0, threading.Event()
+        self._probing, self._away_at = 0, 0.0
 
     def _has_answered(self) -> bool:
         """Whether a connection was released in good order since the first failure."""
@@ -146,16 +211,19 @@ class Breaker:
                     return True
         return False
 
-    def try_once(self, pause: float) -> bool:
+    def try_once(self, pause: float, number: int) -> bool:
         """Wait, probe the server, and return whether no further probe is needed."""
-        if self._stopped.wait(pause) or not self.opened:
+        if self._stopped.wait(pause) or self._probing != number:
             return True
         try:
             self._probe()
         except (ResponseError, BusyLoadingError, AuthenticationError):
             pass  # it answers
         except Exception as error:  # whatever it is, the server was not reached
-            self._why = str(error)
+            with self._lock:
+                self._why = str(error)
+                if not self._stopped.is_set():
+                    self._is_away()
             return False
         self.close()
         return True
@@ -171,10 +239,10 @@ class Breaker:
         return f"<Breaker of {self.address}: {'open' if self.opened else 'closed'}>"
 
 
-def _try_again(ref: weakref.ref[Breaker]) -> None:
+def _try_again(ref: weakref.ref[Breaker], number: int) -> None:
     breaker = ref()
     pause = breaker._settings.interval if breaker is not None else 0.0
-    while breaker is not None and not breaker.try_once(pause):
+    while breaker is not None and not breaker.try_once(pause, number):
         pause = breaker.pause_after(pause)
         breaker = None  # so that it can be collected
         breaker = ref()
@@ -205,6 +273,8 @@ class Breakers:
         """Return the breaker of a way to connect, with the settings of its first entry."""
         asked = fields.get("breaker")
         settings = BreakerSettings(**asked) if isinstance(asked, Mapping) else BreakerSettings()
+        if asked is False:  # it never opens, but logs
+            settings = BreakerSettings(failures=math.inf)
         with self._lock:
             breaker = self._by_way.get(way)
             if breaker is None:

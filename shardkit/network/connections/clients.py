@@ -456,7 +456,7 @@ class Clients:
         """Return the limits on calls to a server."""
         deadline = fields.pop("deadline", self._deadline)
         breakers, connector = self._breakers, self._connector
-        if breakers is None or fields.get("breaker", connector.breaks) is False:
+        if breakers is None or not (connector.breaks or fields.get("breaker")):
             return CallPolicy.of(fields, shard, address, deadline=deadline)
 
         def of_node(host: str, port: int) -> Breaker:

@@ -36,7 +36,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.errors import ClosedError, RoutingError
+from shardkit.errors import ClosedError, DeadlineExceeded, RoutingError
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.network.connections.databases import (
     UNNAMED,
@@ -67,7 +67,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
 from shardkit.operations.commands import Pause
-from shardkit.operations.deadlines import Deadline, DeadlineExceeded, current, within
+from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds
@@ -160,6 +160,8 @@ class ReplyLimits:
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
+        if isinstance(error, Exception):
+            error.maybe_executed = not self.connecting  # type: ignore[attr-defined]
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -171,6 +173,8 @@ class ReplyLimits:
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
 
     def _note_opened(self, started: float) -> None:
+        if self.policy.breaker is not None:
+            self.policy.breaker.connected()
         if handlers:
             shard, address = str(self.policy.shard or ""), self.policy.address
             emit(ConnectionOpened(shard, address, time.monotonic() - started))

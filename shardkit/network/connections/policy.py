@@ -7,20 +7,33 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redis import backoff
-from redis.exceptions import MaxConnectionsError
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+)
+from redis.exceptions import (
+    MaxConnectionsError,
+    ResponseError,
+)
+from redis.exceptions import (
+    TimeoutError as RedisTimeoutError,
+)
 
-from shardkit.errors import ClosedError
-from shardkit.network.connections.breaker import Breaker, BreakerOpenError
+from shardkit.errors import (
+    BreakerOpenError,
+    ClosedError,
+    DeadlineExceeded,
+    OverloadError,
+    ShardTimeout,
+    ShardUnavailable,
+)
+from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.operations.commands import Shard
-from shardkit.operations.deadlines import DeadlineExceeded, earliest, in_use
+from shardkit.operations.deadlines import earliest, in_use
+from shardkit.operations.server_errors import meaning
 
 MAX_WAITING = 100_000  # commands that may wait for one server
 BASE, CAP = 0.05, 1.0
-
-
-class OverloadError(MaxConnectionsError):
-    """Too many commands are waiting for a server."""
 
 
 def overloaded(waiting: int, limit: int) -> OverloadError:
@@ -90,10 +103,29 @@ class CallPolicy:
         deadline = earliest(None)
         return None if deadline is not None and deadline.left() <= pause else pause
 
+    def named(self, error: Exception, *, sent: bool | None = None) -> Exception:
+        """Return a client's error with the names of its shard and server.
+
+        If the server was not reached or lost, that is a `ShardUnavailable`. All other errors keep
+        redis-py's class, and the beginning of their text, because programs look at both.
+        """
+        known: object = getattr(error, "shard", None)
+        if self.shard is None or known:
+            return error
+        kind = type(error)
+        if kind in (RedisConnectionError, RedisTimeoutError) or isinstance(error, ShardUnavailable):
+            arrived = getattr(error, "maybe_executed", False) if sent is None else sent
+            return unreached(self.shard, self.address, error, sent=bool(arrived))
+        if isinstance(error, ResponseError | RedisConnectionError) and error.args:
+            text, *rest = error.args
+            error.args = (f"{text} [{self.shard}, {self.address}]", *rest)
+            error.shard, error.address = str(self.shard), self.address  # type: ignore[union-attr]
+        return error
+
     def failed(self, error: BaseException, seconds: float) -> None:
         """Note that the server could not be reached, or did not answer, for ``seconds``."""
         if self.breaker is not None:
-            self.breaker.failed(error, seconds)
+            self.breaker.failed(error, seconds, self.shard)
 
 
 _FINAL = (BreakerOpenError, ClosedError, DatabaseMovedError, DeadlineExceeded, OverloadError)
@@ -110,6 +142,47 @@ def _backoff(asked: Mapping[str, Any]) -> Any:
 
 
 NO_POLICY = CallPolicy()
+
+
+def unreached(
+    shard: object, address: str, error: Exception, *, sent: bool, **details: Any
+) -> ShardUnavailable:
+    """Return the failure of a command without a reply; ``sent`` if it may have arrived.
+
+    It is a `ShardTimeout` or another kind of `ShardUnavailable` if the error is of that kind.
+    """
+    if isinstance(error, ShardUnavailable) and error.error is not None:
+        error = error.error  # of a client, which has named the server
+    if sent:
+        what = "did not answer in time" if isinstance(error, RedisTimeoutError) else "was lost"
+        remedy = "the command may have been executed; check before you send it again"
+    else:
+        what = "cannot be used" if meaning(error) else "cannot be reached"
+        remedy = "see `shardkit status`"
+        if isinstance(error, BreakerOpenError):
+            what = "is unavailable"
+        elif isinstance(error, DeadlineExceeded):
+            what, remedy = "got no command", "the command was not executed; allow it more time"
+        elif isinstance(error, MaxConnectionsError):
+            what = "got no command"
+    text, better = meaning(error) or (str(error), "")
+    kind: type[ShardUnavailable] = ShardUnavailable
+    if isinstance(error, ShardUnavailable):
+        kind = type(error)
+    elif isinstance(error, RedisTimeoutError):
+        kind = ShardTimeout
+    failure = kind(
+        f"{shard} ({address}) {what}: {text}",
+        better or remedy,
+        shard=str(shard),
+        address=address,
+        error=error,
+        maybe_executed=sent,
+        **details,
+    )
+    if isinstance(error, DeadlineExceeded):
+        failure.waited = error.waited  # type: ignore[attr-defined]
+    return failure
 
 
 def policy_of(client: Any) -> CallPolicy:

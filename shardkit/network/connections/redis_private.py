@@ -213,7 +213,7 @@ def is_unready(error: object) -> bool:
     if isinstance(error, ReadOnlyError):
         return text.startswith("You can't write against a read only")
     if isinstance(error, BusyLoadingError):
-        return text.endswith("is loading the dataset in memory")
+        return "is loading the dataset in memory" in text
     if isinstance(error, DatabaseMovedError):
         return error.elsewhere
     return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER

@@ -124,6 +124,7 @@ class AwaitingLink:
             attempt.error,
             maybe_executed=attempt.sent,
             refused=attempt.error is None,
+            refusal=attempt.refusal,
             written=attempt.written,
         )
         return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)

@@ -194,12 +194,13 @@ class BlockingLink:
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
-        if told is not None:
-            settled(told, error, maybe_executed=sent, refused=complete)
         attempt = Attempt.of_all(batch, component, number, client)
         attempt.error, attempt.sent = error, sent
         if complete:
             attempt.replies, attempt.refused = replies, True
+        if told is not None:
+            refusal = attempt.refusal
+            settled(told, error, maybe_executed=sent, refused=complete, refusal=refusal)
         return attempt
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:

@@ -37,6 +37,7 @@ from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
+    is_script_missing,
     is_unblocked,
     is_unready,
     node_of,
@@ -136,6 +137,18 @@ class Attempt:
         if seconds is None or block is None:
             return seconds
         return seconds + block if block else None
+
+    @property
+    def refusal(self) -> Exception | None:
+        """The first error among its replies, unless the command is sent again."""
+        if not self.refused:
+            return None
+        replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
+        errors = (one for one in replies if isinstance(one, Exception))
+        return next(
+            (one for one in errors if not is_script_missing(one) and not isinstance(one, _MOVING)),
+            None,
+        )
 
     @property
     def timed_out(self) -> bool:
@@ -255,6 +268,7 @@ class Dispatcher:
                     attempt.error,
                     maybe_executed=attempt.sent,
                     refused=attempt.refused,
+                    refusal=attempt.refusal,
                     ended=attempt.ended,
                     written=attempt.written,
                 )

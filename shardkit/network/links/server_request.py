@@ -26,20 +26,18 @@ from typing import Any
 from redis.exceptions import (
     AskError,
     ClusterDownError,
-    MaxConnectionsError,
     NoPermissionError,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
     RedisError,
     ResponseError,
-    TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.errors import CommandRefused, RoutingError, ShardFailure, ShardUnavailable, few
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
-from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
+from shardkit.network.connections.policy import unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.coalescing import JoinedRun, join_all, pack_joined
@@ -62,7 +60,6 @@ from shardkit.operations.commands import (
     Shard,
     Transaction,
 )
-from shardkit.operations.deadlines import DeadlineExceeded
 from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
@@ -216,60 +213,27 @@ class ServerRequest:
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-        if not sent:
-            what = "cannot be used" if meaning(error) else "cannot be reached"
-            if isinstance(error, BreakerOpenError):
-                what = "is unavailable"
-            elif isinstance(error, MaxConnectionsError | DeadlineExceeded):
-                what = "got no command"
-            remedy = "see `shardkit status`"
-            if isinstance(error, DeadlineExceeded):
-                remedy = "the command was not executed; allow it more time"
-            return self._failure(ShardUnavailable, request, error, what, remedy)
-        what = "did not answer in time" if isinstance(error, TimeoutError) else "was lost"
-        remedy = "the command may have been executed; check before you send it again"
-        return self._failure(ShardUnavailable, request, error, what, remedy, maybe_executed=True)
+        return unreached(self.shard, self.address, error, sent=sent, **_details(request))
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return the failure for a request to which the server answered with an error."""
-        if isinstance(error, ResponseError):
-            what, remedy = f"{request.name} was refused", ""
-            if not self.in_slots and isinstance(error, AskError | ClusterDownError):
-                remedy = (
-                    "the server is a cluster node: give the component one entry with cluster: true"
-                )
-            # A script may have written before it failed, but not before the server's own checks.
-            partly = isinstance(request, Command) and request.script is not None
-            partly = partly and not isinstance(error, _CHECKED_FIRST)
-            return self._failure(
-                CommandRefused, request, error, what, remedy, maybe_executed=partly
-            )
-        # The server is up but cannot serve this client (it loads, or wants authentication).
-        return self._failure(
-            ShardUnavailable, request, error, f"refused {request.name}", "see `shardkit status`"
-        )
-
-    def _failure(
-        self,
-        kind: type[ShardFailure],
-        request: Command | Transaction,
-        error: Exception,
-        what: str,
-        remedy: str = "",
-        maybe_executed: bool = False,
-    ) -> ShardFailure:
+        text, remedy = meaning(error) or (str(error), "")
+        details = _details(request, shard=str(self.shard), address=self.address, error=error)
         where = f"{self.shard} ({self.address})"
-        separator = ": " if kind is CommandRefused else " "
-        text, better = meaning(error) or (str(error), "")
-        return kind(
-            f"{where}{separator}{what}: {text}",
-            better or remedy,
-            shard=str(self.shard),
-            command=request.name,
-            error=error,
-            key=_keys_of(request),
-            maybe_executed=maybe_executed,
-        )
+        if not isinstance(error, ResponseError):
+            # The server is up but cannot serve this client (it loads, or wants authentication).
+            return ShardUnavailable(
+                f"{where} refused {request.name}: {text}",
+                remedy or "see `shardkit status`",
+                **details,
+            )
+        if not remedy and not self.in_slots and isinstance(error, AskError | ClusterDownError):
+            remedy = "the server is a cluster node: give the component one entry with cluster: true"
+        # A script may have written before it failed, but not before the server's own checks.
+        partly = isinstance(request, Command) and request.script is not None
+        partly = partly and not isinstance(error, _CHECKED_FIRST)
+        message = f"{where}: {request.name} was refused: {text}"
+        return CommandRefused(message, remedy, maybe_executed=partly, **details)
 
 
 def _keys_of(request: Command | Transaction) -> str | bytes:
@@ -285,6 +249,11 @@ def _keys_of(request: Command | Transaction) -> str | bytes:
 
 
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)
+
+
+def _details(request: Command | Transaction, **more: Any) -> dict[str, Any]:
+    """Return what a failure says of its request."""
+    return {"command": request.name, "key": _keys_of(request), **more}
 
 
 def _with_text(command: Command) -> Sequence[Argument]:

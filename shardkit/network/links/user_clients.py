@@ -34,7 +34,11 @@ import redis
 import redis.asyncio as aioredis
 from redis.asyncio.client import Pipeline as AsyncPipeline
 from redis.client import Pipeline
-from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's own
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
+    ResponseError,
+)
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
@@ -102,6 +106,7 @@ def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
     """Whether a command was not executed because the shard's server was replaced or loads."""
     if client.successor is None or client.connection is not None:
         return False
+    error = getattr(error, "error", None) or error  # redis-py's
     waits_for_data = _text(args[0]) not in ("WAIT", "WAITAOF")
     return is_unready(error) or (waits_for_data and is_unblocked(error))
 
@@ -153,9 +158,9 @@ class DirectClient(redis.Redis):
                 return client.execute_command(*args, **options)
             except (ResponseError, ConnectionError) as error:
                 if not _may_go_on(self, args, error):
-                    raise
+                    raise policy_of(self).named(error) from error.__cause__
                 last = error
-        raise last
+        raise policy_of(self).named(last) from last.__cause__
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
@@ -196,16 +201,19 @@ class DirectClient(redis.Redis):
         except BaseException as error:
             if told is not None:
                 settled(told, error, maybe_executed=connection is not None)
+            if isinstance(error, RedisError):
+                raise pool.policy.named(error) from error
             raise
         finally:
             if connection is not None:
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
+        failure = reply if refused and isinstance(reply, Exception) else None
         if told is not None:
-            settled(told, None, refused=refused)
-        if refused and isinstance(reply, Exception):
-            raise reply
+            settled(told, None, refused=refused, refusal=failure)
+        if failure is not None:
+            raise pool.policy.named(failure)
         callback: Any = reply_callbacks(self).get(name)
         if callback is None:
             return reply
@@ -272,9 +280,9 @@ class MultiplexedClient(aioredis.Redis):
                 return await client.execute_command(*args, **options)
             except (ResponseError, ConnectionError) as error:
                 if not _may_go_on(self, args, error):
-                    raise
+                    raise policy_of(self).named(error) from error.__cause__
                 last = error
-        raise last
+        raise policy_of(self).named(last) from last.__cause__
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
@@ -308,12 +316,14 @@ class MultiplexedClient(aioredis.Redis):
         if lost is not None:
             if told is not None:
                 settled(told, lost.error, maybe_executed=lost.sent)
-            raise lost.error from lost.error.__cause__
-        if told is not None:
-            settled(told, None, refused=received.refused, written=received.written)
+            raise pool.policy.named(lost.error, sent=lost.sent) from lost.error.__cause__
         reply = received[0]
-        if received.refused and isinstance(reply, Exception):
-            raise reply
+        failure = reply if received.refused and isinstance(reply, Exception) else None
+        if told is not None:
+            refused, written = received.refused, received.written
+            settled(told, None, refused=refused, refusal=failure, written=written)
+        if failure is not None:
+            raise pool.policy.named(failure)
         callback = reply_callbacks(self).get(name)
         if callback is None:
             return reply

@@ -34,13 +34,14 @@ from itertools import count
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, ShardKitError, ShardUnavailable
 from shardkit.network.connections.clients import Clients, Number, ReplicaOf, reader_of
+from shardkit.network.rights import missing_right
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 
@@ -87,6 +88,7 @@ class ReplicaState:
     entry: Entry
     problem: str = "not asked yet"  # why nothing can be read from it; empty if it can be used
     linked: bool = False  # whether the link to its master is up
+    is_silent: bool = False  # whether the user may not ask it for more than an answer
     complete_at: float = _NEVER  # it has everything that was written by this time
     latency: float = float("inf")  # seconds
     asked_at: float = _NEVER
@@ -97,6 +99,8 @@ class ReplicaState:
             return self.problem
         if now - self.asked_at > OUTDATED:
             return "no recent answer"
+        if self.is_silent and read_from.max_lag is not None:
+            return "its lag is unknown: its user may not run INFO"
         if self.complete_at < since:
             return "lacks this process's last write"
         if read_from.max_lag is None:
@@ -402,6 +406,10 @@ class Replicas:
             info = client.info("replication")
         except (RedisError, ShardKitError, OSError) as error:
             info = error
+            if isinstance(error, NoPermissionError):  # it answers, but does not tell how far it is
+                entry = replica or state.master.entry
+                missing_right(error, "reads from replicas", entry.address, state.shard)
+                info = {}
         return _Answer(info, began, time.monotonic() - began)
 
     def _discover(self, state: _ShardState) -> None:
@@ -480,7 +488,7 @@ _OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
 def _update_master(state: _ShardState, answer: _Answer) -> None:
     info, began, _ = answer
     _update(state.master, answer)
-    if isinstance(info, Exception):
+    if isinstance(info, Exception) or not info:
         return
     history = str(info.get("master_replid", ""))
     if history != state.history:
@@ -492,7 +500,7 @@ def _update_master(state: _ShardState, answer: _Answer) -> None:
 def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) -> None:
     info = answer.info
     _update(replica, answer)
-    if isinstance(info, Exception):
+    if isinstance(info, Exception) or not info:
         return
     replica.linked = info.get("master_link_status") == "up"
     if info.get("role") != "slave":
@@ -512,7 +520,7 @@ def _update_replica(state: _ShardState, replica: ReplicaState, answer: _Answer) 
 
 def _update(server: ReplicaState, answer: _Answer) -> None:
     info, server.asked_at, seconds = answer
-    server.problem = ""
+    server.problem, server.is_silent = "", not info
     if isinstance(info, Exception):
         server.problem = f"does not answer ({info})"
     elif server.latency == float("inf"):

@@ -31,6 +31,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
 
+from shardkit import log_records
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
 from shardkit.config.stored import EPOCH_KEY
@@ -38,12 +39,13 @@ from shardkit.errors import (
     ClosedError,
     ConfigError,
     ConfigServerError,
+    DeadlineExceeded,
     MissingEntryError,
     RetiredError,
 )
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.sources import Reading, Source, Values
-from shardkit.operations.deadlines import DeadlineExceeded, earliest
+from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
@@ -425,7 +427,8 @@ class Topology:
             except ClosedError:
                 pass
             except Exception:  # the next names must still be read
-                logger.exception("%s cannot be read", self.source)
+                about = log_records.fields("entries-reader-failed", source=str(self.source))
+                logger.exception("%s cannot be read", self.source, extra=about)
 
     def _read_stale(self) -> None:
         """Read stale components, except those that the next caller must read."""
@@ -679,7 +682,8 @@ class Topology:
         cached.read_at = now
         cached.fresh_until = now + self._interval
         if previous is not None and isinstance(error, RetiredError):
-            logger.warning("%s; it is no longer used", error)
+            about = log_records.fields("component-retired", component=name)
+            logger.warning("%s; it is no longer used", error, extra=about)
             cached.component = None
             self.changed(Component(name, epoch=previous.epoch))  # its clients go
             previous = None
@@ -703,10 +707,16 @@ class Topology:
                 name,
                 previous.epoch,
                 problem,
+                extra=log_records.fields("entries-kept", component=name, cause=problem),
             )
         elif not reported:
             logger.warning(
-                "%s cannot be read, the last good entries stay in use: %s", self.source, error
+                "%s cannot be read, the last good entries stay in use: %s",
+                self.source,
+                error,
+                extra=log_records.fields(
+                    "config-server-unavailable", source=str(self.source), cause=str(error)
+                ),
             )
         return previous
 
@@ -727,7 +737,9 @@ class Topology:
             self._problems = {n: t for n, t in self._problems.items() if t not in over}
         for problem in over:
             what = f"component {name!r}" if problem else str(self.source)
-            logger.info("%s can be read again", what)
+            event = "entries-back" if problem else "config-server-back"
+            about = log_records.fields(event, component=name, source=str(self.source))
+            logger.warning("%s can be read again", what, extra=about)
 
     def _unreadable(self, error: Exception) -> ConfigServerError:
         text, remedy = meaning(error) or (error, "start it, or name another one")
@@ -777,7 +789,8 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
             break
         except (RedisError, OSError) as error:
             if not end.is_set():
-                logger.debug("%s does not tell of changes: %s", source, error)
+                about = log_records.fields("feed-ended", source=source, cause=str(error))
+                logger.debug("%s does not tell of changes: %s", source, error, extra=about)
             topology = found()
             if topology is not None:
                 topology.end_feed()
@@ -787,7 +800,8 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
             else:
                 end.wait(interval)
         except Exception:  # nobody is there to be told
-            logger.exception("%s cannot be read", source)
+            about = log_records.fields("entries-reader-failed", source=source)
+            logger.exception("%s cannot be read", source, extra=about)
             end.wait(interval)
         topology = None
     if feed is not None:

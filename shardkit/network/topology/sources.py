@@ -22,6 +22,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
 
+from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
 from shardkit.config.problem import did_you_mean, invalid
@@ -271,6 +272,7 @@ class MapFile:
         self._path = path if isinstance(path, Path) else Path(path)
         self._lock = ForkSafeLock()  # of the following two, which are changed together
         self._seen: tuple[tuple[int, ...], ConfigError | None] = (), None
+        self._told = log_records.Once()
         self.shard_map = self._newest()
 
     def _newest(self) -> ShardMap:
@@ -301,7 +303,8 @@ class MapFile:
         except ConfigError as error:
             return error.with_traceback(None)
         for warning in loaded.warnings:
-            logger.warning("%s; %s", warning, warning.remedy)
+            about = log_records.fields("map-doubtful", source=str(self._path))
+            logger.warning("%s; %s", warning, warning.remedy, extra=about)
         self.shard_map = loaded
         return None
 
@@ -324,7 +327,10 @@ class MapFile:
         except ConfigError as error:
             if known is not None or name not in self.shard_map.components:
                 raise
-            logger.warning("component %r is read from the last good map: %s", name, error)
+            if self._told.first(name, str(error)):
+                about = log_records.fields("map-kept", component=name, cause=str(error))
+                text = "component %r is read from the last good map: %s"
+                logger.warning(text, name, error, extra=about)
             components = self.shard_map.components
         try:
             component = components[name]

@@ -72,6 +72,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from shardkit import log_records
 from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError, ShardFailure
 from shardkit.network.rules import evicted
 from shardkit.operations.commands import (
@@ -113,7 +114,7 @@ _READS, _READ_AFTER = 10, 0.1
 _KEYS_READ = 256
 _SKEW = 60_000  # milliseconds by which servers' clocks may differ
 _POLICY = re.compile(rb"^maxmemory_policy:(\S+)", re.MULTILINE)
-_WARNED: set[str] = set()  # components whose warning was logged
+_WARNED = log_records.Once()  # components whose warning was logged
 _OPEN = "structures/base/open_structure"
 # Set in the parameters of a structure that is being deleted.
 DELETING = "deleting"
@@ -178,7 +179,7 @@ class Metadata:
     @property
     def asks_policy(self) -> bool:
         """Whether to ask the server if it evicts keys: once, before the first write."""
-        return not self._creates and self.component not in _WARNED
+        return not self._creates and (self.component,) not in _WARNED
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
@@ -399,13 +400,17 @@ def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> No
         match = _POLICY.search(reply) if isinstance(reply, bytes) else None
         policy = match[1].decode() if match else "noeviction"
         if policy != "noeviction":
-            _WARNED.add(meta.component)
+            if not _WARNED.first(meta.component):
+                continue
             logger.warning(
                 "%s: the server of %s has maxmemory-policy %s: under it %s; set it to noeviction",
                 meta.component,
                 meta.key,
                 policy,
                 evicted(policy),
+                extra=log_records.fields(
+                    "server-evicts", component=meta.component, key=str(meta.key), policy=policy
+                ),
             )
 
 

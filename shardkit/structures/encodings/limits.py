@@ -44,11 +44,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from shardkit import log_records
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.commands import Command, Key, Partial, Reply, To
 from shardkit.operations.operation import Operation
 
 logger = logging.getLogger("shardkit")
+
+_warned = log_records.Once()
 
 LIMITS_PATTERN: Final = "*-max-*"  # one pattern: servers before Redis 7.0 take no second one
 
@@ -318,6 +321,8 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
     wanted = form_of(form)
     limits = yield from limits_at(to, key)
     for excess in beyond(wanted, part_size, None, limits):
+        if not _warned.first(name, str(to), excess, part_size):
+            continue
         logger.warning(
             "%s: parts of up to %d %ss are not compact: the server's %s is %d; "
             "raise it, or use a smaller part_size",
@@ -326,4 +331,5 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
             wanted.entry,
             excess.setting,
             excess.limit,
+            extra=log_records.fields("parts-not-compact", structure=name, setting=excess.setting),
         )

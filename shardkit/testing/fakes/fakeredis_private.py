@@ -19,7 +19,7 @@ import fakeredis
 import redis
 from fakeredis import _msgs as msgs
 from fakeredis._command_args_parsing import DbIndex
-from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS, Signature
+from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS, Signature, command
 from fakeredis._core import CommandItem, Database
 from fakeredis._helpers import OK, NoResponse, SimpleError, SimpleString
 from fakeredis._socket import AsyncFakeSocket, FakeSocket
@@ -99,6 +99,15 @@ def find_command(op: bytes, argument: bytes | None = None) -> tuple[Command, boo
     return (signature.func_name, signature), has_sub
 
 
+_INFO: Final[dict[str, dict[str, object]]] = {
+    "server": {"redis_version": ".".join(map(str, (*VERSION, 0))), "redis_mode": "standalone"},
+    "memory": {"used_memory": 1_000_000, "maxmemory": 0, "maxmemory_policy": "noeviction"},
+    "persistence": {"loading": 0, "aof_enabled": 0},
+    "replication": {"role": "master", "connected_slaves": 0, "master_repl_offset": 0},
+    "cluster": {"cluster_enabled": 0},
+}
+
+
 class _Executing:
     """Executes commands and scripts; a mixin for fakeredis's sockets."""
 
@@ -112,6 +121,22 @@ class _Executing:
     def run_script(self, sha: bytes, text: bytes, keys: int, given: tuple[bytes, ...]) -> Any:
         """Run a script, whose first arguments are its keys, and return its reply."""
         raise NotImplementedError
+
+    @command((), (bytes,), flags="s")  # type: ignore[untyped-decorator]
+    def info(self, *sections: bytes) -> bytes:
+        """Describe the server as a master of its own; sizes are made up."""
+        wanted = {section.decode(errors="replace").lower() for section in sections}
+        keyspace = {
+            f"db{number}": f"keys={len(db)},expires=0,avg_ttl=0"
+            for number, db in sorted(self._server.dbs.items())
+            if len(db)
+        }
+        lines: list[str] = []
+        described: list[tuple[str, dict[str, Any]]] = [*_INFO.items(), ("keyspace", keyspace)]
+        for name, known in described:
+            if not wanted or wanted & {name, "all", "default", "everything"}:
+                lines += [f"# {name.capitalize()}", *(f"{k}:{v}" for k, v in known.items()), ""]
+        return "\r\n".join(lines).encode()
 
     def call(self, command: Command, args: list[bytes]) -> Any:
         """Execute a command for a script."""

@@ -27,8 +27,8 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError, ServerRole, role_of
-from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.admin.growth.servers import ServerRole, role_of
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 from shardkit.testing.simulation.linearizability import Register, check_linearizable

@@ -20,8 +20,8 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, s
 from shardkit.admin.growth import failover, moves, resume_move, server_move, servers, start_move
 from shardkit.admin.growth.entries import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
+from shardkit.errors import GrowthError
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.protocol import is_outage
 

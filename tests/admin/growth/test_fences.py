@@ -19,7 +19,7 @@ from shardkit.admin.growth.fence import (
     move_of,
     write_under,
 )
-from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
 

@@ -30,9 +30,8 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.cli.app import app
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
 

@@ -28,12 +28,11 @@ from shardkit.admin.growth import (
     start_move,
     start_split,
 )
-from shardkit.admin.growth.capture import MissedChangesError
 from shardkit.admin.growth.certificate import ServerComparison
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError, ServerRole
+from shardkit.admin.growth.servers import ServerRole
 from shardkit.admin.growth.shard_move import ShardMover
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes

@@ -10,12 +10,12 @@ from unittest.mock import Mock
 import pytest
 import redis
 
-from shardkit.admin.growth.capture import KeyCapture, MissedChangesError, turn_on_notifications
+from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower, _Read
+from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
 

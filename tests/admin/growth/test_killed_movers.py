@@ -30,7 +30,7 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.databases import MOST_NAMED, strays
-from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 

@@ -26,9 +26,8 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.config.store import read_components
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}

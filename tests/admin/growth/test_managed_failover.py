@@ -21,10 +21,10 @@ from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import fail_over, managed_failover
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError, Takeover
+from shardkit.admin.growth.servers import Takeover
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
-from shardkit.errors import ConfigServerError, InvalidArgumentError
+from shardkit.errors import ConfigServerError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 
 

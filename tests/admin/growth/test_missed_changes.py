@@ -19,7 +19,7 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.capture import KeyCapture
-from shardkit.admin.growth.servers import GrowthError
+from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
 
 SETTING = "notify-keyspace-events"

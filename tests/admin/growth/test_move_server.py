@@ -54,11 +54,11 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError, hand_over, too_small, wait_for_copy
+from shardkit.admin.growth.servers import hand_over, too_small, wait_for_copy
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.cli.app import app
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, NewerFormatError
+from shardkit.errors import ConfigError, GrowthError, NewerFormatError
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 

@@ -54,11 +54,10 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, lets_readers_pass

@@ -29,10 +29,9 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.cli.app import app
 from shardkit.config.store import read_components
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 

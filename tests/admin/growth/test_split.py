@@ -41,9 +41,8 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.databases import at_once
-from shardkit.admin.growth.servers import GrowthError
 from shardkit.cli.app import app
-from shardkit.errors import ConfigError, InvalidArgumentError, RoutingError
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, RoutingError
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 

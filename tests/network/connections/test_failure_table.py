@@ -9,7 +9,6 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import redis
 from link_helpers import of
 from redis.exceptions import (
     AuthenticationError,
@@ -22,9 +21,8 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.errors import ClosedError
+from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.breaker import BreakerOpenError
 
 
 @pytest.fixture(scope="module")
@@ -41,13 +39,17 @@ def awaits(request: pytest.FixtureRequest) -> bool:
 class Client:
     """A client of either face, whose calls are awaited."""
 
-    def __init__(self, kit: Any, client: Any) -> None:
+    def __init__(self, kit: Any, client: Any, address: str) -> None:
         self.kit, self.client = kit, client
+        self.address = address
 
     async def fails(self, kind: type[Exception], *command: Any) -> None:
         with pytest.raises(kind) as found:
             await of(self.client.execute_command(*command or ("SET", "k", 1)))
         assert type(found.value) is kind
+        if kind is not ClosedError:
+            text = str(found.value)
+            assert f"c, {self.address}" in text or f"c ({self.address})" in text
 
 
 @asynccontextmanager
@@ -56,7 +58,7 @@ async def client_of(server: LocalServer, awaits: bool, **fields: Any) -> AsyncIt
     shard_map = ShardMap.parse(json.dumps({"components": {"c": {"entry": entry}}}))
     kit: Any = await shardkit.aconnect(shard_map) if awaits else shardkit.connect(shard_map)
     try:
-        yield Client(kit, await of(kit.client("c")))
+        yield Client(kit, await of(kit.client("c")), f"{server.address}/0")
     finally:
         await of(kit.aclose() if awaits else kit.close())
 
@@ -66,7 +68,7 @@ async def test_a_server_that_is_down_refuses_at_once(awaits: bool) -> None:
         async with client_of(server, awaits) as client:
             server.kill()
             for _ in range(5):
-                await client.fails(redis.ConnectionError)
+                await client.fails(ShardUnavailable)
             server.restart()
             assert await of(client.client.set("k", 1))
 
@@ -78,7 +80,7 @@ async def test_a_server_that_hangs_times_out_until_its_breaker_opens(awaits: boo
             server.pause()
             try:
                 for _ in range(3):
-                    await client.fails(redis.TimeoutError)
+                    await client.fails(ShardTimeout)
                 await client.fails(BreakerOpenError)
             finally:
                 server.resume()

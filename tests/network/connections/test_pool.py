@@ -24,15 +24,23 @@ from redis.exceptions import MaxConnectionsError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
-from shardkit.errors import ClosedError, InvalidEntryError, ShardErrors, ShardUnavailable
+from shardkit.errors import (
+    BreakerOpenError,
+    ClosedError,
+    DeadlineExceeded,
+    InvalidEntryError,
+    OverloadError,
+    ShardErrors,
+    ShardUnavailable,
+)
 from shardkit.local import LocalServer
 from shardkit.network.connections import pool as pool_module
-from shardkit.network.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
+from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.connector import Connector
-from shardkit.network.connections.policy import CallPolicy, OverloadError
+from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.operations.commands import raise_failures
-from shardkit.operations.deadlines import Deadline, DeadlineExceeded, within
+from shardkit.operations.deadlines import Deadline, within
 
 
 @pytest.fixture(scope="module")

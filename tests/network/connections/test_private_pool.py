@@ -19,10 +19,10 @@ from link_helpers import clients_of, eventually, exit_code, forked, in_threads, 
 
 import shardkit
 from shardkit import ClosedError, ConfigError
+from shardkit.errors import DeadlineExceeded
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.private_pool import PrivatePool
-from shardkit.operations.deadlines import DeadlineExceeded
 
 
 class Moving:

@@ -24,12 +24,12 @@ from scripted_server import scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
-from shardkit.errors import ClosedError, InvalidEntryError
+from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.network.connections.breaker import Breaker, BreakerOpenError, BreakerSettings
+from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.operations.commands import Command, Shard
-from shardkit.operations.deadlines import LONG_ENOUGH, DeadlineExceeded
+from shardkit.operations.deadlines import LONG_ENOUGH
 
 QUICK = {"failures": 2, "min_seconds": 0, "interval": 0.05, "max_interval": 0.1}
 NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
@@ -80,8 +80,12 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
             assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
             [count] = await face.send(on(0, "GET"))
             assert not isinstance(count, Exception)
-    said = [record.message for record in caplog.records if record.levelno == logging.WARNING]
-    assert sum("circuit breaker open" in message for message in said) == 1
+    said = [
+        record.shardkit["event"]  # type: ignore[attr-defined]
+        for record in caplog.records
+        if record.levelno == logging.WARNING
+    ]
+    assert said == ["server-unavailable", "server-available"]
 
 
 async def test_refused_connections_do_not_open_it(kind: str, own_server: LocalServer) -> None:
@@ -256,7 +260,7 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
     breaker.failed(TimeoutError("silent"), 9.0)
     assert states == ["<Breaker of s:1: open>"]
     assert not breaker.opened
-    assert caplog.messages[-1] == "s:1: circuit breaker closed"
+    assert caplog.messages == ["s:1 is unavailable: silent"]
 
 
 # ---- retries

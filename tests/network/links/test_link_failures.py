@@ -21,7 +21,7 @@ from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: 
 
 import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
-from shardkit.errors import ShardFailure
+from shardkit.errors import CommandsRefused, ShardFailure
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections.redis_private import idle_of
 from shardkit.network.links.server_request import may_repeat
@@ -184,7 +184,7 @@ async def test_one_error_names_every_failed_shard(mine: Face, own: list[LocalSer
         kinds = type(refusals)
     except* ShardUnavailable as away:
         caught.append(("away", sorted(e.shard for e in away.exceptions)))
-    assert kinds is ShardErrors
+    assert kinds is CommandsRefused
     assert caught == [("refused", ["data:0"]), ("away", ["data:1", "data:3"])]
 
 

@@ -15,6 +15,7 @@ from faces import Face, faced, sessions
 
 from shardkit import ShardErrors, ShardMap
 from shardkit.local import LocalServers
+from shardkit.log_records import Once
 from shardkit.structures.base import parameters
 
 MAP = """
@@ -115,7 +116,7 @@ def test_the_first_write_warns_of_eviction_once(
     full: tuple[Face, Any], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     face, client = full
-    monkeypatch.setattr(parameters, "_WARNED", set())
+    monkeypatch.setattr(parameters, "_WARNED", Once())
     with caplog.at_level(logging.WARNING, "shardkit.structures"):
         face.run(face.kit.set("a", component="cached").sadd("x"))
         assert caplog.records == []

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServer
+from shardkit.log_records import Once
 from shardkit.structures.encodings.inspection import inspect_keys
 from shardkit.structures.encodings.limits import (
     FORMS,
@@ -271,8 +272,12 @@ def test_a_shard_that_is_away_is_an_error() -> None:
 
 
 def test_the_warning_names_the_setting(
-    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+    own: Face,
+    own_server: LocalServer,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("shardkit.structures.encodings.limits._warned", Once())
     with caplog.at_level(logging.WARNING, logger="shardkit"):
         run(own, warn_if_not_compact("own", "k", "hash", 512, "cities"))
         assert caplog.messages == []

@@ -14,11 +14,11 @@ from typing import Any, ClassVar
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.errors import (
+    BreakerOpenError,
     ClosedError,
     ConfigError,
     ShardErrors,
 )
-from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.queues import AsyncWorker, Worker
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage

@@ -586,7 +586,7 @@ MUTATIONS: dict[str, Mutation] = {
         "deadlines",
         "a breaker stays open although its server answers",
         python,
-        (Breaker, "close", "= False, 0", "= True, 0"),
+        (Breaker, "_end_round", "self.opened, False, 0, 0", "self.opened, True, 0, 0"),
     ),
     "together-sent-twice": Mutation(
         "together",

@@ -70,14 +70,14 @@ def injected(fault: str, appendfsync: str = "always", choices: dict[int, int] | 
 @pytest.mark.parametrize(
     ("fault", "answers", "stored"),
     [
-        ("lose_command", [1, "ConnectionError", 2, 3], 3),
-        ("lose_answer", [1, "ConnectionError", 3, 4], 4),
-        ("late", [1, "TimeoutError", 3, 4], 4),
-        ("never", [1, "TimeoutError", 2, 3], 3),
+        ("lose_command", [1, "ShardUnavailable", 2, 3], 3),
+        ("lose_answer", [1, "ShardUnavailable", 3, 4], 4),
+        ("late", [1, "ShardTimeout", 3, 4], 4),
+        ("never", [1, "ShardTimeout", 2, 3], 3),
         ("kill", [1], 2),
         ("freeze", [1, 2, 3], 3),
         ("cancel", [1], 2),
-        ("crash", [1, "ConnectionError", 2, 3], 3),
+        ("crash", [1, "ShardUnavailable", 2, 3], 3),
         ("cut_off", [1, 2, 3], 3),
         ("deaf", [1, 2, 3], 3),
         ("not_ready", [1, 2, 3], 3),
@@ -109,23 +109,23 @@ def test_a_fault_beside_a_delivery_leaves_that_in_its_step(fault: str) -> None:
 
 
 def test_a_crash_loses_what_the_aof_has_not_kept() -> None:
-    assert injected("crash", "always")[0].answers == [1, "ConnectionError", 2, 3]
-    assert injected("crash", "no")[0].answers == [1, "ConnectionError", 1, 2]
+    assert injected("crash", "always")[0].answers == [1, "ShardUnavailable", 2, 3]
+    assert injected("crash", "no")[0].answers == [1, "ShardUnavailable", 1, 2]
     # The last of the four: everything of the last second.
     lost = injected("crash", "everysec", {1: 1, 2: 3})[0]
-    assert lost.answers == [1, "ConnectionError", 1, 2]
+    assert lost.answers == [1, "ShardUnavailable", 1, 2]
 
 
 def test_a_replica_that_takes_over_may_lag() -> None:
-    assert injected("failover", choices={1: 1})[0].answers == [1, "ConnectionError", 2, 3]
-    assert injected("failover", choices={1: 1, 2: 3})[0].answers == [1, "ConnectionError", 1, 2]
+    assert injected("failover", choices={1: 1})[0].answers == [1, "ShardUnavailable", 2, 3]
+    assert injected("failover", choices={1: 1, 2: 3})[0].answers == [1, "ShardUnavailable", 1, 2]
 
 
 def test_a_cut_off_client_goes_on_when_the_cut_is_over() -> None:
     protocol, _ = injected("cut_off")
     assert max(protocol.took) == pytest.approx(1, abs=0.1)
     protocol, _ = injected("cut_off", choices={1: 1, 2: 3})  # a minute
-    assert protocol.answers[:2] == [1, "TimeoutError"]
+    assert protocol.answers[:2] == [1, "ShardTimeout"]
     assert protocol.stored in (3, 4)
 
 
@@ -133,7 +133,7 @@ def test_a_deaf_client_is_still_heard() -> None:
     protocol, _ = injected("deaf")
     assert max(protocol.took) == pytest.approx(1, abs=0.1)
     protocol, _ = injected("deaf", choices={1: 1, 2: 3})  # a minute
-    assert protocol.answers[:2] == [1, "TimeoutError"]
+    assert protocol.answers[:2] == [1, "ShardTimeout"]
     assert protocol.stored == protocol.answers[-1] == 4, "what was not answered was executed"
 
 
