@@ -59,6 +59,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "shardkit.cli.commands.move:move",
             "Move a server's data to another server, in use.",
         ),
+        "split": (
+            "shardkit.cli.commands.split:split",
+            "Give a component another number of shards, in use.",
+        ),
         "failover": ("shardkit.cli.commands.failover:failover", "Replace a master by its replica."),
         "replicas": (
             "shardkit.cli.commands.replicas:replicas",

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
-from typing import Any, NamedTuple, NoReturn, Self
+from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
 
 from shardkit.config.entry import Entry
 from shardkit.config.fields import whole
@@ -24,6 +24,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.commands import Key, Shard
 from shardkit.routing.placement import DEFAULT, Place, PlaceAll, placement, placement_of_all
+from shardkit.routing.routes import KeyRoutes, key_routes
 
 MAX_SHARDS = 16384  # as many as a Redis Cluster has slots
 LONGEST_NAME = 200
@@ -78,6 +79,10 @@ def check_name(name: object, where: str) -> Iterator[Problem]:
         )
 
 
+Layout: TypeAlias = tuple[int, str, tuple[str, ...]]
+"""The number of shards, the placement, and the rules for names of keys."""
+
+
 class ByHand(NamedTuple):
     """Shards' entries that no push wrote: nothing stored says how many there should be."""
 
@@ -107,6 +112,8 @@ class Component:
         problem: why keys cannot be placed, although the component can be read: a shard's entry is
             broken, or no caller has yet given the count of entries written by hand. The unsharded
             entry still works.
+        routes: the rules that find the routing key in the name of a stored key; see
+            `shardkit.routing.routes`. Only splits, and clients that follow them, use these.
         version: grows with every component that is made in this process.
         place: the function from a key to its shard's number; 0 if the component is not sharded.
         number_of: the same, but None if the component is not sharded.
@@ -123,6 +130,7 @@ class Component:
     epoch: int = 0
     by_hand: ByHand | None = None
     problem: ConfigError | None = None
+    routes: tuple[str, ...] = ()
     version: int = field(init=False, repr=False, default_factory=count(1).__next__)
     place: Place = field(init=False, repr=False)
     number_of: Callable[[Key], int | None] = field(init=False, repr=False)
@@ -149,7 +157,7 @@ class Component:
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:
         """Pickle the arguments; unpickling makes the functions again."""
         fields = (self.name, self.entry, self.shards, self.placement, self.epoch)
-        return Component, (*fields, self.by_hand, self.problem)
+        return Component, (*fields, self.by_hand, self.problem, self.routes)
 
     def _raise_problem(self, keys: Any = None) -> NoReturn:
         assert self.problem is not None
@@ -167,6 +175,16 @@ class Component:
 
     def _unsharded(self, key: Key) -> None:
         self.place(key)  # raises InvalidKeyError
+
+    @property
+    def key_routes(self) -> KeyRoutes:
+        """The rules that find the routing key in the name of a stored key."""
+        return key_routes(self.routes)
+
+    @property
+    def layout(self) -> Layout:
+        """What decides where keys are."""
+        return len(self.shards), self.placement, self.routes
 
     def shard_of(self, key: Key) -> Shard:
         """Return where a key lives: its shard, or the entry of an unsharded component."""
@@ -288,6 +306,7 @@ class Component:
             and self.entry == other.entry
             and self.shards == other.shards
             and self.placement == other.placement
+            and self.routes == other.routes
             and self.by_hand == other.by_hand
             and str(self.problem) == str(other.problem)
         )
@@ -308,14 +327,14 @@ def check_shards(value: object, where: str) -> tuple[int, str, int]:
         wrong = "is not an object"
     elif "shards" not in fields:
         wrong = "lacks the field shards"
-    elif unknown := fields.keys() - {"shards", "placement", "epoch"}:
+    elif unknown := fields.keys() - {"shards", "placement", "epoch", "routes"}:
         wrong = f"has the unknown field {shown_name(min(unknown, key=str))}"
     elif type(count) is not int or not 1 <= count <= MAX_SHARDS:
         wrong = f"says {shown('', count)} shards, not 1 to {MAX_SHARDS}"
     elif type(epoch) is not int or epoch < 0:
         wrong = f"says epoch {shown('', epoch)}, not a number from 0"
     else:
-        wrong = wrong_placement(rule, count)
+        wrong = wrong_placement(rule, count) or wrong_routes(fields.get("routes", []))
     if wrong:
         raise InvalidEntryError(
             f"{where} {wrong}",
@@ -323,6 +342,17 @@ def check_shards(value: object, where: str) -> tuple[int, str, int]:
             '"epoch": 1}',
         )
     return count, rule, epoch
+
+
+def wrong_routes(rules: object) -> str:
+    """Return why the rules for names of keys cannot be used; nothing if they can."""
+    if not isinstance(rules, list) or not all(isinstance(rule, str) for rule in rules):
+        return f"has {shown('', rules)} as routes, not a list of texts"
+    try:
+        KeyRoutes(rules)
+    except ConfigError as error:
+        return f"has a rule that cannot be used: {error.message}"
+    return ""
 
 
 def wrong_placement(rule: object, count: int) -> str:

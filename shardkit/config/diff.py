@@ -152,6 +152,10 @@ def _change(name: str, before: Component | None, after: Component | None) -> Com
 def _field_changes(
     name: str, before: Component | None, after: Component | None
 ) -> Iterator[FieldChange]:
+    routes = before.routes if before else (), after.routes if after else ()
+    if routes[0] != routes[1]:
+        texts = [", ".join(each) or None for each in routes]
+        yield FieldChange(shards_key(name), "routes", *texts)
     old, new = entries_of(name, before), entries_of(name, after)
     for key in {**old, **new}:
         left = old[key].fields if key in old else {}

@@ -1,4 +1,4 @@
-"""The shard map: one YAML file that describes every component.
+r"""The shard map: one YAML file that describes every component.
 
 ::
 
@@ -11,6 +11,7 @@
           - {host: a.internal, db: 1}
           - {host: b.internal, db: 1}
         placement: crc32
+        route: "visits:(\d+)"                       # visits:42 is placed by 42 (for splits)
       timelines:                                    # many shards on few servers, the short form:
         shards:                                     # shard n lives on server n % 2,
           count: 256
@@ -36,7 +37,13 @@ from typing import Any
 
 import yaml
 
-from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
+from shardkit.config.component import (
+    MAX_SHARDS,
+    Component,
+    check_name,
+    wrong_placement,
+    wrong_routes,
+)
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, merged
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, shown, shown_name
@@ -48,7 +55,7 @@ from shardkit.routing.others import described_rule, rule_of
 from shardkit.routing.placement import DEFAULT
 
 _TOP = ("config_server", "epoch", "defaults", "components")
-_COMPONENT = ("entry", "shards", "placement")
+_COMPONENT = ("entry", "shards", "placement", "route")
 _SHORT = ("count", "over", "spread")
 _SPREADS = ("databases", "ports")
 
@@ -129,6 +136,8 @@ class ShardMap:
             if component.shards:
                 described["shards"] = [entry.fields for entry in component.shards]
                 described["placement"] = described_rule(component.placement)
+                if component.routes:
+                    described["route"] = list(component.routes)
             components[name] = described
         top: dict[str, Any] = {"components": components}
         if self.config_server is not None:
@@ -216,11 +225,17 @@ class _Reader:
             self._problem(f"{path}.placement", "", "needs shards", "give shards: as well")
         elif wrong := wrong_placement(rule, max(1, len(shards))):
             self._problem(path, "", wrong, "see docs/placement.md for the placements")
+        routes = described.get("route", [])
+        routes = [routes] if isinstance(routes, str) else routes
+        if routes and described.get("shards") is None:
+            self._problem(f"{path}.route", "", "needs shards", "give shards: as well")
+        elif wrong := wrong_routes(routes):
+            self._problem(path, "", wrong, "see docs/growth.md for the rules")
         if entry is None and not shards and len(self.problems) == before:
             self._problem(path, "", "has neither entry nor shards", "give one, or both")
         if len(self.problems) > before:
             return None
-        return Component(name, entry, tuple(shards), rule)
+        return Component(name, entry, tuple(shards), rule, routes=tuple(routes))
 
     def _shards(self, value: Any, path: str, defaults: Any) -> list[Entry]:
         if value is None:

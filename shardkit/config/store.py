@@ -4,7 +4,7 @@
 
     config:redis:unique       the unsharded entry of component unique
     config:redis:unique:7     the entry of its shard 7
-    config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}
+    config:shards:unique      {"shards": 16, "placement": "crc32", "epoch": 3}, and perhaps "routes"
     config:epoch              the number of the last push that changed anything
     config:removed:unique     {"format": 1, "epoch": 18, "message": "replaced by logins"}, the push
                               that removed the component, if one did
@@ -504,6 +504,7 @@ def _texts(component: Component, epoch: int) -> dict[str, str]:
             "shards": len(component.shards),
             "placement": component.placement,
             "epoch": epoch,
+            **({"routes": component.routes} if component.routes else {}),
         }
         texts[shards_key(name)] = json.dumps(described)
     return texts

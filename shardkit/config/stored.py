@@ -186,7 +186,9 @@ def component_of(name: str, stored: Stored, server: str = "") -> Component | Non
                 "stop using it, or push a shard map that describes it",
             )
         return None
-    return Component(name, entry, tuple(shards), placement, epoch, by_hand, problem)
+    described = stored.get(shards_key(name)) if problem is None else None
+    routes = () if described is None else json.loads(described).get("routes", ())
+    return Component(name, entry, tuple(shards), placement, epoch, by_hand, problem, tuple(routes))
 
 
 def whole_component_of(name: str, stored: Stored) -> Component | None:

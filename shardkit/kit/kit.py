@@ -62,7 +62,7 @@ from shardkit.kit.routers import (
 from shardkit.metrics.outbox import Background
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import Breakers
-from shardkit.network.connections.clients import AsyncClient, Client, Clients
+from shardkit.network.connections.clients import AsyncClient, Client, Clients, require_unsplit
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
@@ -385,9 +385,13 @@ class ShardKit(Kit[Blocking]):
             return cast("redis.Redis", client)
         clients = self._new_private()
 
+        layout = self.topology.component(component).layout
+
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
-            return clients.get(read(component), shard, raw=False)
+            found = read(component)
+            require_unsplit(layout, found, shard)
+            return clients.get(found, shard, raw=False)
 
         client = find(False)
         if isinstance(client, redis.RedisCluster):
@@ -556,9 +560,13 @@ class AsyncShardKit(Kit[Awaiting]):
             return cast("aioredis.Redis", client)
         clients = self._new_private()
 
+        layout = (await self.topology.acomponent(component)).layout
+
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
-            return clients.aget(await read(component), shard, raw=False)
+            found = await read(component)
+            require_unsplit(layout, found, shard)
+            return clients.aget(found, shard, raw=False)
 
         client = await find(False)
         if isinstance(client, aioredis.RedisCluster):

@@ -219,8 +219,7 @@ class _Pinned(Topology):
 
     def _replaced_by(self, newer: Component) -> Component:
         """Use a newer version if it places keys alike: only addresses differ."""
-        pinned = self._component
-        if len(newer.shards) == len(pinned.shards) and newer.placement == pinned.placement:
+        if newer.layout == self._component.layout:
             self._component = newer
         return self._component
 

@@ -25,6 +25,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from shardkit.errors import GrowthError, MissedChangesError
+from shardkit.network.connections.databases import FENCE_KEY
 
 _CANARY = "object|help"
 # Calls that may change keys without a notification; Redis 6 counts the last two.
@@ -198,6 +199,23 @@ class KeyCapture:
             with self._answered:
                 self._error = error
                 self._answered.notify_all()
+
+
+class Standstill:
+    """Takes the place of a `KeyCapture` while no client can write: nothing changes."""
+
+    def __init__(self, databases: Iterable[int]) -> None:
+        self._fences = {(number, FENCE_KEY.encode()): True for number in databases}
+
+    def require_complete(self) -> None:
+        """See `KeyCapture.require_complete`."""
+
+    def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
+        """Return the fences alone, which the mover has set."""
+        return self._fences if most is None else {}
+
+    def wait_until_told(self) -> None:
+        """See `KeyCapture.wait_until_told`."""
 
 
 def _text(value: Any) -> str:

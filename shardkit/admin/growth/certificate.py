@@ -16,15 +16,23 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import redis
 
 from shardkit.admin.growth.slices import Slices, at_work
 
+D = TypeVar("D")
+Where: TypeAlias = Callable[[D, Sequence[bytes]], Mapping[D, Sequence[bytes]]]
+
+_Found: TypeAlias = tuple[str, bytes, str]
+"""A key's type, its digest, and how it differs on the other side; empty if it does not."""
+
 SETTLED = 2.0
+_LATE = 10_000  # keys that differ, and are read again together
 _PAGE = 200
 _SLICE = 30_000  # bytes of values in one exchange, about
 _MEMBER = 100  # bytes of a slice that a member of a collection stands for
@@ -68,19 +76,28 @@ class ServerComparison:
 
 
 def compare(
-    first: Callable[[int], Any],
-    second: Callable[[int], Any],
-    databases: Sequence[int],
+    first: Callable[[D], Any],
+    second: Callable[[D], Any],
+    databases: Iterable[D],
     progress: Callable[[int], object] = lambda keys: None,
     ignored: Collection[bytes] = (),
     share: float = 1.0,
+    *,
+    others: Iterable[D] | None = None,
+    there: Where[D] = lambda number, keys: {number: keys},
+    back: Where[D] = lambda number, keys: {number: keys},
+    label: Callable[[D], str] = str,
 ) -> ServerComparison:
-    """Compare databases of two servers.
+    """Compare databases of two servers, or of two sides.
 
     Args:
-        first: returns a client of the first server, by the database's number.
+        first: returns a client of the first server, by the database.
         second: the same of the second server.
-        databases: the numbers.
+        databases: the databases.
+        others: the databases of the second, if they are others.
+        there: returns where the second has some keys of a database of the first.
+        back: returns where the first has some keys of a database of the second.
+        label: returns what a database is called in the result.
         progress: is called with the number of keys compared so far.
         ignored: keys that may differ.
         share: the share of the time in which this works; it pauses for the rest.
@@ -92,42 +109,64 @@ def compare(
     result = ServerComparison()
     slices = Slices(_SLICE)
     total = 0
+    databases = list(databases)
+
+    def count(number: D, found: Mapping[bytes, _Found]) -> None:
+        nonlocal total
+        name = label(number)
+        for key, (kind, digest, why) in found.items():
+            if kind == "none":  # it is gone on both sides
+                continue
+            kinds = f"{name} {kind}"
+            result.keys[kinds] = result.keys.get(kinds, 0) + 1
+            total ^= int.from_bytes(_hash(name.encode(), digest), "big")
+            if why == _CHANGING:
+                result.changing += 1
+            elif why:
+                _note(result, name, key, why)
+
+    def settle() -> None:
+        """Read keys that differ again, all at the same time."""
+        found = _settled([(first(number), second(at), keys) for (number, at), keys in late.items()])
+        for (number, _), each in zip(late, found, strict=True):
+            count(number, each)
+        late.clear()
+
+    late: defaultdict[tuple[D, D], list[bytes]] = defaultdict(list)
     for number in databases:
-        one, other = first(number), second(number)
-        for keys in _pages(one, ignored):
-            mine: dict[bytes, tuple[str, bytes, str]] = {}
+        one = first(number)
+        for at, keys in _grouped(number, one, ignored, there):
+            other = second(at)
             for part in slices.of(keys):
                 with at_work(share):
-                    mine |= _settled(one, other, part, slices)
-            for key, (kind, digest, why) in mine.items():
-                if kind == "none":  # it is gone on both sides
-                    continue
-                label = f"{number} {kind}"
-                result.keys[label] = result.keys.get(label, 0) + 1
-                total ^= int.from_bytes(_hash(b"%d" % number, digest), "big")
-                if why == _CHANGING:
-                    result.changing += 1
-                elif why:
-                    _note(result, number, key, why)
+                    looked = _looked(one, other, part, slices)
+                late[number, at] += [key for key in part if looked[key][2]]
+                count(number, {key: each for key, each in looked.items() if not each[2]})
+            if sum(map(len, late.values())) > _LATE:
+                settle()
             progress(result.total)
-        for keys in _pages(other, ignored):
-            there = one.exists(*keys)
-            if there == len(keys):
+    settle()
+    for number in databases if others is None else others:
+        other, name = second(number), label(number)
+        for at, keys in _grouped(number, other, ignored, back):
+            one = first(at)
+            if one.exists(*keys) == len(keys):
                 continue
-            for key, (kind, _, why) in _settled(other, one, keys, slices).items():
+            [settled] = _settled([(other, one, keys)])
+            for key, (kind, _, why) in settled.items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):
-                    _note(result, number, key, "is only on the second server")
+                    _note(result, name, key, "is only on the second server")
     result.digest = f"{total:032x}"
     return result
 
 
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
     """Return which of some keys differ on two servers, and how."""
-    slices = Slices(_SLICE)
     return [
         f"{key.decode(errors='backslashreplace')}: {why}"
-        for part in slices.of(keys)
-        for key, (_, _, why) in _settled(one, other, part, slices).items()
+        for part in Slices(_SLICE).of(keys)
+        for found in _settled([(one, other, part)])
+        for key, (_, _, why) in found.items()
         if why
     ]
 
@@ -138,38 +177,42 @@ def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
     return [key for key in keys if _difference(mine[key], there[key])]
 
 
-def _note(result: ServerComparison, number: int, key: bytes, why: str) -> None:
+def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
     result.differing += 1
     if len(result.different) < _MOST_NAMED:
-        result.different.append(f"{number} {key.decode(errors='backslashreplace')}: {why}")
+        result.different.append(f"{name} {key.decode(errors='backslashreplace')}: {why}")
 
 
-def _settled(
-    one: Any, other: Any, keys: Sequence[bytes], slices: Slices
-) -> dict[bytes, tuple[str, bytes, str]]:
-    """Return each key's type and digest on one server, and how the other's differs."""
+def _settled(groups: Sequence[tuple[Any, Any, Sequence[bytes]]]) -> list[dict[bytes, _Found]]:
+    """Return what `_looked` finds of the keys of each group once they are the same, or in time."""
     end = time.monotonic() + SETTLED
-    result: dict[bytes, tuple[str, bytes, str]] = {}
-    pending = list(keys)
+    results: list[dict[bytes, _Found]] = [{} for _ in groups]
+    pending = [list(keys) for _, _, keys in groups]
     while True:
-        before, right, after = _digests(one, pending, slices), _digests(other, pending), None
-        if any(before[key][:2] != right[key][:2] for key in pending):
-            after = _digests(one, pending)
-        again = []
-        for key in pending:
-            left = before[key] if after is None else after[key]
-            why = _difference(before[key], right[key])
-            if why and after is not None:
-                why = why and _difference(left, right[key])
-                if why and left[:2] != before[key][:2]:
-                    why = _CHANGING
-            result[key] = left[0], left[1], why
-            if why:
-                again.append(key)
-        if not again or time.monotonic() > end:
-            return result
-        pending = again
+        for (one, other, _), keys, result in zip(groups, pending, results, strict=True):
+            for start in range(0, len(keys), _PAGE):
+                result |= _looked(one, other, keys[start : start + _PAGE])
+            keys[:] = [key for key in keys if result[key][2]]
+        if not any(pending) or time.monotonic() > end:
+            return results
         time.sleep(_STEP)
+
+
+def _looked(
+    one: Any, other: Any, keys: Sequence[bytes], slices: Slices | None = None
+) -> dict[bytes, _Found]:
+    """Return each key's type and digest on one server, and how the other's differs just now."""
+    before, right = _digests(one, keys, slices), _digests(other, keys)
+    after = before
+    if any(before[key][:2] != right[key][:2] for key in keys):
+        after = _digests(one, keys)
+    found = {}
+    for key in keys:
+        why = _difference(before[key], right[key]) and _difference(after[key], right[key])
+        if why and after[key][:2] != before[key][:2]:
+            why = _CHANGING
+        found[key] = after[key][0], after[key][1], why
+    return found
 
 
 def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> str:
@@ -180,6 +223,19 @@ def _difference(left: tuple[str, bytes, int], right: tuple[str, bytes, int]) -> 
     if (left[2] < 0) != (right[2] < 0) or abs(left[2] - right[2]) > _EXPIRY:
         return "expires at another time"
     return ""
+
+
+def _grouped(
+    number: D, client: Any, ignored: Collection[bytes], where: Where[D]
+) -> Iterator[tuple[D, Sequence[bytes]]]:
+    """Yield the keys of a database by the place that the other side has them at, in pages."""
+    waiting: defaultdict[D, list[bytes]] = defaultdict(list)
+    for page in _pages(client, ignored):
+        for at, keys in where(number, page).items():
+            waiting[at] += keys
+            if len(waiting[at]) >= _PAGE:
+                yield at, waiting.pop(at)
+    yield from waiting.items()
 
 
 def _pages(client: Any, ignored: Collection[bytes]) -> Iterator[list[bytes]]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from shardkit.admin.growth.fence import OWN_KEYS
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
 from shardkit.network.connections.databases import READING, WAITING, numbers_in
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 MOST_NAMED = 20
 _OWN = "shardkit-move/"  # names of the mover's own connections
@@ -29,14 +33,43 @@ def database_client(server: ServerAddress, like: Entry, where: str, number: int)
 
 @contextmanager
 def clients_of(
-    server: ServerAddress, databases: Sequence[int], like: Entry, where: str
-) -> Iterator[dict[int, Any]]:
-    """Yield clients of databases, by their numbers."""
+    places: Iterable[Place], login: Callable[[ServerAddress], tuple[Entry, str]]
+) -> Iterator[dict[Place, Any]]:
+    """Yield clients of databases, by their places."""
     with ExitStack() as stack:
         yield {
-            number: stack.enter_context(database_client(server, like, where, number))
-            for number in databases
+            place: stack.enter_context(
+                database_client(place.server, *login(place.server), place.database)
+            )
+            for place in places
         }
+
+
+def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """Call a function for each item, in threads if there are several; return when all have ended.
+
+    Raises: the first of their errors.
+    """
+    every = list(items)
+    results: dict[int, R] = {}
+    errors: dict[int, BaseException] = {}
+
+    def call(n: int) -> None:
+        try:
+            results[n] = work(every[n])
+        except BaseException as error:  # raised below
+            errors[n] = error
+
+    threads = [threading.Thread(target=call, args=(n,)) for n in range(1, len(every))]
+    for thread in threads:
+        thread.start()
+    if every:
+        call(0)
+    for thread in threads:
+        thread.join()
+    for n in sorted(errors):
+        raise errors[n]
+    return [results[n] for n in range(len(every))]
 
 
 def strays(client: Any, most: int = MOST_NAMED) -> list[str]:

@@ -70,7 +70,8 @@ def push_changed(
             break
         try:
             shard_map = ShardMap(dict(changed), source=message)
-            push(config, shard_map, epoch=epoch, message=message, guard=lease.watch)
+            # Data has moved before its entries do.
+            push(config, shard_map, epoch=epoch, force=True, message=message, guard=lease.watch)
             if witnessed:  # of masters; replicas copy it
                 attest(list(changed.values()), read_epoch(config))
         except PushRefusedError:

@@ -28,7 +28,7 @@ from typing import Any, get_args, get_origin
 import redis
 
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.config.store import read_components
 from shardkit.errors import (
     ConfigError,
@@ -43,6 +43,7 @@ FORMAT = 1
 LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
 _MOVE_KEY = "config:growth:move:"
+_KEEPER_KEY = "config:growth:keeper:"
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -58,7 +59,7 @@ REPLICATION, KEYS = "replication", "keys"
 """The two ways of copying: a whole server by replication, databases key by key."""
 PHASES = {
     REPLICATION: ("begun", "attached", "promoted", "pushed", "done", "aborted"),
-    KEYS: ("begun", "fenced", "pushed", "done", "aborted"),
+    KEYS: ("begun", "fenced", "pushed", "kept", "done", "aborted"),
 }
 
 
@@ -67,16 +68,23 @@ class Move:
     """A move of data to another server, as the journal has it.
 
     Attributes:
-        name: the server that is left, ``host:port``; of a move of shards, the first of them.
+        name: the server that is left, ``host:port``; of a move of shards, the first of them; of a
+            split, the component.
         copying: ``replication`` for a whole server, ``keys`` for shards.
-        source: the server that is left, ``host:port``.
-        target: the server that takes over.
-        shards: the shards that move, as ``timelines:3``.
-        databases: of a move of shards, their databases, which have the same numbers on both sides.
+        source: the server that is left, ``host:port``; of a split all of them, with commas between.
+        target: the server that takes over; of a split all of them.
+        shards: the shards that move, as ``timelines:3``; of a split those that there were before.
+        sources: of a move of shards, their databases, as ``host:port/3``; of a split that of each
+            shard, in order.
+        targets: the databases that they move to.
+        placements: of a split, how keys were placed before, and how afterwards; empty for an entry
+            without shards.
+        routes: the component's rules for keys that do not tell their place, at a split.
         id: identifies this move alone.
         phase: ``begun``; ``attached`` (the replica is filled) and ``promoted`` (the target takes
             writes), or ``fenced`` (the source is closed, the target has everything); ``pushed``
-            (entries name the target); ``done`` or ``aborted``.
+            (entries name the target); ``kept`` (and the old databases are kept up to date);
+            ``done`` or ``aborted``.
         keys: the number of keys of the source at the start, by database.
         held: the longest time that writers were held, in seconds; None before.
         epoch: `config:epoch` after the push.
@@ -84,9 +92,12 @@ class Move:
         others: the source's other replicas.
         followed: whether the target followed the source before the move of a server; None before
             it is known. An abort leaves such a replica as it was.
-        notifications: the source's ``notify-keyspace-events`` before the move.
-        fences: the target's fences before the move, by database; from earlier moves away from it.
-        decided: when the source was closed for good, by its clock, in seconds; 0 if not known.
+        notifications: the sources' ``notify-keyspace-events`` before the move, by server.
+        fences: the targets' fences before the move, by database; from earlier moves away from it.
+        keep: whether the old databases are kept up to date until the move is completed or reversed.
+        wanted: ``reverse`` if the process that keeps them up to date is asked for that.
+        undoes: the id of the move that this one reverses, if its old databases were kept.
+        decided: when the sources were closed for good, by their clocks, in seconds, by server.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
     """
@@ -96,7 +107,10 @@ class Move:
     source: str
     target: str
     shards: list[str]
-    databases: list[int] = field(default_factory=list)
+    sources: list[str] = field(default_factory=list)
+    targets: list[str] = field(default_factory=list)
+    placements: list[str] = field(default_factory=list)
+    routes: list[str] = field(default_factory=list)
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     phase: str = "begun"
     keys: dict[str, int] = field(default_factory=dict)
@@ -105,9 +119,12 @@ class Move:
     certificate: dict[str, Any] | None = None
     others: list[str] = field(default_factory=list)
     followed: bool | None = None
-    notifications: str | None = None
+    notifications: dict[str, str] = field(default_factory=dict)
     fences: dict[str, str] = field(default_factory=dict)
-    decided: int = 0
+    keep: bool = False
+    wanted: str = ""
+    undoes: str = ""
+    decided: dict[str, int] = field(default_factory=dict)
     copied: int = 0
     seconds: float = 0.0
 
@@ -117,9 +134,23 @@ class Move:
         return self.phase in ("done", "aborted")
 
     @property
+    def verb(self) -> str:
+        """The command that made it: ``move`` or ``split``."""
+        return "split" if self.placements else "move"
+
+    @property
     def total(self) -> int:
         """The number of keys of the source at the start."""
         return sum(self.keys.values())
+
+
+def servers_in(text: str) -> list[ServerAddress]:
+    """Return the servers of `Move.source` or `Move.target`.
+
+    Raises:
+        InvalidArgumentError: one is no address.
+    """
+    return [ServerAddress.parse(each) for each in text.split(", ")]
 
 
 def read(config: redis.Redis, name: str) -> Move:
@@ -201,8 +232,10 @@ def _move_at(config: redis.Redis, key: str) -> Move | None:
             raise ValueError
         if move.phase not in PHASES[move.copying]:
             raise ValueError
-        for server in (move.source, move.target, *move.others):
-            ServerAddress.parse(server)
+        for server in (*servers_in(move.source), *servers_in(move.target), *move.others):
+            ServerAddress.parse(str(server))
+        for place in (*move.sources, *move.targets):
+            Place.parse(place)
         return move
     except redis.exceptions.NoPermissionError:
         raise
@@ -231,6 +264,7 @@ class Lease:
 
     def __init__(self, config: redis.Redis, token: str) -> None:
         self.config = config
+        self.released = threading.Event()
         self._token = token
 
     def watch(self, pipe: Any) -> None:
@@ -269,6 +303,11 @@ class Lease:
         """Extend the lease to its full time from now."""
         self.config.eval(_RENEW, 1, _LEASE_KEY, self._token, round(1000 * LEASE))
 
+    def release(self) -> None:
+        """Let others work."""
+        self.released.set()
+        self.config.eval(_RELEASE, 1, _LEASE_KEY, self._token)
+
     @staticmethod
     def _ended() -> GrowthError:
         return GrowthError(
@@ -298,10 +337,10 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
             f"wait for it; if it was killed, its lease ends within {LEASE:g} s",
         )
-    held, end = Lease(config, token), threading.Event()
+    held = Lease(config, token)
 
     def renew() -> None:
-        while not end.wait(LEASE / 4):
+        while not held.released.wait(LEASE / 4):
             with suppress(redis.RedisError):
                 held.renew()
 
@@ -310,9 +349,24 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
     try:
         yield held
     finally:
-        end.set()
+        held.released.set()
         renewing.join()
-        config.eval(_RELEASE, 1, _LEASE_KEY, token)
+        held.release()
+
+
+def keeping(config: redis.Redis, name: str) -> None:
+    """Note that this process keeps the old databases of a move up to date."""
+    config.set(f"{_KEEPER_KEY}{name}", gethostname(), px=round(1000 * LEASE))
+
+
+def is_kept(config: redis.Redis, name: str) -> bool:
+    """Whether a process keeps the old databases of a move up to date."""
+    return bool(config.exists(f"{_KEEPER_KEY}{name}"))
+
+
+def stop_keeping(config: redis.Redis, name: str) -> None:
+    """Note that no process does any more."""
+    config.delete(f"{_KEEPER_KEY}{name}")
 
 
 def write_verified(config: redis.Redis, before: Move, after: Move) -> None:

@@ -7,6 +7,7 @@ replication (`server_move`), shards key by key (`shard_move`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -19,13 +20,15 @@ from shardkit.admin.growth.move_plan import MovePlan, plan_of
 from shardkit.admin.growth.mover import Mover, Progress
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.server_move import ServerMover
-from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.admin.growth.shard_move import ShardMover, reversed_move
+from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.server_errors import failed_command, meaning
 
+_STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
 
@@ -39,6 +42,12 @@ class MoveOptions(TypedDict, total=False):
             the hold; False by default.
         share: the share of the time in which the comparison works, and the copy of shards; they
             pause for the rest. 1.0 by default. (Replication is the servers' own work.)
+        offline: whether writers are held for the whole copy of shards or of a split, which then
+            needs no keyspace notifications; False by default. Each write waits for ten seconds, and
+            then fails. Resume it with the same option.
+        keep: whether the old databases of shards or of a split are kept up to date afterwards, so
+            that `reverse_move` takes no longer than a cutover. The call then returns when another
+            process calls `complete_move` or `reverse_move`. False by default.
         progress: a function that is called with a text about each step.
     """
 
@@ -46,10 +55,19 @@ class MoveOptions(TypedDict, total=False):
     copy: float
     kill: bool
     share: float
+    offline: bool
+    keep: bool
     progress: Progress
 
 
-def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = HOLD) -> MovePlan:
+def plan_move(
+    config: Any,
+    what: str | Sequence[str],
+    to: str,
+    *,
+    hold: float = HOLD,
+    offline: bool = False,
+) -> MovePlan:
     """Return what a move would do, and what prevents it. Changes nothing.
 
     Args:
@@ -59,13 +77,15 @@ def plan_move(config: Any, what: str | Sequence[str], to: str, *, hold: float = 
         to: the server that takes over, ``host:port``. For a server it must be empty; for shards
             only their databases must be.
         hold: how long writers may be held at a time, in seconds.
+        offline: whether writers of shards are held for the whole copy; see `MoveOptions`.
 
     Raises:
         InvalidArgumentError: no entry names the server as a master, there is no such shard, or the
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
-    return plan_of(config, read_components(config), what, ServerAddress.parse(to), hold)
+    target = ServerAddress.parse(to)
+    return plan_of(config, read_components(config), what, target, hold, offline)
 
 
 def start_move(
@@ -91,32 +111,126 @@ def start_move(
     with journal.lease(config) as lease:
         components = read_components(config)
         hold = options.get("hold", HOLD)
-        plan = plan_of(config, components, what, ServerAddress.parse(to), hold)
-        name = str(plan.source) if plan.copying == REPLICATION else plan.shards[0]
+        offline = options.get("offline", False)
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
+        name = plan.source if plan.copying == REPLICATION else plan.shards[0]
         if plan.copying == REPLICATION:
             with suppress(ConfigError):  # there is no earlier move of this server
                 name = journal.read(config, name).name
-        for each in journal.read_all(config):
-            is_other = each.name != name and not set(plan.shards) & set(each.shards)
-            if not is_other and each.phase not in _MOVERS[each.copying].settled:
-                raise GrowthError(
-                    f"{each.name} is already being moved to {each.target} ({each.phase})",
-                    f"shardkit move resume {each.name}, or abort it",
-                )
-        if plan.problems:
-            raise GrowthError("; ".join(plan.problems), "nothing was changed")
-        move = Move(
-            name,
-            plan.copying,
-            str(plan.source),
-            str(plan.target),
-            list(plan.shards),
-            list(plan.databases),
-            keys=dict(plan.keys),
-        )
-        with _naming(move):
-            _mover(lease, move, components, **options).run()
-        return move
+        return _start(lease, name, plan, components, **options)
+
+
+def _start(
+    lease: Lease,
+    name: str,
+    plan: MovePlan,
+    components: Mapping[str, Component],
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Carry out a plan, unless something prevents it."""
+    for each in journal.read_all(lease.config):
+        is_other = each.name != name and not set(plan.shards) & set(each.shards)
+        if not is_other and each.phase not in _MOVERS[each.copying].settled:
+            raise GrowthError(
+                f"{each.name} is already being moved to {each.target} ({each.phase})",
+                f"shardkit move resume {each.name}, or abort it",
+            )
+    if plan.problems:
+        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+    move = Move(
+        name,
+        plan.copying,
+        plan.source,
+        plan.target,
+        list(plan.shards),
+        list(plan.sources),
+        list(plan.targets),
+        list(plan.placements),
+        list(plan.routes),
+        keys=dict(plan.keys),
+    )
+    mover = _mover(lease, move, components, **options)
+    with _naming(move):
+        mover.run()
+    return mover.move
+
+
+def plan_split(
+    config: Any,
+    component: str,
+    *,
+    shards: int | None = None,
+    placement: str | None = None,
+    over: Sequence[str] = (),
+    routes: Sequence[str] | None = None,
+    hold: float = HOLD,
+    offline: bool = False,
+) -> MovePlan:
+    r"""Return what a split would do, and what prevents it. Changes nothing.
+
+    Args:
+        config: a client of the config server.
+        component: the component, with shards or without.
+        shards: how many shards it will have; as many as now by default.
+        placement: how keys will find their shards; as now by default, or ``crc32``.
+        over: the servers of the new shards, ``host:port``; by default those that it has now. Shard
+            n goes to server ``n % len(over)``, into a database that nothing uses.
+        routes: rules that find the routing key in the name of a key, as ``visits:(\d+)`` or
+            ``pair followers:(\d+):(\d+)``; by default those of the shard map.
+        hold: how long writers may be held at a time, in seconds.
+        offline: whether writers are held for the whole copy; see `MoveOptions`.
+
+    Raises:
+        InvalidArgumentError: there is no such component, or nothing would change.
+        ConfigError: an entry does not name its server by host and port, or there is no such
+            placement.
+
+    Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
+    """
+    components = read_components(config)
+    split = new_split(components, component, shards, placement, over, routes)
+    return plan_split_of(config, components, split, hold, offline)
+
+
+def start_split(
+    config: Any,
+    component: str,
+    *,
+    shards: int | None = None,
+    placement: str | None = None,
+    over: Sequence[str] = (),
+    routes: Sequence[str] | None = None,
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Give a component another number of shards, or another placement; return when that is done.
+
+    Every key is copied to its new shard. Until then nothing changes for clients. Then all entries
+    change at once. `resume_move`, `abort_move`, `reverse_move` and `verify_move` take the name of
+    the component.
+
+    Args:
+        config: a client of the config server.
+        component: the component, with shards or without.
+        shards: as `plan_split`.
+        placement: as `plan_split`.
+        over: as `plan_split`.
+        routes: as `plan_split`.
+        options: see `MoveOptions`.
+
+    Returns:
+        The split, with its certificate.
+
+    Raises:
+        GrowthError: something prevents the split, or it cannot continue; the error says what state
+            the servers are in.
+        InvalidArgumentError: as `plan_split`.
+    """
+    with journal.lease(config) as lease:
+        components = read_components(config)
+        split = new_split(components, component, shards, placement, over, routes)
+        limits = options.get("hold", HOLD), options.get("offline", False)
+        plan = plan_split_of(config, components, split, *limits)
+        return _start(lease, component, plan, components, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -126,7 +240,7 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
 
     Args:
         config: a client of the config server.
-        name: the server that is left, or one of the shards.
+        name: the server that is left, one of the shards, or the component that was split.
         options: see `MoveOptions`.
 
     Raises:
@@ -137,9 +251,10 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         move = journal.read(config, name)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {name} was aborted", "start it again")
+        mover = _mover(lease, move, **options)
         with _naming(move):
-            _mover(lease, move, **options).run()
-        return move
+            mover.run()
+        return mover.move
 
 
 def abort_move(config: Any, name: str) -> Move:
@@ -163,7 +278,7 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
 
     Args:
         config: a client of the config server.
-        name: the server that was left, or one of the shards.
+        name: the server that was left, one of the shards, or the component that was split.
         options: see `MoveOptions`.
 
     Raises:
@@ -172,10 +287,62 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
         ConfigError: there is no such move.
     """
     move = journal.read(config, name)
-    if move.phase != "done":
+    if move.phase not in ("done", "kept"):
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it, or abort it")
+    if move.phase == "kept":
+        return _reverse_kept(config, move, **options)
+    if move.placements:
+        with journal.lease(config) as lease:
+            components = read_components(config)
+            plan = plan_split_of(config, components, reversed_move(move), HOLD)
+            return _start(lease, move.name, plan, components, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     return start_move(config, what, move.source, **options)
+
+
+def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:
+    """Ask the process that keeps the old databases to reverse a move; without one, copy again."""
+    with journal.lease(config) as lease:
+        if not journal.is_kept(config, move.name):
+            back = replace(reversed_move(move), undoes=move.id)
+            with _naming(back):
+                _mover(lease, back, **options).run()
+            return back
+        move.wanted = "reverse"
+        lease.write(move)
+    while journal.is_kept(config, move.name):
+        time.sleep(_STEP)
+    found = journal.read(config, move.name)
+    if found.undoes != move.id:  # it has ended without that
+        return reverse_move(config, move.name, **options)
+    return found if found.is_over else resume_move(config, move.name, **options)
+
+
+def complete_move(config: Any, name: str) -> Move:
+    """Empty the old databases of a move that were kept up to date; it is done then.
+
+    Args:
+        config: a client of the config server.
+        name: one of the shards, or the component that was split.
+
+    Raises:
+        GrowthError: the old databases are not kept.
+        ConfigError: there is no such move.
+    """
+    with journal.lease(config) as lease:
+        move = journal.read(config, name)
+        if move.phase != "kept":
+            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to complete")
+        move.wanted = "complete"
+        lease.write(move)
+    while journal.is_kept(config, move.name):
+        time.sleep(_STEP)
+    with journal.lease(config) as lease:
+        move = journal.read(config, name)
+        move.keep = False
+        with _naming(move):
+            _mover(lease, move).run()
+        return move
 
 
 def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -186,7 +353,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
 
     Args:
         config: a client of the config server.
-        name: the server that was left, or one of the shards.
+        name: the server that was left, one of the shards, or the component that was split.
         options: ``share`` and ``progress`` of `MoveOptions`.
 
     Raises:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.databases import database_client, strays
 from shardkit.admin.growth.failover import master_of, replicas_of
-from shardkit.admin.growth.journal import KEYS, REPLICATION
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import Same, ServerAddress, entries_on
+from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
+from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import config_databases, connected_to, too_small, unfit
 from shardkit.admin.growth.shard_copy import libraries
 from shardkit.config.component import Component, entry_key
@@ -33,13 +35,14 @@ _COMPARING = (
     *("XRANGE k - +", "XINFO STREAM k", "XINFO GROUPS k", "XPENDING k g"),
 )
 _FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
+_TELLING = {"CONFIG SET x y", "OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"}
 _LEAVING = {
     REPLICATION: ("FAILOVER", "REPLCONF GETACK *"),
     KEYS: (
         *_FENCING,
         *(f"PERSIST {FENCE_KEY}", "DUMP k", "OBJECT IDLETIME k", "TIME"),
-        *("CONFIG SET x y", "CLIENT LIST", "CLIENT UNBLOCK 1", "CLIENT KILL ID 1", "FUNCTION LIST"),
-        *("OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"),
+        *("CLIENT LIST", "CLIENT UNBLOCK 1", "CLIENT KILL ID 1", "FUNCTION LIST"),
+        *_TELLING,
     ),
 }
 _ENTERING = {
@@ -63,8 +66,8 @@ class MovePlan:
     """The plan of a move.
 
     Attributes:
-        source: the server that is left.
-        target: the server that takes over.
+        source: the server that is left; of a split all of them, with commas between.
+        target: the server that takes over; of a split all of them.
         shards: the shards that move.
         keys: how many keys move, by database.
         memory: the bytes that they use.
@@ -72,24 +75,30 @@ class MovePlan:
         steps: what will be done, in words and commands.
         problems: what prevents the move; empty if nothing does.
         notes: what changes, or might not work, without preventing the move.
-        databases: the databases of the shards; empty if the whole server moves.
+        sources: the databases of the shards; empty if the whole server moves.
+        targets: the databases that take over.
+        placements: of a split, how keys were placed before, and how afterwards.
+        routes: the component's rules for keys that do not tell their place, at a split.
     """
 
-    source: ServerAddress
-    target: ServerAddress
+    source: str
+    target: str
     shards: tuple[str, ...]
     keys: Mapping[str, int]
     memory: int
     seconds: float
     steps: tuple[str, ...]
     problems: tuple[str, ...] = ()
-    databases: tuple[int, ...] = ()
     notes: tuple[str, ...] = ()
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    placements: tuple[str, ...] = ()
+    routes: tuple[str, ...] = ()
 
     @property
     def copying(self) -> str:
         """``keys`` for shards, ``replication`` for a whole server."""
-        return KEYS if self.databases else REPLICATION
+        return KEYS if self.sources else REPLICATION
 
 
 def plan_of(
@@ -98,14 +107,19 @@ def plan_of(
     what: str | Sequence[str],
     target: ServerAddress,
     hold: float,
+    offline: bool = False,
 ) -> MovePlan:
     """Plan the move of a server, or of a list of shards."""
     if isinstance(what, str):
         plan = _plan_server(components, ServerAddress.parse(what), target, hold)
     else:
-        plan = _plan_shards(components, what, target, hold)
-    noting = _forbidden("the config server", config, _NOTING)
-    return replace(plan, problems=(*plan.problems, *noting))
+        plan = _plan_shards(components, what, target, hold, offline)
+    return replace(plan, problems=(*plan.problems, *noting(config)))
+
+
+def noting(config: Any) -> list[str]:
+    """Return what the user of the config server must not do, but a move does."""
+    return _forbidden("the config server", config, _NOTING)
 
 
 def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple[Entry, str]:
@@ -161,95 +175,182 @@ def _plan_server(
     memory = int(info.get("used_memory", 0))
     seconds = memory / _BYTES_A_SECOND[REPLICATION]
     return MovePlan(
-        source,
-        target,
+        str(source),
+        str(target),
         shards,
         keys,
         memory,
         seconds,
         steps,
         tuple(problems),
-        notes=tuple(notes),
+        tuple(notes),
     )
 
 
 def _plan_shards(
-    components: Components, shards: Sequence[str], target: ServerAddress, hold: float
+    components: Components,
+    shards: Sequence[str],
+    target: ServerAddress,
+    hold: float,
+    offline: bool,
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
     same = servers.same
     names, source, like, where, databases = _located(components, shards, same)
-    problems = _problems_of(servers, source, target, databases)
+    numbers = sorted(set(databases))
+    problems = _problems_of(servers, source, target, numbers)
     for shard, entry in entries_on(components.values(), source, same):
-        if database_of(entry.fields) in databases and str(shard) not in names:
+        if database_of(entry.fields) in numbers and str(shard) not in names:
             problems.append(f"{shard} is in the same database: specify it as well")
     problems += [
         f"{target} has {shard} in a database of the same number"
         for shard, entry in entries_on(components.values(), target, same)
-        if database_of(entry.fields) in databases
+        if database_of(entry.fields) in numbers
     ]
-    with (
-        connected_to(source, like, where) as old,
-        connected_to(target, like, where) as new,
-    ):
-        info = _info(old, source, problems)
-        counts = _counts(info)
-        keys = {number: counts.get(number, 0) for number in databases}
-        share = sum(keys.values()) / max(1, sum(counts.values()))
-        memory = round(share * int(info.get("used_memory", 0)))
-        if info:
-            try:
-                old.config_get("notify-keyspace-events")
-            except (RedisError, OSError) as error:
-                problems.append(f"{source} cannot be used ({error})")
-        there = _info(new, target, problems)
-        if there:
-            needed = memory + int(there["used_memory"])
-            others = {f"db{number}" for number in counts} - {f"db{number}" for number in databases}
-            moving = {name: said for name, said in info.items() if name not in others}
-            problems += too_small(moving, there, old, new, target, needed)
-        notes = _compared(KEYS, (source, old, info), (target, new, there), problems)
-        functions = _libraries(old, new, target, problems) if info and there else ()
-        problems += [
-            f"{server} is a replica"
-            for server, said in ((source, info), (target, there))
-            if said.get("role", "master") != "master"
-        ]
-    for number in databases:
-        with suppress(RedisError, OSError):
-            if number in _counts(there):
-                with database_client(target, like, where, number) as client:
-                    for key in strays(client, 1):
-                        problems.append(
-                            f"{target} has keys in database {number}, such as {key}: delete them "
-                            "if nothing needs them"
-                        )
-    problems += config_databases(source, like, where, databases)
-    listed = ", ".join(str(number) for number in databases)
+    move = Move(
+        names[0],
+        KEYS,
+        str(source),
+        str(target),
+        names,
+        [str(Place(source, number)) for number in databases],
+        [str(Place(target, number)) for number in databases],
+    )
     replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
+    push = f"push {len(names)} entries that name {target}" + (
+        f", without the replicas {replicas}" if replicas else ""
+    )
+    return plan_copy(move, lambda server: (like, where), hold, push, problems, offline=offline)
+
+
+def plan_copy(
+    move: Move,
+    login: Callable[[ServerAddress], tuple[Entry, str]],
+    hold: float,
+    push: str,
+    problems: list[str],
+    notes: Sequence[str] = (),
+    *,
+    offline: bool = False,
+) -> MovePlan:
+    """Plan the copy of databases, key by key.
+
+    Args:
+        move: what moves where.
+        login: returns the entry with a server's login, and where it is stored.
+        hold: how long writers may be held at a time, in seconds.
+        push: which entries are pushed, in words.
+        problems: what is already known to prevent it.
+        notes: what changes without preventing it.
+        offline: whether writers are held for the whole copy.
+    """
+    rule = rule_of(move)
+    sources, targets = _numbers(rule.sources), _numbers(rule.targets)
+    notes = list(notes)
+    keys: dict[str, int] = {}
+    memory = 0
+    functions: dict[str, None] = {}
+    with ExitStack() as stack:
+        old, new = (
+            {
+                server: (server, client, _info(client, server, problems))
+                for server in side
+                for client in [stack.enter_context(connected_to(server, *login(server)))]
+            }
+            for side in (sources, targets)
+        )
+        for server, client, info in old.values():
+            counts = _counts(info)
+            own = {number: counts.get(number, 0) for number in sources[server]}
+            keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
+            part = sum(own.values()) / max(1, sum(counts.values()))
+            memory += round(part * int(info.get("used_memory", 0)))
+            if info and not offline:
+                try:
+                    client.config_get("notify-keyspace-events")
+                except (RedisError, OSError) as error:
+                    problems.append(f"{server} cannot be used ({error})")
+                problems += _is_replica(server, info)
+        for target in new.values():
+            server, client, there = target
+            problems += _is_replica(server, there) if there else ()
+            for n, (source, other, info) in enumerate(old.values()):
+                if there and n == 0:
+                    part = memory * len(targets[server]) / len(rule.targets)
+                    moving = _without_databases(info, sources[source])
+                    needed = round(part) + int(there["used_memory"])
+                    problems += too_small(moving, there, other, client, server, needed)
+                if info and there:
+                    functions |= dict.fromkeys(_libraries(other, client, server, problems))
+        first, other = next(iter(old.values())), next(iter(new.values()))
+        for one, two in zip_longest(old.values(), new.values()):
+            notes += _compared(KEYS, one or first, two or other, problems, offline)
+    for place in rule.targets:
+        with (
+            suppress(RedisError, OSError),
+            database_client(place.server, *login(place.server), place.database) as client,
+        ):
+            problems += [
+                f"{place.server} has keys in database {place.database}, such as {key}: delete them "
+                "if nothing needs them"
+                for key in strays(client, 1)
+            ]
+    for server, numbers in sources.items():
+        problems += config_databases(server, *login(server), numbers)
+    where = "; ".join(
+        f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
+    )
+    copying = f"copy every key with DUMP and RESTORE to {move.target}"
+    closing = f"{where}: SET {FENCE_KEY}, and push that they are held; "
+    online = (
+        f"{where}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE",
+        *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
+        f"{copying}, and what changes; compare both",
+        f"{closing}writers wait for at most {hold:g} s, until no client that may write is "
+        "connected and the rest is copied; readers do not wait",
+    )
+    held = (
+        *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
+        f"{closing}from now on writes wait for ten seconds, and then fail; readers do not wait",
+        f"{copying}; compare both",
+    )
     steps = (
-        f"{source}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE to databases {listed}",
-        *(f"{target}: FUNCTION LOAD {name}" for name in functions),
-        f"copy every key with DUMP and RESTORE to {target}, and what changes; compare both",
-        f"{source}: SET {FENCE_KEY} in databases {listed}, and push that they are held; writers "
-        f"wait for at most {hold:g} s, until no client that may write is connected and the rest is "
-        "copied; readers do not wait",
-        f"{source}: PERSIST {FENCE_KEY}; push {len(names)} entries that name {target}"
-        + (f", without the replicas {replicas}" if replicas else ""),
-        f"{source}: delete the keys of databases {listed}",
+        *(held if offline else online),
+        f"{where}: PERSIST {FENCE_KEY}; {push}",
+        f"{where}: delete the keys",
     )
     return MovePlan(
-        source,
-        target,
-        tuple(names),
-        {str(number): count for number, count in keys.items()},
+        move.source,
+        move.target,
+        tuple(move.shards),
+        keys,
         memory,
         memory / _BYTES_A_SECOND[KEYS],
         steps,
-        tuple(problems),
-        tuple(databases),
-        tuple(notes),
+        tuple(dict.fromkeys(problems)),
+        tuple(dict.fromkeys(notes)),
+        tuple(move.sources),
+        tuple(move.targets),
+        tuple(move.placements),
+        tuple(move.routes),
     )
+
+
+def _numbers(places: Sequence[Place]) -> dict[ServerAddress, list[int]]:
+    """Return the databases of each server."""
+    found: dict[ServerAddress, list[int]] = {}
+    for place in places:
+        found.setdefault(place.server, []).append(place.database)
+    return found
+
+
+def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
+    return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
+
+
+def _without_databases(info: Mapping[str, Any], kept: Collection[int]) -> dict[str, Any]:
+    others = {f"db{number}" for number in _counts(info)} - {f"db{number}" for number in kept}
+    return {name: said for name, said in info.items() if name not in others}
 
 
 def _problems_of(
@@ -283,7 +384,9 @@ Side = tuple[ServerAddress, Any, Mapping[str, Any]]
 """A server, a client of it, and what INFO reports; empty if it does not answer."""
 
 
-def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> list[str]:
+def _compared(
+    copying: str, source: Side, target: Side, problems: list[str], offline: bool = False
+) -> list[str]:
     """Add missing rights on both servers to the problems; return notes."""
     notes: list[str] = []
     for (server, client, info), commands in (
@@ -291,7 +394,8 @@ def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> 
         (target, _ENTERING[copying]),
     ):
         if info:
-            problems += _forbidden(str(server), client, {*_COMPARING, *commands})
+            needed = {*_COMPARING, *commands} - (_TELLING if offline else set())
+            problems += _forbidden(str(server), client, needed)
     _, old, info = source
     server, new, there = target
     if not (info and there):
@@ -354,7 +458,7 @@ def _located(
         )
     entries: dict[Shard, Entry] = {}
     servers: list[ServerAddress] = []
-    databases: set[int] = set()
+    databases: list[int] = []
     for name in shards:
         server, _, _ = master_of(components, name)
         component, _, number = name.rpartition(":")
@@ -371,8 +475,10 @@ def _located(
                 f"{entry_key(*shard)} takes its database from the environment",
                 "write db: into the entry",
             )
+        if shard in entries:
+            continue
         entries[shard] = entry
-        databases.add(database)
+        databases.append(database)
         if not any(same(server, each) for each in servers):
             servers.append(server)
     if len(servers) > 1:
@@ -383,4 +489,4 @@ def _located(
         )
     shard, like = next(iter(entries.items()))
     names = [str(each) for each in entries]
-    return names, servers[0], like, entry_key(*shard), sorted(databases)
+    return names, servers[0], like, entry_key(*shard), databases

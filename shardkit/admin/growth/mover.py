@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, ClassVar, TypeVar
 
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD
-from shardkit.admin.growth.journal import Lease, Move
+from shardkit.admin.growth.journal import Lease, Move, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import Component
-from shardkit.config.entry import Entry
+
+D = TypeVar("D")
 
 COPY = 3600.0  # seconds
 
@@ -37,21 +37,22 @@ class Mover(ABC):
         copy: float = COPY,
         kill: bool = False,
         share: float = 1.0,
+        offline: bool = False,
+        keep: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move
         self._hold, self._copy, self._kill, self._share = hold, copy, kill, share
+        self._offline = offline
+        if keep:
+            move.keep = True
+        self._options: dict[str, Any] = {"hold": hold, "copy": copy, "kill": kill, "share": share}
+        self._options["progress"] = progress
         self._progress = progress
-        self._source = ServerAddress.parse(move.source)
-        self._target = ServerAddress.parse(move.target)
-        self._same = KnownServers(components.values(), self._source, self._target).same
-        self._like, self._where = self._login()
-
-    @abstractmethod
-    def _login(self) -> tuple[Entry, str]:
-        """Return an entry whose user both servers accept, and where it is stored."""
+        servers = *servers_in(move.source), *servers_in(move.target)
+        self._same = KnownServers(components.values(), *servers).same
 
     @abstractmethod
     def run(self) -> None:
@@ -69,16 +70,22 @@ class Mover(ABC):
     def verify(self) -> None:
         """Renew the certificate of a move that is done."""
 
+    @property
+    def move(self) -> Move:
+        """The move as it is now; its reversal once that has replaced it."""
+        return self._move
+
     def _reached(self, phase: str) -> None:
         self._move.phase = phase
         self._lease.write(self._move)
 
     def _compare(
         self,
-        first: Callable[[int], Any],
-        second: Callable[[int], Any],
-        databases: Sequence[int],
+        first: Callable[[D], Any],
+        second: Callable[[D], Any],
+        databases: Iterable[D],
         ignored: Collection[bytes] = (),
+        **options: Any,
     ) -> ServerComparison:
         self._progress("comparing")
         return compare(
@@ -88,4 +95,5 @@ class Mover(ABC):
             lambda keys: self._progress(f"comparing: {keys:,} keys"),
             ignored,
             self._share,
+            **options,
         )

@@ -54,6 +54,30 @@ class ServerAddress(NamedTuple):
         return cls(found[1] or found[2], port)
 
 
+class Place(NamedTuple):
+    """A database of a server, where shards live."""
+
+    server: ServerAddress
+    database: int
+
+    def __str__(self) -> str:
+        return f"{self.server}/{self.database}"
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read ``host:port/database``.
+
+        Raises:
+            InvalidArgumentError: it is not a place.
+        """
+        server, _, database = text.rpartition("/")
+        if not re.fullmatch("[0-9]{1,9}", database):
+            raise InvalidArgumentError(
+                f"{text!r:.80} is not a database", "specify HOST:PORT/NUMBER"
+            )
+        return cls(ServerAddress.parse(server), int(database))
+
+
 Same = Callable[[ServerAddress | None, ServerAddress], bool]
 
 
@@ -118,25 +142,18 @@ def with_replica(
     return _changed(components, change)
 
 
-def in_databases(
-    entry: Entry, server: ServerAddress, databases: Collection[int], same: Same
-) -> bool:
-    """Whether an entry names one of some databases of a server."""
-    return (
-        not entry.is_cluster
-        and same(address_of(entry), server)
-        and database_of(entry.fields) in databases
-    )
+def place_in(entry: Entry, places: Iterable[Place], same: Same) -> Place | None:
+    """Return which of some places an entry names."""
+    if entry.is_cluster:
+        return None
+    server, database = address_of(entry), database_of(entry.fields)
+    return next((at for at in places if at.database == database and same(server, at.server)), None)
 
 
 def held(
-    components: Mapping[str, Component],
-    server: ServerAddress,
-    databases: Collection[int],
-    by: str | None,
-    same: Same,
+    components: Mapping[str, Component], places: Collection[Place], by: str | None, same: Same
 ) -> dict[str, Component]:
-    """Return the components that change when a move holds databases, or with None no longer does.
+    """Return the components that change when a move holds places, or with None no longer does.
 
     The entries name the move, so that clients make new connections, which ask for the fence, and
     separate connections for reads.
@@ -144,7 +161,7 @@ def held(
 
     def change(entry: Entry, where: str) -> Entry:
         fields = entry.fields
-        if not in_databases(entry, server, databases, same) or fields.get("held") == by:
+        if fields.get("held") == by or place_in(entry, places, same) is None:
             return entry
         fields.pop("held", None)
         return Entry(fields if by is None else {**fields, "held": by}, where)
@@ -169,27 +186,27 @@ def without_replica(
 
 
 def moved(
-    components: Mapping[str, Component],
-    source: ServerAddress,
-    databases: Collection[int],
-    target: ServerAddress,
-    same: Same,
+    components: Mapping[str, Component], places: Mapping[Place, Place], same: Same
 ) -> dict[str, Component]:
-    """Return the components that change when databases have moved to another server.
+    """Return the components that change when databases have moved to other places.
 
     They stay held until no client reads at the source. Entries no longer name the source's
     replicas, which do not receive the target's writes.
     """
 
     def change(entry: Entry, where: str) -> Entry:
-        if not in_databases(entry, source, databases, same):
-            return entry
-        fields = entry.fields
-        for name in ("replicas", "zone"):
-            fields.pop(name, None)
-        return Entry(at_server(fields, target, where), where)
+        source = place_in(entry, places, same)
+        return entry if source is None else entry_at(entry, places[source], where)
 
     return _changed(components, change)
+
+
+def entry_at(like: Entry, place: Place, where: str) -> Entry:
+    """Return an entry for another place, without replicas."""
+    fields = like.fields
+    for name in ("replicas", "zone"):
+        fields.pop(name, None)
+    return Entry({**at_server(fields, place.server, where), "db": place.database}, where)
 
 
 def _changed(

@@ -41,7 +41,6 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
-from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
 
@@ -52,11 +51,14 @@ class ServerMover(Mover):
     settled = ("pushed", "done", "aborted")
     comparable = ("pushed", "done")
 
-    def _login(self) -> tuple[Entry, str]:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._source = ServerAddress.parse(self._move.source)
+        self._target = ServerAddress.parse(self._move.target)
         try:
-            return entry_on(self._components, self._source, self._same)
+            self._like, self._where = entry_on(self._components, self._source, self._same)
         except InvalidArgumentError:
-            return entry_on(self._components, self._target, self._same)
+            self._like, self._where = entry_on(self._components, self._target, self._same)
 
     def run(self) -> None:
         """Replicate, hand over, push the entries, and compare."""

@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from shardkit.admin.growth.capture import KeyCapture
+from shardkit.admin.growth.capture import KeyCapture, Standstill
 from shardkit.admin.growth.fence import OWN_KEYS, write_under
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -67,40 +70,47 @@ def copy_libraries(source: Any, target: Any) -> None:
 
 
 class DatabaseCopy:
-    """The copy of some databases of one server on another.
+    """The copy of some databases of one server at their targets.
 
     Args:
-        sources: clients of the source, by database.
-        targets: clients of the target, by database.
-        value: the fence of this attempt at the target.
-        capture: the capture of the source's databases.
-        names: the shards of each database, for messages.
+        server: the server.
+        sources: clients of its databases, by number.
+        targets: clients of the targets.
+        rule: says where each key goes.
+        value: the fence of this attempt at the targets.
+        capture: the capture of the server's databases.
         share: the share of the time in which `copy_all` works; it pauses for the rest.
 
     Attributes:
+        value: the fence of this attempt.
         keys: how many keys were copied, including repetitions.
         bytes: the size of their values, as DUMP packs them.
     """
 
     def __init__(
         self,
+        server: ServerAddress,
         sources: Mapping[int, Any],
-        targets: Mapping[int, Any],
+        targets: Mapping[Place, Any],
+        rule: CopyRule,
         value: bytes,
-        capture: KeyCapture,
-        names: Mapping[int | None, str],
+        capture: KeyCapture | Standstill,
         share: float = 1.0,
     ) -> None:
+        self.server = server
         self._sources, self._targets = sources, targets
-        self._value = value
+        self._rule = rule
+        self.value = value
         self._capture = capture
-        self._names = names
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
+        self._changed: dict[tuple[int, bytes], None] = {}
         self._slices = Slices()
+        # What has been read, by target and key, until there is enough of it to be written.
+        self._read: defaultdict[Place, dict[bytes, _Read]] = defaultdict(dict)
         self.keys = self.bytes = 0
 
-    def copy_all(self, progress: Callable[[int, int], object]) -> None:
+    def copy_all(self, progress: Callable[[], object]) -> None:
         """Copy every key.
 
         Raises:
@@ -111,8 +121,9 @@ class DatabaseCopy:
             while cursor != 0:
                 cursor, keys = source.scan(cursor or 0, count=_PAGE)
                 cursor = int(cursor)
-                self.copy(number, [key for key in keys if key not in OWN_KEYS], self._share)
-                progress(self.keys, self.bytes)
+                self._copy(number, [key for key in keys if key not in OWN_KEYS], self._share)
+                progress()
+        self._write_rest()
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
@@ -142,66 +153,87 @@ class DatabaseCopy:
                     f"a write to database {number} sent no notification", "copy again"
                 )
         self._capture.require_complete()
-        left = {**dict.fromkeys(self._streams, True), **changed}
-        self._copy_changed(left)
-        return [each for each in left if each[1] not in OWN_KEYS]
+        return self._copy_changed([*self._streams, *changed])
 
-    def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> None:
-        by_database: dict[int, list[bytes]] = {}
-        for number, key in changed:
-            if key not in OWN_KEYS:
-                by_database.setdefault(number, []).append(key)
-        for number, keys in by_database.items():
-            self.copy(number, keys)
+    def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
+        """Copy changed keys, and those with which this failed before; return them."""
+        self._changed.update(dict.fromkeys(each for each in changed if each[1] not in OWN_KEYS))
+        self._read.clear()
+        for number in self._sources:
+            self._copy(number, [key for at, key in self._changed if at == number])
+        self._write_rest()
+        copied, self._changed = self._changed, {}
+        return list(copied)
 
-    def copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
+    def _copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
-        read: dict[bytes, tuple[int, bytes | None]] = {}
+        source = Place(self.server, number)
         for part in self._slices.of(keys):
             with at_work(share):
-                read |= self._read(number, part)
-                if len(read) >= _KEYS or sum(map(_size, read.values())) >= _BYTES:
-                    self._write(number, read)
-                    read.clear()
-        if read:
-            self._write(number, read)
+                read = self._dumped(number, part)
+                for target, own in self._rule.there(source, part).items():
+                    waiting = self._read[target]
+                    waiting |= {key: read[key] for key in own}
+                    if len(waiting) >= _KEYS or sum(map(_size, waiting.values())) >= _BYTES:
+                        self._write(target)
 
-    def _read(self, number: int, keys: Sequence[bytes]) -> dict[bytes, tuple[int, bytes | None]]:
-        """Return each key's remaining time to live and its DUMP."""
+    def _write_rest(self) -> None:
+        for target in [target for target, waiting in self._read.items() if waiting]:
+            self._write(target)
+
+    def _dumped(self, number: int, keys: Sequence[bytes]) -> dict[bytes, _Read]:
+        """Return each key's remaining time to live, its DUMP, and when they were read."""
         with self._sources[number].pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.pttl(key).dump(key)
             answers = pipe.execute()
-        found = dict(zip(keys, zip(answers[::2], answers[1::2], strict=True), strict=True))
+        now = time.monotonic()
+        found = {
+            key: _Read(number, left, packed, now)
+            for key, left, packed in zip(keys, answers[::2], answers[1::2], strict=True)
+        }
         self._slices.note(len(keys), sum(map(_size, found.values())))
         return found
 
-    def _write(self, number: int, read: Mapping[bytes, tuple[int, bytes | None]]) -> None:
+    def _write(self, target: Place) -> None:
+        read, self._read[target] = self._read[target], {}
+        now = time.monotonic()
+
         def write(pipe: Any) -> None:
-            for key, (left, packed) in read.items():
+            for key, (number, left, packed, at) in read.items():
                 if packed is None or left == -2:
                     pipe.unlink(key)
                     self._streams.discard((number, key))
                     continue
                 if packed[0] in _STREAMS:
                     self._streams.add((number, key))
-                pipe.restore(key, 0 if left < 0 else max(1, left), packed, replace=True)
+                left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
+                pipe.restore(key, left, packed, replace=True)
 
         try:
-            write_under(self._targets[number], self._value, write)
+            write_under(self._targets[target], self.value, write)
         except ResponseError as error:
             count, text = failed_command(error)
             key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
             raise GrowthError(
-                f"{self._names[number]}: the target refuses key {key}: {text}",
+                f"{self._rule.names[target]}: the target refuses key {key}: {text}",
                 "is it of an older version, or full?",
             ) from None  # redis-py's error shows the value
         self.keys += len(read)
         self.bytes += sum(map(_size, read.values()))
 
 
-def _size(read: tuple[int, bytes | None]) -> int:
-    return len(read[1] or b"")
+class _Read(NamedTuple):
+    """What was read of a key: its time to live in milliseconds, its DUMP, and when."""
+
+    number: int
+    left: int
+    packed: bytes | None
+    at: float
+
+
+def _size(read: _Read) -> int:
+    return len(read.packed or b"")
 
 
 class Follower:
@@ -213,6 +245,11 @@ class Follower:
         self._copy = copy
         self._thread = threading.Thread(target=self._run, name="shardkit-copy", daemon=True)
         self._thread.start()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether it still follows."""
+        return self._error is None
 
     def stop(self) -> None:
         """Stop when few changed keys are left.

@@ -22,18 +22,21 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import AbstractContextManager, ExitStack, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict
-from functools import cached_property
-from typing import Any
+from functools import partial
+from itertools import product
+from typing import Any, TypeAlias, TypeVar
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
+    at_once,
     clients_of,
     connections_to,
     database_client,
@@ -55,14 +58,15 @@ from shardkit.admin.growth.fence import (
     move_of,
     write_under,
 )
+from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.relocation import ServerAddress, entries_on, held, moved
+from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
+from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
 from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
-from shardkit.config.fields import database_of
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -71,37 +75,57 @@ _ATTEMPTS = 5
 _COPIES = 3  # because changes may have been missed
 # Parts of the hold by which writers have left, the move is decided, and readers have left.
 _LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
+_KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
 _LOOK = 0.01  # seconds between two checks of CLIENT LIST
 _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
+T = TypeVar("T")
+
+Clients: TypeAlias = Mapping[Place, Any]
+Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
+
+
 class ShardMover(Mover):
     """One attempt at the move of some shards."""
 
-    def _login(self) -> tuple[Entry, str]:
-        for component in self._components.values():
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._rule = rule_of(self._move)
+        self._kept: Captures | None = None  # of all changes at the targets since the cutover
+        self._concerned = {
+            name
+            for name, component in self._components.items()
+            if name in self._move.shards
+            or any(str(shard) in self._move.shards for shard, _ in component.entries())
+            or name == self._move.name
+        }
+        # The fence at the targets that allows this attempt to write.
+        self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
+
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        """Return an entry whose user a server accepts, and where it is stored."""
+        concerned = [self._components[name] for name in sorted(self._concerned)]
+        for shard, entry in entries_on(concerned, server, self._same):
+            return entry, entry_key(*shard)
+        for component in concerned:
             for shard, entry in component.entries():
-                if str(shard) in self._move.shards:
+                if str(shard) in self._move.shards or component.name == self._move.name:
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    @cached_property
-    def _attempt(self) -> bytes:
-        """The fence at the target that allows this attempt to write."""
-        return fence_value(self._move.id, secrets.token_hex(8), self._move.target)
-
-    def _clients(self, server: ServerAddress) -> AbstractContextManager[dict[int, Any]]:
-        return clients_of(server, self._move.databases, self._like, self._where)
+    def _clients(self, places: Sequence[Place]) -> AbstractContextManager[Clients]:
+        return clients_of(places, self._login)
 
     def run(self) -> None:
-        """Copy, decide, push the entries, and empty the source."""
+        """Copy, decide, push the entries, and empty the sources."""
         move = self._move
         if move.phase == "done":
             return
         with ExitStack() as stack:
-            old = stack.enter_context(self._clients(self._source))
-            new = stack.enter_context(self._clients(self._target))
+            old = stack.enter_context(self._clients(self._rule.sources))
+            new = stack.enter_context(self._clients(self._rule.targets))
             if move.phase == "begun" and self._is_decided(old):
                 self._reached("fenced")
             if move.phase == "fenced" and not self._is_closed(old, new):
@@ -110,19 +134,23 @@ class ShardMover(Mover):
                     "says so: the record is out of date",
                     f"find out which server has the keys; then DEL config:growth:move:{move.name}",
                 )
-            capture = None  # of all changes since it was decided
-            written: set[tuple[int, bytes]] = set()
+            captures = None  # of all changes since it was decided
+            if move.phase == "kept" or (move.phase == "pushed" and move.keep):
+                self._keep_or_clear(old, new, None, stack)
+                return
+            written: set[tuple[Place, bytes]] = set()
             if move.phase == "begun":
-                capture = self._decide(old, new, stack)
+                captures = self._decide(old, new, stack)
             if move.phase == "fenced":
-                capture, written = self._written_until_now(old, new, stack)
-                self._push(old, new)
-            self._clear(old, new, capture, written)
+                captures, written = self._written_until_now(old, new, stack)
+                self._push(old, new, stack)
+            if move.keep:
+                self._keep_or_clear(old, new, self._kept, stack)
+            else:
+                self._clear(old, new, captures, written)
 
-    def _decide(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
-    ) -> KeyCapture | None:
-        """Copy until no change was missed, and decide; return the capture.
+    def _decide(self, old: Clients, new: Clients, stack: ExitStack) -> Captures | None:
+        """Copy until no change was missed, and decide; return the captures.
 
         Return None if another mover has decided.
         """
@@ -131,55 +159,72 @@ class ShardMover(Mover):
             self._begin(old, new)
             if move.phase != "begun":
                 return None
-            first = next(iter(old.values()))
-            turn_on_notifications(first)  # a restart resets the setting
             with ExitStack() as attempt:
                 try:
-                    capture = KeyCapture(first, move.databases)
-                    attempt.callback(capture.close)
-                    self._transfer(old, new, capture)
+                    captures = self._captures(old, attempt)
+                    self._transfer(old, new, captures, stack)
                 except MissedChangesError as error:
                     missed = error.message
                     self._progress(f"copying again: {missed}")
                 else:
                     stack.push(attempt.pop_all())
-                    return capture
+                    return captures
         raise GrowthError(
             f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
             f"({missed}); nothing has changed for clients",
-            f"prevent that, then: shardkit move resume {move.name}",
+            f"prevent that, then: {self._command('resume')}",
         )
 
-    def _is_decided(self, old: Mapping[int, Any]) -> bool:
-        """Whether the first of the databases, which is closed last, is closed for good."""
-        return is_permanent(old[self._move.databases[0]], self._move.id)
+    def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
+        """Capture what changes from now on, on each server."""
+        captures: dict[ServerAddress, KeyCapture | Standstill] = {}
+        for server, own in _by_server(clients).items():
+            first = next(iter(own.values()))
+            if self._offline:
+                captures[server] = Standstill(own)
+                continue
+            turn_on_notifications(first)  # a restart resets the setting
+            capture = captures[server] = KeyCapture(first, list(own))
+            stack.callback(capture.close)
+        return captures
 
-    def _is_closed(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
-        """Whether this move closes the source, or its target if the source has lost its data."""
+    def _command(self, verb: str) -> str:
+        return f"shardkit move {verb} {self._move.name}"
+
+    def _is_decided(self, old: Clients) -> bool:
+        """Whether the first of the databases, which is closed last, is closed for good."""
+        return is_permanent(old[self._rule.sources[0]], self._move.id)
+
+    def _is_closed(self, old: Clients, new: Clients) -> bool:
+        """Whether this move closes the sources, or its targets if the sources lost their data."""
         targets = (move_of(client.get(FENCE_KEY)) for client in new.values())
         return self._is_decided(old) or self._move.id in targets
 
     # ---- before it is decided
 
-    def _begin(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> None:
+    def _begin(self, old: Clients, new: Clients) -> None:
         """Undo what earlier attempts did, unless one of them decides the move now."""
         move = self._move
         move.certificate = None
         self._lease.write(move)
-        if not role_of(next(iter(new.values()))).is_master:
-            raise GrowthError(f"{move.target} is a replica", "nothing has changed for clients")
-        for number, client in new.items():
+        for server, clients in _by_server(new).items():
+            if not role_of(next(iter(clients.values()))).is_master:
+                raise GrowthError(f"{server} is a replica", "nothing has changed for clients")
+        for place, client in new.items():
             fence = client.get(FENCE_KEY)
-            if move_of(fence) != move.id:
+            if move_of(fence) not in (move.id, move.undoes or move.id):
                 if strays(client, 1):
                     raise GrowthError(
-                        f"{move.target} has keys in database {number}",
+                        f"{place.server} has keys in database {place.database}",
                         "empty it, or abort the move",
                     )
                 if fence is not None:
-                    move.fences[str(number)] = fence.decode(errors="replace")
-        if move.notifications is None:
-            move.notifications = turn_on_notifications(next(iter(old.values())))
+                    move.fences[str(place)] = fence.decode(errors="replace")
+        if not (move.notifications or self._offline):
+            move.notifications = {
+                str(server): turn_on_notifications(next(iter(clients.values())))
+                for server, clients in _by_server(old).items()
+            }
         self._lease.write(move)
         if self._take_over(old, new):
             for client in new.values():
@@ -187,15 +232,15 @@ class ShardMover(Mover):
         else:
             self._reached("fenced")
 
-    def _take_over(self, old: Mapping[int, Any], new: Mapping[int, Any]) -> bool:
+    def _take_over(self, old: Clients, new: Clients) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
         for client in new.values():
             client.set(FENCE_KEY, self._attempt)
-        for number in self._move.databases:
-            if number != self._move.databases[0]:
-                lift(old[number], self._move.id)
-            elif not lift_unless_permanent(old[number], self._move.id):
-                return False
+        first, *others = old.values()
+        for client in others:
+            lift(client, self._move.id)
+        if not lift_unless_permanent(first, self._move.id):
+            return False
         self._held(None)
         return True
 
@@ -203,83 +248,108 @@ class ShardMover(Mover):
         pipe.flushdb(asynchronous=True)
         pipe.set(FENCE_KEY, self._attempt)
 
-    def _let_go(self, old: Mapping[int, Any], value: bytes) -> None:
-        """Open the source to clients again."""
-        for client in old.values():
-            lift(client, self._move.id, value)
+    def _let_go(self, old: Clients, value: bytes) -> None:
+        """Open the sources to clients again."""
+        _each(lambda client: lift(client, self._move.id, value), old)
         self._held(None)
 
-    def _held(self, by: str | None, server: ServerAddress | None = None) -> int:
-        """Push which move holds the shards, on the source by default; return the epoch."""
+    def _held(self, by: str | None, places: Sequence[Place] = ()) -> int:
+        """Push which move holds shards, at the sources by default; return the epoch."""
         return push_changed(
             self._lease,
-            lambda components: held(
-                components, server or self._source, self._move.databases, by, self._same
-            ),
-            f"move of {self._move.name}",
+            lambda components: held(components, places or self._rule.sources, by, self._same),
+            f"{self._move.verb} of {self._move.name}",
             witnessed=False,
         )
 
-    def _transfer(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], capture: KeyCapture
-    ) -> None:
+    def _transfer(self, old: Clients, new: Clients, captures: Captures, stack: ExitStack) -> None:
         """Copy, follow, compare, hold and decide."""
-        move = self._move
         before = self._run_of(new)
-        began = time.monotonic()
-        names = {
-            database_of(entry.fields): str(shard)
-            for shard, entry in entries_on(self._components.values(), self._source, self._same)
-        }
-        copy = DatabaseCopy(old, new, self._attempt, capture, names, self._share)
+        sources, rule = _by_server(old), self._rule
+        copies = [
+            DatabaseCopy(server, sources[server], new, rule, self._attempt, capture, self._share)
+            for server, capture in captures.items()
+        ]
+        compared = None if self._offline else self._copied(old, new, copies)
+        for capture in captures.values():
+            capture.require_complete()  # before writers are held
+        for source, target in product(sources.values(), _by_server(new).values()):
+            copy_libraries(next(iter(source.values())), next(iter(target.values())))
+        self._hold_and_decide(old, new, copies, compared, before, stack)
 
-        def tell(keys: int, size: int) -> None:
+    def _copied(
+        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
+    ) -> ServerComparison:
+        """Copy every key, and what changes, until both sides are the same."""
+        move = self._move
+        began = time.monotonic()
+
+        def tell() -> None:
             if time.monotonic() > began + self._copy:
                 raise GrowthError(
                     f"the copy was not complete within {self._copy:g} s; nothing has changed for "
                     "clients",
                     "resume it with more time: --copy",
                 )
+            keys, size = (sum(getattr(each, name) for each in copies) for name in ("keys", "bytes"))
             self._progress(f"copied {keys:,} of {move.total:,} keys, {size / 1e6:,.0f} MB")
 
-        copy.copy_all(tell)
-        move.copied, move.seconds = copy.bytes, round(time.monotonic() - began, 3)
-        follower = Follower(copy)
-        try:
-            compared = self._compare(old.__getitem__, new.__getitem__, move.databases, OWN_KEYS)
-        finally:
-            follower.stop()
-        capture.require_complete()  # before writers are held
+        at_once(lambda copy: copy.copy_all(tell), copies)
+        move.copied = sum(copy.bytes for copy in copies)
+        move.seconds = round(time.monotonic() - began, 3)
+        return self._caught_up(old, new, copies)
+
+    def _caught_up(
+        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
+    ) -> ServerComparison:
+        """Copy what changes while both sides are compared."""
+        rule = self._rule
+        with ExitStack() as following:
+            for copy in copies:
+                following.callback(Follower(copy).stop)
+            compared = self._compare(
+                old.__getitem__,
+                new.__getitem__,
+                rule.sources,
+                OWN_KEYS,
+                others=rule.targets,
+                there=rule.there,
+                back=rule.back,
+                label=rule.label,
+            )
         if not compared.same:
             raise GrowthError(
                 f"{compared.differing:,} keys differ on both servers, such as "
                 f"{compared.different[0]}; nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
-        first = move.databases[0]
-        copy_libraries(old[first], new[first])
-        self._hold_and_decide(old, new, copy, compared, before)
+        return compared
 
     @staticmethod
-    def _run_of(clients: Mapping[int, Any]) -> tuple[str, int]:
-        """Return a server's run, and how many keys it has evicted."""
-        client = next(iter(clients.values()))
-        return str(client.info("server")["run_id"]), int(client.info("stats")["evicted_keys"])
+    def _run_of(clients: Clients) -> list[tuple[str, int]]:
+        """Return each server's run, and how many keys it has evicted."""
+        servers = [next(iter(own.values())) for own in _by_server(clients).values()]
+        return [
+            (str(each.info("server")["run_id"]), int(each.info("stats")["evicted_keys"]))
+            for each in servers
+        ]
 
     def _hold_and_decide(
         self,
-        old: Mapping[int, Any],
-        new: Mapping[int, Any],
-        copy: DatabaseCopy,
-        compared: ServerComparison,
-        before: tuple[str, int],
+        old: Clients,
+        new: Clients,
+        copies: Sequence[DatabaseCopy],
+        compared: ServerComparison | None,
+        before: list[tuple[str, int]],
+        stack: ExitStack,
     ) -> None:
         move = self._move
+        limit = self._copy + self._hold if self._offline else _DECIDED * self._hold
         problem: GrowthError | None = None
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(self._hold)  # writers that waited go first
-                copy.follow(lambda: True)
+                at_once(lambda copy: copy.follow(lambda: True), copies)
             self._progress("holding writers")
             # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
@@ -287,16 +357,24 @@ class ShardMover(Mover):
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
             try:
-                for client in old.values():
-                    close_for(client, value, _DECIDED * self._hold)
+                close = partial(close_for, value=value, seconds=limit)
+                _each(close, old)
                 self._held(move.name)
-                self._wait_until_left(old, began)
-                move.decided = int(next(iter(old.values())).time()[0])
-                self._finish(old, new, copy, compared, before)
+                leave = partial(self._wait_until_left, began=began)
+                at_once(leave, _by_server(old).values())
+                move.decided = {
+                    str(server): int(next(iter(own.values())).time()[0])
+                    for server, own in _by_server(old).items()
+                }
+                if compared is None:
+                    compared = self._copied(old, new, copies)
+                self._finish(old, new, copies, compared, before)
                 self._require_target(new)
                 deciding = True
-                last = reversed(move.databases)  # the first of them decides
-                decided = all(make_permanent(old[number], value) for number in last)
+                first, *others = old  # the first of them decides
+                keep = partial(make_permanent, value=value)
+                decided = all(_each(keep, {place: old[place] for place in others}))
+                decided = decided and make_permanent(old[first], value)
                 deciding = False
             except GrowthError as error:
                 problem = error
@@ -307,7 +385,7 @@ class ShardMover(Mover):
                     self._let_go(old, value)
             if decided:
                 self._reached("fenced")
-                self._push(old, new, began)
+                self._push(old, new, stack, began)
                 return
         raise problem or GrowthError(
             f"the rest could not be copied within {self._hold:g} s, {_ATTEMPTS} times: the shards "
@@ -315,29 +393,25 @@ class ShardMover(Mover):
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _is_other_run(self, new: Mapping[int, Any], before: tuple[str, int]) -> bool:
+    def _is_other_run(self, new: Clients, before: list[tuple[str, int]]) -> bool:
         try:
             return self._run_of(new) != before
         except (RedisError, OSError):
             return True
 
-    def _require_target(self, new: Mapping[int, Any]) -> None:
-        """Check that no other attempt writes to the target, which may be empty then."""
-        if any(client.get(FENCE_KEY) != self._attempt for client in new.values()):
+    def _require_target(self, new: Clients) -> None:
+        """Check that no other attempt writes to the targets, which may be empty then."""
+        if any(_each(lambda client: client.get(FENCE_KEY) != self._attempt, new)):
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
 
     def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
-        """Wait until the writers that were connected before the hold have left."""
+        """Wait until the writers that were connected to a server before the hold have left."""
         client = next(iter(old.values()))
         end = began + _LEFT * self._hold
         while True:
-            here = [
-                each
-                for each in connections_to(client, self._move.databases)
-                if not only_reads(each)
-            ]
+            here = [each for each in connections_to(client, old) if not only_reads(each)]
             if not here:
                 return
             now = time.monotonic()
@@ -357,23 +431,18 @@ class ShardMover(Mover):
 
     def _finish(
         self,
-        old: Mapping[int, Any],
-        new: Mapping[int, Any],
-        copy: DatabaseCopy,
+        old: Clients,
+        new: Clients,
+        copies: Sequence[DatabaseCopy],
         compared: ServerComparison,
-        before: tuple[str, int],
+        before: list[tuple[str, int]],
     ) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
         They were the same when they were compared, and no change was missed since then.
         """
-        last = copy.finish()
         wrong = [
-            line
-            for number in old
-            for line in differing(
-                old[number], new[number], [key for at, key in last if at == number]
-            )
+            line for lines in at_once(partial(self._finished, old, new), copies) for line in lines
         ]
         if wrong:
             raise GrowthError(
@@ -394,68 +463,86 @@ class ShardMover(Mover):
         }
         self._lease.write(move)
 
+    def _finished(self, old: Clients, new: Clients, copy: DatabaseCopy) -> list[str]:
+        """Copy the rest from one server; return which of these keys differ."""
+        last: dict[Place, list[bytes]] = {at: [] for at in old if at.server == copy.server}
+        for number, key in copy.finish():
+            last[Place(copy.server, number)].append(key)
+        return [
+            line
+            for place, keys in last.items()
+            for target, own in self._rule.there(place, keys).items()
+            for line in differing(old[place], new[target], own)
+        ]
+
     # ---- after it is decided
 
     def _written_until_now(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], stack: ExitStack
-    ) -> tuple[KeyCapture | None, set[tuple[int, bytes]]]:
-        """Capture changes at the source after a kill; return also the keys that were written since.
+        self, old: Clients, new: Clients, stack: ExitStack
+    ) -> tuple[Captures | None, set[tuple[Place, bytes]]]:
+        """Capture changes at the sources after a kill; return also what was written since.
 
-        While the target is closed it has what was decided. Return no capture if it is open.
+        While the targets are closed they have what was decided. Return no captures if one is open.
         """
-        first = next(iter(old.values()))
-        turn_on_notifications(first)
         with suppress(GrowthError):
-            capture = KeyCapture(first, self._move.databases)
-            stack.callback(capture.close)
+            captures = self._captures(old, stack)
             written = {
-                (number, key)
-                for number, client in old.items()
+                (place, key)
+                for place, client in old.items()
                 for page in pages(client)
-                for key in self._maybe_written(client, new[number], page)
+                for key in self._maybe_written(place, client, new, page)
             }
             if all(move_of(client.get(FENCE_KEY)) == self._move.id for client in new.values()):
-                return capture, written
+                return captures, written
         return None, set()
 
     def _push(
-        self, old: Mapping[int, Any], new: Mapping[int, Any], began: float | None = None
+        self, old: Clients, new: Clients, stack: ExitStack, began: float | None = None
     ) -> None:
-        """Send readers to the target, and writers once no reader is left at the source."""
+        """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
         attempt = secrets.token_hex(8)
-        for client in new.values():
-            change(client, move.id, fence_value(move.id, attempt, move.target, readers=True))
+
+        def set_fences(clients: Clients, readers: bool) -> None:
+            value = fence_value(move.id, attempt, move.target, readers=readers)
+            _each(lambda client: change(client, move.id, value), clients)
+
+        set_fences(new, readers=True)
         push_changed(
             self._lease,
-            lambda components: moved(
-                components, self._source, move.databases, self._target, self._same
-            ),
-            f"move of {move.name} to {move.target}",
+            lambda components: self._rule.changed(components, self._same),
+            f"{move.verb} of {move.name} to {move.target}",
             witnessed=False,
         )
-        for client in old.values():
-            change(client, move.id, fence_value(move.id, attempt, move.target))
-        patience = _READ * self._hold - (time.monotonic() - began if began else 0.0)
-        self._wait_for_readers(next(iter(old.values())), max(_LOOK, patience))
-        for client in new.values():
-            lift(client, move.id)
+        set_fences(old, readers=False)
+        waited = time.monotonic() - began if began and not self._offline else 0.0
+        patience = _READ * self._hold - waited
+        at_once(
+            lambda own: self._wait_for_readers(next(iter(own.values())), own, max(_LOOK, patience)),
+            _by_server(old).values(),
+        )
+        if move.keep:  # before anything changes there
+            for server, clients in _by_server(new).items():
+                setting = turn_on_notifications(next(iter(clients.values())))
+                move.notifications.setdefault(str(server), setting)
+            self._kept = self._captures(new, stack)
+        _each(lambda client: lift(client, move.id), new)
         if began is not None:
             move.held = time.monotonic() - began
-        move.epoch = self._held(None, self._target)
+        move.epoch = self._held(None, self._rule.targets)
         self._reached("pushed")
 
-    def _wait_for_readers(self, client: Any, patience: float, *, all_read: bool = False) -> None:
+    def _wait_for_readers(
+        self, client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
+    ) -> None:
         """Wait until readers have left; close those still connected after `patience` seconds.
 
         With ``all_read`` every connection counts as a reader.
         """
         end = time.monotonic() + patience
         while here := [
-            each
-            for each in connections_to(client, self._move.databases)
-            if all_read or only_reads(each)
+            each for each in connections_to(client, numbers) if all_read or only_reads(each)
         ]:
             if time.monotonic() > end:
                 for each in here:
@@ -464,42 +551,53 @@ class ShardMover(Mover):
 
     def _clear(
         self,
-        old: Mapping[int, Any],
-        new: Mapping[int, Any],
-        capture: KeyCapture | None,
-        written: Set[tuple[int, bytes]],
+        old: Clients,
+        new: Clients,
+        captures: Captures | None,
+        written: Collection[tuple[Place, bytes]],
+        *,
+        kept: bool = False,
     ) -> None:
-        """Empty the source, except for keys that were written there in the meantime."""
+        """Empty the sources, except for keys that were written there in the meantime.
+
+        What the move itself has ``kept`` there has not been written by others.
+        """
         move = self._move
         components = read_components(self._config)
-        names = {shard.rpartition(":")[0] or shard for shard in move.shards} | set(move.shards)
         attest(
-            [each for each in components.values() if each.name in names],
+            [each for each in components.values() if each.name in self._concerned],
             read_epoch(self._config),
         )
         self._progress(f"emptying {move.source}")
         self._leave_replicas()
-        stale: set[tuple[int, bytes]] | None = None
-        if capture is not None:
+        stale: set[tuple[Place, bytes]] | None = set() if kept else None
+        if captures is not None and not self._offline:
             with suppress(MissedChangesError):
-                capture.wait_until_told()
-                changed = capture.take()
-                capture.require_complete()
-                stale = {*written, *(each for each, by_client in changed.items() if by_client)}
-        for number, client in old.items():
-            value = client.get(FENCE_KEY)
+                found = set(written)
+                for server, capture in captures.items():
+                    capture.wait_until_told()
+                    changed = capture.take()
+                    capture.require_complete()
+                    found |= {(Place(server, n), key) for (n, key), told in changed.items() if told}
+                stale = found
+
+        place_of = {client: place for place, client in old.items()}
+
+        def empty(client: Any) -> None:
+            place, value = place_of[client], client.get(FENCE_KEY)
             if move_of(value) != move.id:
-                continue  # reversed in the meantime: it is in use
+                return  # reversed in the meantime: it is in use
             for page in pages(client):
                 if stale is None:
-                    kept = set(self._maybe_written(client, new[number], page))
+                    kept = set(self._maybe_written(place, client, new, page))
                     keys = [key for key in page if key not in kept]
                 else:
-                    keys = [key for key in page if (number, key) not in stale]
+                    keys = [key for key in page if (place, key) not in stale]
                 if keys:
                     write_under(client, value, _unlinking(keys))
-        with suppress(RedisError):
-            next(iter(old.values())).config_set("notify-keyspace-events", move.notifications)
+
+        _each(empty, old)
+        self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
@@ -507,8 +605,119 @@ class ShardMover(Mover):
         self._note_strays()
         self._reached("done")
 
-    def _maybe_written(self, old: Any, new: Any, keys: Sequence[bytes]) -> list[bytes]:
-        """Return keys of the source that may have been written since the move was decided.
+    # ---- while the sources are kept up to date
+
+    def _keep_or_clear(
+        self, old: Clients, new: Clients, captures: Captures | None, stack: ExitStack
+    ) -> None:
+        """Keep the sources up to date until the move is completed or reversed.
+
+        That needs no lease: this process alone knows the value of the sources' fences.
+        """
+        move, config = self._move, self._config
+        value = fence_value(move.id, secrets.token_hex(8), move.target)
+        _each(lambda client: change(client, move.id, value), old)
+        if not move.keep:
+            self._clear(old, new, None, (), kept=True)
+            return
+        move.wanted = ""
+        self._reached("kept")
+        back = reversed_move(move)
+        self._lease.release()
+        self._progress(f"keeping {move.source} up to date")
+
+        def emptying(pipe: Any) -> None:
+            pipe.flushdb(asynchronous=True)
+            pipe.set(FENCE_KEY, value)
+
+        def copy_all(copy: DatabaseCopy) -> None:
+            copy.copy_all(partial(journal.keeping, config, move.name))
+
+        try:
+            while True:
+                with ExitStack() as attempt:
+                    refill = captures is None
+                    if captures is None:
+                        _each(lambda client: write_under(client, value, emptying), old)
+                        captures = self._captures(new, attempt)
+                    copies = [
+                        DatabaseCopy(
+                            *(server, _by_server(new)[server], old, rule_of(back), value, capture),
+                            self._share,
+                        )
+                        for server, capture in captures.items()
+                    ]
+                    try:
+                        if refill:
+                            at_once(copy_all, copies)
+                        if self._follow(copies, captures) == "reverse":
+                            self._go_back(old, new, back, copies, captures, stack)
+                        return
+                    except MissedChangesError as error:
+                        self._progress(f"copying again: {error.message}")
+                captures = None
+        finally:
+            journal.stop_keeping(config, move.name)
+
+    def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
+        """Copy what changes until another process wants something; return what that is."""
+        config, move = self._config, self._move
+        followers = [Follower(copy) for copy in copies]
+        record = move
+        try:
+            while all(follower.is_working for follower in followers):
+                journal.keeping(config, move.name)
+                for capture in captures.values():
+                    capture.require_complete()
+                record = journal.read(config, move.name)
+                if record.id != move.id or record.phase != "kept" or record.wanted:
+                    break
+                time.sleep(_KEEP)
+        finally:
+            with suppress(GrowthError) if record.phase != "kept" else nullcontext():
+                for follower in followers:
+                    follower.stop()
+        if record.id == move.id:
+            self._move = record
+        return record.wanted
+
+    def _go_back(
+        self,
+        old: Clients,
+        new: Clients,
+        back: Move,
+        copies: Sequence[DatabaseCopy],
+        captures: Captures,
+        stack: ExitStack,
+    ) -> None:
+        """Reverse the move, whose sources have everything."""
+        back.undoes, back.notifications = self._move.id, dict(self._move.notifications)
+        back.keys = dict(self._move.keys)
+        with journal.lease(self._config) as lease:
+            mover = ShardMover(lease, read_components(self._config), back, **self._options)
+            lease.write(back)
+            if mover._take_over(new, old):
+                for copy in copies:
+                    copy.value = mover._attempt
+                with suppress(MissedChangesError):
+                    before = mover._run_of(old)
+                    compared = mover._caught_up(new, old, copies)
+                    mover._hold_and_decide(new, old, copies, compared, before, stack)
+            if back.phase == "pushed":
+                mover._clear(new, old, captures, ())
+            mover.run()
+        self._move = back
+
+    def _restore_notifications(self, old: Clients) -> None:
+        for server, clients in _by_server(old).items():
+            with suppress(RedisError, KeyError):
+                setting = self._move.notifications[str(server)]
+                next(iter(clients.values())).config_set("notify-keyspace-events", setting)
+
+    def _maybe_written(
+        self, place: Place, old: Any, new: Clients, keys: Sequence[bytes]
+    ) -> list[bytes]:
+        """Return keys of a source that may have been written since the move was decided.
 
         The mover has not seen all changes. So these are the keys that were used since then and
         differ from the target; if the server has no idle times (LFU), all that differ.
@@ -517,27 +726,29 @@ class ShardMover(Mover):
             for key in keys:
                 pipe.object("idletime", key)
             idle = pipe.execute(raise_on_error=False)
-        since = int(old.time()[0]) - self._move.decided + _CLOCK
+        since = int(old.time()[0]) - self._move.decided.get(str(place.server), 0) + _CLOCK
         touched = [
             key
             for key, seconds in zip(keys, idle, strict=True)
             if not isinstance(seconds, int) or seconds <= since
         ]
-        return unequal(old, new, touched) if touched else []
+        by_target = self._rule.there(place, touched) if touched else {}
+        return [key for target, own in by_target.items() for key in unequal(old, new[target], own)]
 
     def _leave_replicas(self) -> None:
-        """Wait until clients have left the source's replicas; close those that stay."""
-        for server in replicas_of(self._components.values(), self._source, self._same):
-            with (
-                suppress(RedisError, OSError),
-                database_client(server, self._like, self._where, 0) as client,
-            ):
-                self._wait_for_readers(client, LEAVE, all_read=True)
+        """Wait until clients have left the sources' replicas; close those that stay."""
+        for source, own in _by_server(dict.fromkeys(self._rule.sources)).items():
+            for server in replicas_of(self._components.values(), source, self._same):
+                with (
+                    suppress(RedisError, OSError),
+                    database_client(server, *self._login(source), 0) as client,
+                ):
+                    self._wait_for_readers(client, own, LEAVE, all_read=True)
 
     def abort(self) -> None:
-        """Open the source, and empty the target."""
-        move = self._move
-        with self._clients(self._source) as old, self._clients(self._target) as new:
+        """Open the sources, and empty the targets."""
+        move, rule = self._move, self._rule
+        with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             taken = any(move_of(client.get(FENCE_KEY)) == move.id for client in new.values())
             if (
                 move.phase != "begun"
@@ -546,38 +757,65 @@ class ShardMover(Mover):
             ):
                 raise GrowthError(
                     f"{move.target} has taken over",
-                    f"resume it, and then: shardkit move reverse {move.name}",
+                    f"resume it, and then: {self._command('reverse')}",
                 )
-            for number, client in new.items():
+            for place, client in new.items():
                 if taken:
                     write_under(client, self._attempt, self._emptying)
                     lift(client, move.id)
-                    fence = move.fences.get(str(number))
+                    fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(FENCE_KEY, fence)
-            if move.notifications is not None:
-                with suppress(RedisError):
-                    first = next(iter(old.values()))
-                    first.config_set("notify-keyspace-events", move.notifications)
+            self._restore_notifications(old)
         self._reached("aborted")
 
     def verify(self) -> None:
-        """Search the source for keys that were written since."""
+        """Search the sources for keys that were written since."""
         self._note_strays()
 
     def _note_strays(self) -> None:
-        """Note which keys are at the source although its shards have moved."""
+        """Note which keys are at the sources although their shards have moved."""
         move = self._move
         stale = []
-        with self._clients(self._source) as old:
-            for number, client in old.items():
+        with self._clients(self._rule.sources) as old:
+            for place, client in old.items():
                 if move_of(client.get(FENCE_KEY)) == move.id:
-                    stale += [f"{number} {key}" for key in strays(client)]
+                    stale += [f"{self._rule.label(place)} {key}" for key in strays(client)]
         move.certificate = {
             **(move.certificate or {}),
             "stale": stale[:MOST_NAMED],
             "at": time.time(),
         }
+
+
+def reversed_move(move: Move) -> Move:
+    """Return the move of shards, or the split, that undoes another one."""
+    shards = move.shards
+    if move.placements:
+        shards = shard_names(move.name, len(move.targets) if move.placements[1] else 0)
+    return Move(
+        *(move.name, move.copying, move.target, move.source, shards, move.targets, move.sources),
+        placements=move.placements[::-1],
+        routes=move.routes,
+    )
+
+
+def _by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:
+    """Return the clients of each server, by the numbers of their databases."""
+    found: dict[ServerAddress, dict[int, Any]] = {}
+    for place, client in clients.items():
+        found.setdefault(place.server, {})[place.database] = client
+    return found
+
+
+def _each(work: Callable[[Any], T], clients: Clients) -> list[T]:
+    """Call a function with each client, on all servers at once."""
+    servers = _by_server(clients).values()
+    return [
+        answer
+        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
+        for answer in answers
+    ]
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:

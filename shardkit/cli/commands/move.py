@@ -12,6 +12,7 @@ from shardkit.admin.growth import (
     Move,
     MovePlan,
     abort_move,
+    complete_move,
     moves,
     plan_move,
     resume_move,
@@ -35,11 +36,21 @@ from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, identifier, 
 from shardkit.errors import ShardKitError, counted
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
-_dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-_kill = click.option(
+dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
+kill = click.option(
     "--kill",
     is_flag=True,
     help="For shards: close connections that do not leave within two fifths of the hold.",
+)
+offline = click.option(
+    "--offline",
+    is_flag=True,
+    help="For shards: hold writers for the whole copy, where servers tell of no changed keys.",
+)
+keep = click.option(
+    "--keep",
+    is_flag=True,
+    help="For shards: keep the old databases up to date until `move complete` or `move reverse`.",
 )
 _share = number_option(
     "--share",
@@ -51,7 +62,7 @@ _share = number_option(
 )
 
 
-def _limits(command: Callable[..., object]) -> Callable[..., object]:
+def limits(command: Callable[..., object]) -> Callable[..., object]:
     """Add the options that limit how long a move takes."""
     hold = number_option(
         "--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS"
@@ -78,8 +89,8 @@ def move() -> None:
 @move.command()
 @click.argument("source", metavar="SERVER")
 @_to
-@_dry_run
-@_limits
+@dry_run
+@limits
 @config_option
 @common_options
 def server(source: str, **options: Any) -> int:
@@ -94,9 +105,11 @@ def server(source: str, **options: Any) -> int:
 @move.command()
 @click.argument("names", metavar="SHARD...", nargs=-1, required=True)
 @_to
-@_dry_run
-@_limits
-@_kill
+@dry_run
+@limits
+@kill
+@offline
+@keep
 @config_option
 @common_options
 def shards(names: tuple[str, ...], **options: Any) -> int:
@@ -119,20 +132,24 @@ def _start(
     **options: Any,
 ) -> int:
     if not dry_run:
-        return _run(start_move, where, output, what, to, **options)
+        return run(start_move, where, output, what, to, **options)
     with connected(config_server(where)) as config:
-        return _show_plan(output, plan_move(config, what, to, hold=options["hold"]))
+        is_offline = options.get("offline", False)
+        plan = plan_move(config, what, to, hold=options["hold"], offline=is_offline)
+        return show_plan(output, plan)
 
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
-@_limits
-@_kill
+@limits
+@kill
+@offline
+@keep
 @config_option
 @common_options
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Continue the move of SERVER or SHARD from any phase, on any machine."""
-    return _run(resume_move, where, output, name, **options)
+    return run(resume_move, where, output, name, **options)
 
 
 @move.command()
@@ -141,18 +158,29 @@ def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
 @common_options
 def abort(name: str, where: str | None, output: Output) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
-    return _run(lambda config, name, progress: abort_move(config, name), where, output, name)
+    return run(lambda config, name, progress: abort_move(config, name), where, output, name)
 
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
-@_limits
-@_kill
+@limits
+@kill
+@offline
+@keep
 @config_option
 @common_options
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
-    return _run(reverse_move, where, output, name, **options)
+    return run(reverse_move, where, output, name, **options)
+
+
+@move.command()
+@click.argument("name", metavar="SHARD")
+@config_option
+@common_options
+def complete(name: str, where: str | None, output: Output) -> int:
+    """Empty the old databases of SHARD that `--keep` has kept up to date."""
+    return run(lambda config, name, progress: complete_move(config, name), where, output, name)
 
 
 @move.command()
@@ -165,7 +193,7 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
 
     After the move of a SHARD, search its old database, which is empty, for keys written since.
     """
-    return _run(verify_move, where, output, name, share=share)
+    return run(verify_move, where, output, name, share=share)
 
 
 @move.command()
@@ -190,6 +218,8 @@ def status(where: str | None, output: Output) -> int:
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
+        if each.placements:
+            what = f"{each.name}: {len(each.sources)} to {counted(len(each.targets), 'shard')}"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)
     return code
@@ -199,9 +229,10 @@ def _is_right(certificate: dict[str, Any]) -> bool:
     return bool(certificate["same"]) and not certificate.get("stale")
 
 
-def _show_plan(output: Output, plan: MovePlan) -> int:
+def show_plan(output: Output, plan: MovePlan) -> int:
+    """Show a plan; return the exit code."""
     if output.as_json:
-        output.document({**asdict(plan), "source": str(plan.source), "target": str(plan.target)})
+        output.document(asdict(plan))
         return 1 if plan.problems else 0
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
@@ -215,7 +246,7 @@ def _show_plan(output: Output, plan: MovePlan) -> int:
     return 1 if plan.problems else 0
 
 
-def _run(
+def run(
     work: Callable[..., Move], where: str | None, output: Output, *args: object, **options: Any
 ) -> int:
     """Have a function of moves work, and show what came of it."""

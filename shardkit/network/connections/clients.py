@@ -29,7 +29,7 @@ import asyncio
 import copy
 import threading
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,9 +41,15 @@ import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component, Layout, entry_key
 from shardkit.config.entry import Entry
-from shardkit.errors import MissingEntryError, ShardKitError, ShardUnavailable
+from shardkit.errors import (
+    MissingEntryError,
+    RoutingError,
+    ShardKitError,
+    ShardUnavailable,
+    counted,
+)
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection import closed_error
@@ -61,6 +67,8 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.keys import key_bytes
 
 Client: TypeAlias = redis.Redis | redis.RedisCluster
 AsyncClient: TypeAlias = aioredis.Redis | aioredis.RedisCluster
@@ -382,7 +390,9 @@ class Clients:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
             reads = isinstance(number, ReplicaOf)
-            client = self._with_successor(client, endpoint.shard, raw, held.awaiting, reads)
+            client = self._with_successor(
+                client, component, endpoint.shard, raw, held.awaiting, reads
+            )
             with self._lock:
                 table.clients[number] = client
                 is_current = held.tables.get((component.name, raw)) is table
@@ -531,14 +541,21 @@ class Clients:
         )
 
     def _with_successor(
-        self, client: Any, shard: Shard, raw: bool | None, awaiting: bool, reads: bool
+        self,
+        client: Any,
+        component: Component,
+        shard: Shard,
+        raw: bool | None,
+        awaiting: bool,
+        reads: bool,
     ) -> Any:
         """Let a client find its successor and, unless it only ``reads``, its reader in a move."""
         if self.topology() is not None and hasattr(client, "successor"):
             find = _asuccessor if awaiting else _successor
-            client.successor = partial(find, weakref.ref(self), shard, raw, reads)
+            of = partial(_shard_now, component.layout, shard)
+            client.successor = partial(find, weakref.ref(self), of, raw, reads)
             if not reads:
-                client.reader = partial(_current_reader, weakref.ref(self), shard, awaiting)
+                client.reader = partial(_current_reader, weakref.ref(self), of, awaiting)
         return client
 
     def _label(self, shard: Shard, epoch: int) -> str:
@@ -697,45 +714,104 @@ def _current_entry(ref: weakref.ref[Clients], shard: Shard, entry: Entry) -> Ent
 
 
 def _has_moved(ref: weakref.ref[Clients], shard: Shard, address: str) -> bool:
-    """Whether a shard's entry names another server than ``address``."""
+    """Whether a shard's entry names another server than ``address``, or is gone after a split."""
     _, topology = _require_alive(ref)
     topology.limit_age(shard.component, _MOVE_AGE, trusting=False)
-    with suppress(MissingEntryError):
-        entry: Entry = topology.last_known(shard.component).entry_of(shard)
-        return entry.address != address
-    return False
+    component: Component = topology.last_known(shard.component)
+    try:
+        return component.entry_of(shard).address != address
+    except MissingEntryError:
+        return bool(component.shards) or component.entry is not None
 
 
-def _current_reader(ref: weakref.ref[Clients], shard: Shard, awaiting: bool) -> Any:
+def require_unsplit(layout: Layout, component: Component, number: int | None) -> None:
+    """Refuse a client of a shard by its number whose component has another layout by now.
+
+    Raises:
+        RoutingError: it does.
+    """
+    if not (number is None and component.entry is not None) and component.layout != layout:
+        raise RoutingError(
+            f"{Shard(component.name, number)} was split: the component has "
+            f"{counted(len(component.shards), 'shard')} now, and its keys have other places",
+            "use a new client",
+        )
+
+
+ShardNow: TypeAlias = Callable[..., int | None]
+"""`_shard_now` of a client's shard, and of the layout of the component that it was built for."""
+
+
+def _shard_now(
+    layout: Layout, shard: Shard, component: Component, args: Sequence[Any]
+) -> int | None:
+    """Return the number of the shard where a command of a shard's client belongs by now.
+
+    After a split that is where its keys are, by their names.
+
+    Raises:
+        RoutingError: the command names no key, or keys of several shards.
+    """
+    if shard.number is None and component.entry is not None:
+        return None
+    if component.layout == layout:
+        return shard.number
+    keys = [key_bytes(args[n]) for n in key_positions(args)]
+    numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
+    if len(numbers) == 1:
+        return numbers.pop()
+    what = "names keys of several of them" if numbers else "names no key"
+    raise RoutingError(
+        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} {what} "
+        "(it was not executed)",
+        "use a new client, or kit.pipeline and structures, which find each key's shard",
+    )
+
+
+def _current_reader(
+    ref: weakref.ref[Clients], shard_now: ShardNow, awaiting: bool, args: Sequence[Any]
+) -> Any:
     """Return the client that reads a shard while a move holds it; None if none does."""
     if alive := _alive(ref):
         clients, topology = alive
         with suppress(ShardKitError):
-            component = topology.last_known(shard.component)
-            which = reader_of(component, shard.number)
+            component = topology.last_known(_component_of(shard_now))
+            which = reader_of(component, shard_now(component, args))
             if isinstance(which, ReplicaOf):
                 return (clients.aget if awaiting else clients.get)(component, which, False)
     return None
 
 
-def _successor(ref: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool) -> Client:
-    """Return the client of a shard after reading its component again."""
+def _component_of(shard_now: Any) -> str:
+    return str(shard_now.args[1].component)
+
+
+def _successor(
+    ref: weakref.ref[Clients],
+    shard_now: ShardNow,
+    raw: bool | None,
+    reads: bool,
+    args: Sequence[Any],
+) -> Client:
+    """Return the client for a command after reading its component again."""
     clients, topology = _require_alive(ref)
-    component = topology.reread(shard.component)
-    return clients.get(component, _which(component, shard, reads), raw)
+    component = topology.reread(_component_of(shard_now))
+    number = shard_now(component, args)
+    return clients.get(component, reader_of(component, number) if reads else number, raw)
 
 
 async def _asuccessor(
-    ref: weakref.ref[Clients], shard: Shard, raw: bool | None, reads: bool
+    ref: weakref.ref[Clients],
+    shard_now: ShardNow,
+    raw: bool | None,
+    reads: bool,
+    args: Sequence[Any],
 ) -> AsyncClient:
-    """Return the awaiting client of a shard after reading its component again."""
+    """Return the awaiting client for a command after reading its component again."""
     clients, topology = _require_alive(ref)
-    component = await topology.areread(shard.component)
-    return clients.aget(component, _which(component, shard, reads), raw)
-
-
-def _which(component: Component, shard: Shard, reads: bool) -> Number:
-    return reader_of(component, shard.number) if reads else shard.number
+    component = await topology.areread(_component_of(shard_now))
+    number = shard_now(component, args)
+    return clients.aget(component, reader_of(component, number) if reads else number, raw)
 
 
 def _entry(component: Component, number: Number) -> Entry | None:

@@ -115,7 +115,7 @@ def _reader_for(client: Any, args: Sequence[Any]) -> Any:
     """Return the client for a reading command while a move holds the shard; else None."""
     if client.reader is None or client.connection is not None or not reads_only(args):
         return None
-    return client.reader()
+    return client.reader(args)
 
 
 class DirectClient(redis.Redis):
@@ -125,8 +125,9 @@ class DirectClient(redis.Redis):
     as long as the entry's ``socket_timeout``, at the server that the entry names by then.
     """
 
-    successor: Callable[[], Any] | None = None  # returns the shard's client, its entry reread
-    reader: Callable[[], Any] | None = None  # returns the client for reads during a move, or None
+    # Return the client for a command: after its entry was read again, and of reads during a move.
+    successor: Callable[[Sequence[Any]], Any] | None = None
+    reader: Callable[[Sequence[Any]], Any] | None = None
     _takes_redis_pys_way: bool | None = None
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -151,7 +152,7 @@ class DirectClient(redis.Redis):
         for pause in _pauses(self):
             time.sleep(pause)
             try:
-                client = self.successor()  # type: ignore[misc]
+                client = self.successor(args)  # type: ignore[misc]
                 if isinstance(client, redis.Redis):
                     return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
                 return client.execute_command(*args, **options)
@@ -247,8 +248,8 @@ class MultiplexedClient(aioredis.Redis):
     See `DirectClient` for servers that are not ready.
     """
 
-    successor: Callable[[], Awaitable[Any]] | None = None
-    reader: Callable[[], Any] | None = None
+    successor: Callable[[Sequence[Any]], Awaitable[Any]] | None = None
+    reader: Callable[[Sequence[Any]], Any] | None = None
     _takes_redis_pys_way: bool | None = None
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
@@ -273,7 +274,7 @@ class MultiplexedClient(aioredis.Redis):
         for pause in _pauses(self):
             await asyncio.sleep(pause)
             try:
-                client = await self.successor()  # type: ignore[misc]
+                client = await self.successor(args)  # type: ignore[misc]
                 if isinstance(client, aioredis.Redis):
                     return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
                 return await client.execute_command(*args, **options)

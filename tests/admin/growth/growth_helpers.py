@@ -174,11 +174,13 @@ class Writers:
     Args:
         url: the config server's.
         replicas: how many replicas must have a write before it counts as acknowledged.
+        shards: how many shards decorated functions say that there are.
     """
 
-    def __init__(self, url: str, replicas: int = 0) -> None:
+    def __init__(self, url: str, replicas: int = 0, shards: int | None = 2) -> None:
         self._url = url
         self._replicas = replicas
+        self._shards = shards
         self._end = threading.Event()
         self.acknowledged: dict[str, int] = {}
         self.uncertain: dict[str, int] = {}
@@ -279,11 +281,11 @@ class Writers:
     def _decorated(self) -> None:
         with shardkit.connect(self._url) as kit:
 
-            @kit.sharded_connection("users", shards=2)
+            @kit.sharded_connection("users", shards=self._shards)
             def count(conn: Any, key: str) -> int:
                 return int(conn.incr(key))
 
-            @kit.sharded_connection("users", shards=2)
+            @kit.sharded_connection("users", shards=self._shards)
             def read(conn: Any, key: str) -> Any:
                 value = conn.get(key)
                 return None if value is None else value.decode()
@@ -309,9 +311,9 @@ class Writers:
 
 
 @contextmanager
-def writing(fleet: Fleet, replicas: int = 0) -> Iterator[Writers]:
+def writing(fleet: Fleet, replicas: int = 0, shards: int | None = 2) -> Iterator[Writers]:
     """Have clients write inside; see `Writers`."""
-    writers = Writers(fleet.url, replicas)
+    writers = Writers(fleet.url, replicas, shards)
     writers.start()
     try:
         time.sleep(0.1)  # they write before, between and after

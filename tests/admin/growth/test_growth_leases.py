@@ -24,6 +24,7 @@ from shardkit.admin.growth import (
     moves,
     resume_move,
     reverse_move,
+    rule,
     server_move,
     shard_move,
     start_move,
@@ -109,7 +110,7 @@ def masters_write(fleet: Fleet) -> bool:
         (server_move, "take_writes_alone"),
         (entries, "relocated"),
         (server_move.ServerMover, "_certify"),
-        (shard_move, "moved"),
+        (rule, "moved"),
         (shard_move, "attest"),
     ],
 )
@@ -118,7 +119,7 @@ def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
 ) -> None:
     small(fleet)
     source, target = fleet.name(0), fleet.name(1)
-    of_shards = owner is shard_move
+    of_shards = owner in (rule, shard_move)
     name, what = ("users:1", ["users:1"]) if of_shards else (source, source)
 
     def meanwhile() -> None:
@@ -193,7 +194,7 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        *(("source", None), ("source", "a:b"), ("shards", 7), ("databases", ["1"])),
+        *(("source", None), ("source", "a:b"), ("shards", 7), ("sources", ["1"])),
         *(("fences", []), ("fences", {"1": 1}), ("certificate", []), ("phase", "x")),
         *(("others", ["/"]), ("copying", [1]), ("format", "2")),
     ],
@@ -203,8 +204,8 @@ def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: o
     said = f"^{key} does not describe a move; check it, and delete it"
     with own_server.client() as config:
         with journal.lease(config) as lease:
-            lease.write(Move("users:1", "keys", "a:1", "b:1", ["users:1"], [1]))
-            lease.write(Move("users:2", "keys", "a:1", "b:1", ["users:2"], [2], phase="done"))
+            lease.write(Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"]))
+            lease.write(Move("users:2", "keys", "a:1", "b:1", ["users:2"], phase="done"))
         assert len(moves(config)) == 2
         config.set(key, json.dumps({**json.loads(config.get(key)), field: value}))
         with pytest.raises(ConfigError, match=said):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ from click.testing import CliRunner
 from growth_helpers import Fleet, follow
 
 import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import reverse_move
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
@@ -23,7 +28,8 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     with shardkit.connect(fleet.url) as kit:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(20)})
     text = PAGE.read_text(encoding="utf-8")
-    blocks = re.findall(r"^```\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in fenced if not language]
     lines = [line for block in blocks for line in block.splitlines()]
     assert len(lines) == 25
     new = LocalServer().start()  # the replica that is attached
@@ -48,3 +54,34 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     with shardkit.connect(fleet.url) as kit:
         found = kit.key_sharded("users").mget([f"k{n}" for n in range(20)])
     assert found == [b"%d" % n for n in range(20)]
+
+
+def test_the_page_takes_4_shards_to_64_on_16_servers(own_server: LocalServer) -> None:
+    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    where = f"redis://127.0.0.1:{own_server.port}"
+    with ExitStack() as stack:
+        servers = [stack.enter_context(LocalServer()) for _ in range(16)]
+        entries = [{"host": "127.0.0.1", "port": servers[n].port, "db": 1} for n in range(4)]
+        text = json.dumps({"components": {"users": {"shards": entries}}})
+        with own_server.client() as config:
+            push(config, ShardMap.parse(text))
+            with shardkit.connect(where) as kit:
+                router = kit.key_sharded("users")
+                expected = {f"k{n}": b"%d" % n for n in range(500)}
+                router.mset({key: int(value) for key, value in expected.items()})
+                for line in block.splitlines():
+                    words = line.replace(
+                        "10.0.0.{1..16}:6379", ",".join(server.address for server in servers)
+                    )
+                    arguments = [*shlex.split(words)[1:], "--config", where]
+                    done = CliRunner().invoke(app, arguments)
+                    assert done.exit_code == 0, done.output
+                users = kit.topology.reread("users")
+                assert len({entry.address for entry in users.shards}) == len(users.shards) == 64
+                assert len({entry.fields["port"] for entry in users.shards}) == 16
+                assert router.mget(list(expected)) == list(expected.values())
+                back = reverse_move(config, "users", hold=3)
+                assert back.certificate is not None
+                assert back.certificate["same"]
+                assert len(kit.topology.reread("users").shards) == 4
+                assert router.mget(list(expected)) == list(expected.values())

@@ -8,6 +8,7 @@ keys change. That who was stopped decides and copies nothing, the models show (`
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -17,16 +18,28 @@ from typing import Any
 import pytest
 from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
 
-from shardkit.admin.growth import MovePlan, moves, resume_move, shard_move, start_move
-from shardkit.admin.growth.relocation import ServerAddress, moved
+from shardkit.admin.growth import (
+    MovePlan,
+    journal,
+    moves,
+    resume_move,
+    reverse_move,
+    shard_move,
+    start_move,
+    start_split,
+)
+from shardkit.admin.growth.certificate import ServerComparison
+from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole
-from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.network.connections import databases
+from shardkit.admin.growth.shard_move import ShardMover
+from shardkit.errors import ConfigError, GrowthError, MissedChangesError
+from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
+SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 1)
 HOLD = 3.0
 
@@ -39,6 +52,7 @@ class Capture:
     settings = 0  # calls of CONFIG SET
 
     def __init__(self, client: Any, databases: Sequence[int]) -> None:
+        self.address = "{host}:{port}".format(**client.connection_pool.connection_kwargs)
         self.changed: dict[tuple[int, bytes], bool] = {}
         self.settings = Capture.settings
         Capture.is_told = True  # as the mover sets it
@@ -99,6 +113,99 @@ class MovedShard(InUse):
                 time.sleep(1)
 
 
+class SplitData(MovedShard):
+    """Two shards on two servers become three; clients use keys that go to different ones."""
+
+    writes, reads = 8, 16
+    pauses: Sequence[float] = (0.02, 0.3, 1.0)
+    shard_map: Any = """components: {data: {shards: [{host: old, port: 1, db: 1},
+                                                     {host: other, port: 1, db: 1}]},
+                                     other: {entry: {host: old, port: 1}}}"""
+
+    def move(self, client: Client) -> None:
+        config = config_of(client)
+        try:
+            start_split(config, "data", shards=3, hold=HOLD, kill=True)
+        except GrowthError as error:
+            client.log(str(error))
+
+    def write(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(self.writes):
+            key = SPLIT_KEYS[n % 2]
+            if n % 8 in (4, 5):
+                self.call(
+                    client, "delete", lambda key=key: router[key].delete(key) and None, key=key
+                )
+            else:
+
+                def set_(value: str, key: str = key) -> None:
+                    router[key].set(key, value)
+
+                self.call(client, "set", set_, f"{n}", key=key)
+            with suppress(Exception):  # an outage
+                router["soon"].set("soon", n, px=300)
+            time.sleep(client.choose(self.pauses))
+        client.kit.close()
+
+    def read(self, client: Client) -> None:
+        router = client.kit.key_sharded("data")
+        for n in range(self.reads):
+            key = SPLIT_KEYS[n % 2]
+
+            def get(key: str = key) -> Any:
+                value = router[key].get(key)
+                return None if value is None else value.decode()
+
+            self.call(client, "get", get, key=key)
+            time.sleep(client.choose(self.pauses) / 2)
+        client.kit.close()
+
+    def call(
+        self, client: Client, name: str, function: Callable[..., Any], *args: str, key: str = "k"
+    ) -> None:
+        client.call(function, *args, key=key, name=name)
+
+    def at_end(self, kit: Any) -> None:
+        assert kit.key_sharded("data")["soon"].pttl("soon") != -1
+
+
+class KeptSplit(SplitData):
+    """And back, while the old shards are kept up to date."""
+
+    writes, reads = 24, 80  # so that they read after the way back
+    pauses = 0.4, 0.1, 1.0
+
+    def move(self, client: Client) -> None:
+        config = config_of(client)
+        try:
+            start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
+        except GrowthError as error:
+            client.log(str(error))
+
+    def resume(self, client: Client) -> None:
+        config = config_of(client)
+
+        def resume() -> None:
+            with suppress(GrowthError, ConfigError):
+                resume_move(config, "data", hold=HOLD, kill=True)
+
+        time.sleep(client.choose([2.0, 0.5, 12.0]))  # simulated seconds
+        for _ in range(40):
+            found = moves(config)
+            if found and found[0].phase == "done":
+                return
+            if found and found[0].phase == "kept":
+                time.sleep(2)
+                try:
+                    reverse_move(config, "data", hold=HOLD, kill=True)
+                except GrowthError as error:
+                    client.log(str(error))
+            elif found:
+                threading.Thread(target=resume).start()
+            time.sleep(2)
+
+
 class UntoldChanges(MovedShard):
     """And ``notify-keyspace-events`` is set to something else during some writes."""
 
@@ -127,16 +234,35 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
-        plan = MovePlan(OLD, NEW, ("data",), {}, 0, 0.0, (), databases=(1,))
+        plan = MovePlan(
+            str(OLD),
+            str(NEW),
+            ("data",),
+            {},
+            0,
+            0.0,
+            (),
+            sources=("old:1/1",),
+            targets=("new:1/1",),
+        )
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
+        split = MovePlan(
+            *("old:1, other:1", "new:1", ("data:0", "data:1"), {}, 0, 0.0, ()),
+            sources=("old:1/1", "other:1/1"),
+            targets=("new:1/1", "new:1/2", "new:1/3"),
+            placements=("crc32", "crc32"),
+        )
+        patched.setattr("shardkit.admin.growth.move.plan_split_of", lambda *args: split)
+        patched.setattr("shardkit.admin.growth.move.new_split", nothing)
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
             done = execute(self, socket, args)
             is_write = len(args) > 1 and writes(args[0].upper())
-            if self.address == "old:1" and is_write and Capture.is_told:
+            if is_write and Capture.is_told:
                 for listener in Capture.listeners:
-                    listener.changed[socket.database, args[1]] = True
+                    if listener.address == self.address:
+                        listener.changed[socket.database, args[1]] = True
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
@@ -152,11 +278,23 @@ def take_fences(capture: Capture, most: int | None = None) -> dict[tuple[int, by
     return {fence: True} if capture.changed.pop(fence, False) else {}
 
 
+def forget(mover: Any, copies: Any, captures: Any) -> str:
+    """Take the place of `ShardMover._follow`: copy nothing back."""
+    while True:
+        journal.keeping(mover._config, "data")
+        for capture in captures.values():
+            capture.take()
+        record = journal.read(mover._config, "data")
+        if record.phase != "kept" or record.wanted:
+            return record.wanted
+        time.sleep(0.5)
+
+
 def push_at_once(mover: Any, new: Any) -> None:
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
-        mover._lease, lambda components: moved(components, OLD, [1], NEW, eq), "", witnessed=False
+        mover._lease, lambda components: mover._rule.changed(components, eq), "", witnessed=False
     )
     time.sleep(0.5)  # simulated; some clients read that
 
@@ -198,10 +336,59 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         0,
     ),
     ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 500),
+    (
+        "a split holds writers until none is left",
+        SplitData,
+        shard_move.ShardMover,
+        "_wait_until_left",
+        nothing,
+        46,
+    ),
+    (
+        "writers wait until no reader of a shard that is split is left",
+        SplitData,
+        shard_move.ShardMover,
+        "_wait_for_readers",
+        nothing,
+        42,
+    ),
+    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
+    (
+        "entries are pushed when a split is decided",
+        SplitData,
+        shard_move.ShardMover,
+        "_require_target",
+        push_at_once,
+        185,
+    ),
+    (
+        "clients ask for the fence of a split",
+        SplitData,
+        ClientDatabase,
+        "is_fenced",
+        lambda *args: False,
+        45,
+    ),
+    (
+        "who has waited finds the shard of its key",
+        SplitData,
+        clients,
+        "_shard_now",
+        lambda layout, shard, component, args: shard.number,
+        4,
+    ),
+    (
+        "all shards of a split are closed",
+        SplitData,
+        shard_move,
+        "_each",
+        lambda work, clients: [work(client) for client in list(clients.values())[:1]],
+        2,
+    ),
 ]
 
 
-@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges])
+@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, SplitData, KeptSplit])
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES)
@@ -222,3 +409,17 @@ def test_each_part_of_the_real_steps_is_needed(
         # An endless run is a move that nobody can carry on with.
         with pytest.raises(SimulationFailure, match=r"NotLinearizable|EndlessRun"):
             simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+
+
+def test_the_reverse_copy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the comparison, which finds what was not copied back."""
+    compare = ShardMover._caught_up
+
+    def unseen(mover: Any, *args: Any) -> Any:
+        return ServerComparison() if mover._move.undoes else compare(mover, *args)
+
+    with simulated_shards(monkeypatch):
+        monkeypatch.setattr(ShardMover, "_follow", forget)
+        monkeypatch.setattr(ShardMover, "_caught_up", unseen)
+        with pytest.raises(SimulationFailure, match="NotLinearizable"):
+            simulate(KeptSplit(), schedules=MOST_FOR_A_MUTATION, seed=28, shrink_runs=0)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
-from typing import cast
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import redis
 
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
-from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
+from shardkit.admin.growth.journal import KEYS, Move
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.rule import rule_of
+from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower, _Read
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
@@ -54,8 +58,9 @@ def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, loo
     monkeypatch.setattr("shardkit.admin.growth.shard_copy._PATIENCE", patience)
     much = {(number, FENCE_KEY.encode()): True for number in range(NEAR + 1)}
     little = {(number, FENCE_KEY.encode()): True for number in range(NEAR)}
-    capture = Mock(take=Mock(side_effect=[much, much, little]))
-    DatabaseCopy({}, {}, b"", cast("KeyCapture", capture), {}).follow(lambda: True)
+    capture: Any = Mock(take=Mock(side_effect=[much, much, little]))
+    nobody: Any = None
+    DatabaseCopy(nobody, {}, {}, nobody, b"", capture).follow(lambda: True)
     assert capture.take.call_count == looks
 
 
@@ -88,31 +93,39 @@ def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_a_copy_reports_that_it_could_not_follow(error: Exception, said: str) -> None:
-    copy = DatabaseCopy({}, {}, b"", cast("KeyCapture", None), {})
+    nobody: Any = None
+    copy = DatabaseCopy(nobody, {}, {}, nobody, b"", nobody)
     copy.follow = Mock(side_effect=error)  # type: ignore[method-assign]
     with pytest.raises(GrowthError, match=said):
         Follower(copy).stop()
 
 
-def test_a_value_that_the_target_refuses_stops_the_copy() -> None:
+def test_a_value_that_the_target_refuses_stops_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     with LocalServer() as server, server.client(db=0) as old, server.client(db=1) as new:
         old.set("k", "v" * 100)
         new.set(FENCE_KEY, b"mine")
         server_is_full = "maxmemory", 1
         old.config_set(*server_is_full)
-        copy = DatabaseCopy({0: old}, {0: new}, b"mine", cast("KeyCapture", None), {0: "users:1"})
+        source, target = Place(ServerAddress("old", 1), 0), Place(ServerAddress("new", 1), 1)
+        move = Move("users:1", KEYS, "old:1", "new:1", ["users:1"], [str(source)], [str(target)])
+        nobody: Any = None
+        copy = DatabaseCopy(source.server, {0: old}, {target: new}, rule_of(move), b"mine", nobody)
         said = "^users:1: the target refuses key k: command not allowed when used memory"
         with pytest.raises(GrowthError, match=said):
-            copy.copy(0, [b"k"])
+            copy._copy_changed([(0, b"k")])
         old.config_set("maxmemory", 0)
-        said = "^users:1: the target refuses key k2: DUMP payload version or checksum are wrong;"
-        with pytest.raises(GrowthError, match=said):
-            copy._write(0, {b"k": (-1, cast("bytes", old.dump("k"))), b"k2": (-1, b"a value")})
-        copy.copy(0, [b"k"])
+        copy._copy_changed([])  # what failed before is copied again
         assert new.get("k") == b"v" * 100
+        old.set("k2", 1)
+        with monkeypatch.context() as patched:
+            spoiled = _Read(0, -1, b"a value", time.monotonic())
+            patched.setattr(copy, "_dumped", lambda number, keys: dict.fromkeys(keys, spoiled))
+            said = "^users:1: the target refuses key k2: DUMP payload version or checksum are wr"
+            with pytest.raises(GrowthError, match=said):
+                copy._copy_changed([(0, b"k2")])
         new.set(FENCE_KEY, b"another's")
         with pytest.raises(GrowthError, match="another process has taken over this move; see:"):
-            copy.copy(0, [b"k"])
+            copy._copy_changed([])
 
 
 def test_what_a_capture_needs(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -63,6 +64,69 @@ def left_behind(fleet: Fleet) -> redis.Redis:
     return redis.Redis(port=int(other(fleet, 1).rpartition(":")[2]), db=2)
 
 
+def killed_at_random(fleet: Fleet, chance: random.Random, command: Callable[[], list[str]]) -> int:
+    """Run commands that are killed at random moments; return how many were done before."""
+    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
+    done = 0
+    for _ in range(KILLS):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "shardkit", *command(), "--hold", str(PATIENT)],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(0.4 + 2 * chance.random())
+        process.send_signal(signal.SIGKILL)
+        done += process.wait() == 0
+        fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+    return done
+
+
+@pytest.mark.timeout(120 + 8 * KILLS)
+def test_processes_that_split_are_killed_at_random_moments_and_resumed(fleet: Fleet) -> None:
+    fleet.push(0)
+    small(fleet)
+    seed = random.randrange(1_000_000)
+    chance = random.Random(seed)
+
+    def count() -> int:
+        return int(json.loads(fleet.config.get("config:shards:users"))["shards"])
+
+    def step() -> list[str]:
+        if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
+            return ["move", "resume", "users"]
+        over = [fleet.name(n) for n in chance.sample(range(3), 2)]
+        for server in fleet.servers:  # as an operator who has checked keys that were left behind
+            used = {json.loads(fleet.config.get(key))["db"] for key in entries_at(fleet, server)}
+            for db in set(range(8)) - used:
+                with server.client(db=db) as client:
+                    for key in strays(client, 10_000):
+                        client.delete(key)
+        return ["split", "users", "--shards", str(7 - count()), *over_options(over)]
+
+    with writing(fleet, shards=None) as writers:
+        done = killed_at_random(fleet, chance, step)
+        if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
+            move = resume_move(fleet.config, "users", hold=PATIENT)
+            assert move.certificate is not None
+            assert move.certificate["same"], seed
+    errors = [each for each in writers.errors if "the database is closed" not in each]
+    assert errors == [], (seed, done)
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    assert still_there(fleet)
+
+
+def entries_at(fleet: Fleet, server: LocalServer) -> list[str]:
+    """The keys of the entries that name a server."""
+    keys = [key.decode() for key in fleet.config.scan_iter(match="config:redis:users*")]
+    return [key for key in keys if json.loads(fleet.config.get(key))["port"] == server.port]
+
+
+def over_options(servers: list[str]) -> list[str]:
+    return [word for server in servers for word in ("--over", server)]
+
+
 @pytest.mark.timeout(120 + 8 * KILLS)  # the check of the histories takes as long as the kills
 @pytest.mark.parametrize("of_shards", [False, True], ids=["server", "shards"])
 def test_processes_that_move_are_killed_at_random_moments_and_resumed(
@@ -72,28 +136,8 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(
     filled(fleet)
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
-    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
-    done = 0
     with writing(fleet) as writers:
-        for _ in range(KILLS):
-            process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "shardkit",
-                    "move",
-                    *next_step(fleet, of_shards),
-                    "--hold",
-                    str(PATIENT),
-                ],
-                env=environment,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
-            time.sleep(0.4 + 2 * chance.random())
-            process.send_signal(signal.SIGKILL)
-            done += process.wait() == 0
-            fleet.config.delete("config:growth:lease")  # as it ends by itself in ten seconds
+        done = killed_at_random(fleet, chance, lambda: ["move", *next_step(fleet, of_shards)])
         step, name, *_ = next_step(fleet, of_shards)
         if step == "resume":
             move = resume_move(fleet.config, name, hold=PATIENT)

@@ -865,7 +865,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     def refused(phase: str, work: Callable[..., object], said: str, shard: str = "users:1") -> None:
         if phase:
             with journal.lease(fleet.config) as lease:
-                lease.write(Move(shard, "keys", a, b, [shard], [2], phase=phase))
+                lease.write(Move(shard, "keys", a, b, [shard], [f"{a}/2"], [f"{b}/2"], phase=phase))
         given = [shard] if work is start else shard
         with pytest.raises((GrowthError, ConfigError), match=said):
             work(fleet.config, given)

@@ -1,0 +1,192 @@
+"""The rule of a copy: where each key goes, and which entries change when it is done.
+
+::
+
+    move of shards   every key of a database ─► the database of the same number on another server
+    split            a key ─► the shard that the new count and placement say
+
+A split also checks that each key tells its place: that it is where its name says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from shardkit.admin.growth.journal import Move
+from shardkit.admin.growth.relocation import Place, Same, entry_at, moved
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import Entry
+from shardkit.errors import GrowthError, counted
+from shardkit.operations.commands import Shard
+from shardkit.routing.placement import DEFAULT, PlaceAll, placement_of_all
+from shardkit.routing.routes import KeyRoutes
+
+EXAMPLES = 5
+_WAYS_OUT = (
+    "give the component a rule that finds the routing key in the name (route:, see "
+    "docs/growth.md), use names with a {tag}, or move its shards as they are: shardkit move"
+)
+
+
+class CopyRule(ABC):
+    """Where keys go.
+
+    Attributes:
+        sources: the databases that are left, each once.
+        targets: the databases that take over, each once.
+        names: the shard at each target, for messages.
+    """
+
+    names: Mapping[Place, str]
+
+    def __init__(self, move: Move) -> None:
+        self.sources = list(dict.fromkeys(map(Place.parse, move.sources)))
+        self.targets = list(dict.fromkeys(map(Place.parse, move.targets)))
+
+    @abstractmethod
+    def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """Return where keys of a database go.
+
+        Raises:
+            GrowthError: a key is not where its name says.
+        """
+
+    @abstractmethod
+    def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """Return where keys of a target come from."""
+
+    @abstractmethod
+    def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
+        """Return the components whose entries change when all keys are at their targets."""
+
+    def label(self, place: Place) -> str:
+        """Return what a place is called in the certificate."""
+        return str(place)
+
+
+class EveryKey(CopyRule):
+    """All keys of a database go to another server."""
+
+    def __init__(self, move: Move) -> None:
+        super().__init__(move)
+        self.names = dict(zip(map(Place.parse, move.targets), move.shards, strict=True))
+        self._places = dict(zip(self.sources, self.targets, strict=True))
+        self._back = dict(zip(self.targets, self.sources, strict=True))
+
+    def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """See `CopyRule`."""
+        return {self._places[source]: list(keys)}
+
+    def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """See `CopyRule`."""
+        return {self._back[target]: list(keys)}
+
+    def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
+        """See `CopyRule`."""
+        return moved(components, self._places, same)
+
+    def label(self, place: Place) -> str:
+        """Return the number alone: there is one server on each side."""
+        return str(place.database)
+
+
+class ByPlacement(CopyRule):
+    """Each key goes to the shard that a count and a placement say."""
+
+    def __init__(self, move: Move) -> None:
+        super().__init__(move)
+        self._component = move.name
+        self._before, self._after = move.placements
+        self._old = [Place.parse(each) for each in move.sources]
+        self._new = [Place.parse(each) for each in move.targets]
+        self.names = {
+            place: str(Shard(move.name, n if self._after else None))
+            for n, place in enumerate(self._new)
+        }
+        self._routes = tuple(move.routes)
+        self._route = KeyRoutes(move.routes)
+        self._place_old = _placing(self._before, len(self._old))
+        self._place_new = _placing(self._after, len(self._new))
+
+    def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """See `CopyRule`."""
+        wrong = self.misplaced(source, keys)
+        if wrong:
+            raise misplaced_error(self._component, str(source), len(wrong), len(keys), wrong)
+        return self._grouped(self._place_new, self._new, keys)
+
+    def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
+        """See `CopyRule`."""
+        return self._grouped(self._place_old, self._old, keys)
+
+    def misplaced(self, source: Place, keys: Sequence[bytes]) -> list[bytes]:
+        """Return which keys of a database are not where their names say."""
+        numbers = self._place_old(self._route.of_all(keys))
+        return [key for key, n in zip(keys, numbers, strict=True) if self._old[n] != source]
+
+    def _grouped(
+        self, place: PlaceAll, places: Sequence[Place], keys: Sequence[bytes]
+    ) -> Mapping[Place, list[bytes]]:
+        groups: defaultdict[Place, list[bytes]] = defaultdict(list)
+        for key, n in zip(keys, place(self._route.of_all(keys)), strict=True):
+            groups[places[n]].append(key)
+        return groups
+
+    def changed(self, components: Mapping[str, Component], same: Same) -> dict[str, Component]:
+        """See `CopyRule`."""
+        component = components.get(self._component)
+        if component is None:
+            raise GrowthError(f"component {self._component!r} was removed", "push it again")
+        like, where = like_of(component)
+        shards: tuple[Entry, ...] = ()
+        entry = component.entry if self._before and self._after else None
+        if self._after:
+            shards = tuple(
+                entry_at(like, place, entry_key(component.name, n))
+                for n, place in enumerate(self._new)
+            )
+        else:
+            entry = entry_at(like, self._new[0], where)
+        changed = replace(
+            component,
+            entry=entry,
+            shards=shards,
+            placement=self._after or DEFAULT,
+            routes=self._routes if shards else (),
+        )
+        return {} if changed.same_as(component) else {component.name: changed}
+
+
+def like_of(component: Component) -> tuple[Entry, str]:
+    """Return the entry whose login and settings those of a split have, and where it is stored."""
+    shard = component.all_shards()[0]
+    return component.entry_of(shard), entry_key(*shard)
+
+
+def shard_names(component: str, count: int) -> list[str]:
+    """Return what a component's shards are called; without shards, its own name."""
+    return [f"{component}:{n}" for n in range(count)] or [component]
+
+
+def misplaced_error(
+    component: str, where: str, wrong: int, seen: int, examples: Sequence[bytes]
+) -> GrowthError:
+    """Return the error for keys that are not where their names say."""
+    named = ", ".join(key.decode(errors="backslashreplace") for key in examples[:EXAMPLES])
+    return GrowthError(
+        f"{component}: {wrong:,} of {counted(seen, 'key')} at {where} are not where their names "
+        f"say, such as {named}; so the new shards of such keys are unknown",
+        _WAYS_OUT,
+    )
+
+
+def _placing(placement: str, count: int) -> PlaceAll:
+    return placement_of_all(placement, count) if placement else lambda keys: [0] * len(keys)
+
+
+def rule_of(move: Move) -> CopyRule:
+    """Return the rule of a move of shards or a split."""
+    return ByPlacement(move) if move.placements else EveryKey(move)

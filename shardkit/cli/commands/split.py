@@ -1,0 +1,84 @@
+"""``shardkit split``: gives a component another number of shards, while it is in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from shardkit.admin.growth import plan_split, start_split
+from shardkit.cli.commands.move import dry_run, keep, kill, limits, offline, run, show_plan
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+)
+from shardkit.cli.output import Output
+
+
+@click.command(
+    epilog=examples(
+        "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
+        "shardkit split users --shards 64 --over a.internal --over b.internal",
+        "shardkit split users --placement rendezvous",
+        "shardkit move status",
+        "shardkit move reverse users",
+    ),
+)
+@click.argument("component")
+@click.option(
+    "--shards", type=int, metavar="N", help="The new number of shards; as now by default."
+)
+@click.option("--placement", metavar="NAME", help="How keys will find their shards.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="SERVER",
+    help="A server for the new shards, HOST:PORT; repeat it. By default the present ones.",
+)
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="RULE",
+    help="A rule that finds the routing key in names of keys; by default those of the shard map.",
+)
+@dry_run
+@limits
+@kill
+@offline
+@keep
+@config_option
+@common_options
+def split(
+    component: str,
+    shards: int | None,
+    placement: str | None,
+    over: tuple[str, ...],
+    routes: tuple[str, ...],
+    dry_run: bool,
+    where: str | None,
+    output: Output,
+    **options: Any,
+) -> int:
+    """Give COMPONENT another number of shards or another placement, or shards for the first time.
+
+    Each key is copied to its new shard, into databases that nothing uses. Readers do not wait;
+    writers wait once, until all have left the old shards. Nothing is lost if this command is
+    killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse COMPONENT`. The
+    exit code is 1 if another program wrote to the old databases afterwards.
+    """
+    servers = [server for each in over for server in each.split(",")]
+    new: Any = {
+        "shards": shards,
+        "placement": placement,
+        "over": servers,
+        "routes": routes or None,
+    }
+    if not dry_run:
+        return run(start_split, where, output, component, **new, **options)
+    with connected(config_server(where)) as config:
+        limited = {name: options[name] for name in ("hold", "offline")}
+        return show_plan(output, plan_split(config, component, **new, **limited))

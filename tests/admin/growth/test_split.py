@@ -1,0 +1,493 @@
+"""Another number of shards, on real servers, under clients that write all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    Killed,
+    certified,
+    check_nothing_lost,
+    killed,
+    killed_at,
+    on_redis_too,
+    writing,
+)
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import (
+    abort_move,
+    awaiting,
+    complete_move,
+    moves,
+    plan_split,
+    resume_move,
+    reverse_move,
+    shard_move,
+    start_move,
+    start_split,
+    verify_move,
+)
+from shardkit.admin.growth.databases import at_once
+from shardkit.cli.app import app
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, RoutingError
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
+
+
+def fill(fleet: Fleet) -> dict[str, Any]:
+    """Write keys of every type where their names say; return what they are."""
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        router.mset({f"k{n}": "v" * n for n in range(200)})
+        router["soon"].set("soon", 1, ex=1000)
+        router["hash"].hset("hash", mapping={f"f{n}": n for n in range(3000)})
+        router["set"].sadd("set", *range(500))
+        router["zset"].zadd("zset", {f"m{n}": n / 3 for n in range(1500)})
+        router["list"].rpush("list", *range(2500))
+        router["stream"].xadd("stream", {"a": 1}, id="1-1")
+        router["stream"].xgroup_create("stream", "readers", "0")
+        router["stream"].xreadgroup("readers", "one", {"stream": ">"})
+        router["{tag}:1"].set("{tag}:1", "tagged")
+    return there(fleet)
+
+
+def there(fleet: Fleet) -> dict[str, Any]:
+    """What `fill` wrote, as a client finds it."""
+    with shardkit.connect(fleet.url) as kit:
+        router: Any = kit.key_sharded("users")
+        assert 0 < router["soon"].ttl("soon") <= 1000
+        return {
+            "strings": router.mget([f"k{n}" for n in range(200)]),
+            "hash": router["hash"].hgetall("hash"),
+            "encodings": [router[k].object("encoding", k) for k in ("hash", "set", "zset")],
+            "set": router["set"].smembers("set"),
+            "zset": router["zset"].zrange("zset", 0, -1, withscores=True),
+            "list": router["list"].lrange("list", 0, -1),
+            "pending": router["stream"].xpending("stream", "readers"),
+            "tagged": router["{tag}:1"].get("{tag}:1"),
+        }
+
+
+@on_redis_too
+def test_shards_are_split_under_load_and_back_without_losing_anything(fleet: Fleet) -> None:
+    fleet.push(0)
+    before = fill(fleet)
+    with writing(fleet, shards=None) as writers:
+        move = start_split(
+            fleet.config, "users", shards=5, over=[fleet.name(1), fleet.name(2)], hold=PATIENT
+        )
+        assert move.phase == "done"
+        assert certified(move)
+        assert move.certificate is not None
+        assert move.certificate["stale"] == []
+        assert json.loads(fleet.config.get("config:shards:users"))["shards"] == 5
+        with fleet.servers[0].client(db=1) as old:
+            assert set(old.keys()) <= {b"config:fence", b"config:witness"}
+            assert old.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
+        assert there(fleet) == before
+        back = reverse_move(fleet.config, "users", hold=PATIENT)
+        assert certified(back)
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert there(fleet) == before
+    assert writers.errors == []
+    assert verify_move(fleet.config, "users").certificate is not None
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+def described(fleet: Fleet, **component: Any) -> None:
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": component}})))
+
+
+def one(fleet: Fleet, number: int = 0, db: int = 0) -> dict[str, Any]:
+    return {"host": "127.0.0.1", "port": fleet.servers[number].port, "db": db}
+
+
+def stored(fleet: Fleet) -> tuple[int, str, int]:
+    """How many shards there are, how keys are placed, and over how many servers; 0 for none."""
+    with shardkit.connect(fleet.url) as kit:
+        users = kit.topology.component("users")
+    ports = {entry.fields["port"] for _, entry in users.entries()}
+    return len(users.shards), users.placement, len(ports)
+
+
+@pytest.mark.parametrize(
+    ("component", "new", "then"),
+    [
+        ("one", {"shards": 4, "over": [0, 1]}, (4, "crc32", 2)),
+        ("one", {"shards": 1, "placement": "slot"}, (1, "slot", 1)),
+        ("three", {"shards": 1, "over": [2]}, (1, "crc32", 1)),
+        ("three", {"placement": "rendezvous"}, (3, "rendezvous", 2)),
+        ("three", {"over": [2]}, (3, "crc32", 1)),
+    ],
+    ids=["from one", "one shard", "merge", "placement", "other servers"],
+)
+def test_counts_and_placements_change_under_load_and_back(
+    fleet: Fleet, component: str, new: dict[str, Any], then: tuple[int, str, int]
+) -> None:
+    if component == "one":
+        described(fleet, entry=one(fleet))
+    else:
+        described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0), one(fleet, 1, 3)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    over = [fleet.name(n) for n in new.pop("over", [])]
+    with writing(fleet, shards=None) as writers:
+        assert certified(start_split(fleet.config, "users", over=over, hold=PATIENT, **new))
+        assert stored(fleet) == then
+        assert there(fleet) == before
+        assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
+        assert stored(fleet) == at_first
+        assert there(fleet) == before
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+def test_clients_that_are_kept_over_a_split_find_each_key_or_refuse(fleet: Fleet) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    keys = [f"k{n}" for n in range(40)]
+
+    async def main() -> None:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            with shardkit.connect(fleet.url) as kit:
+                router: Any = kit.key_sharded("users")
+                router.mset({key: key for key in keys})
+                kept: dict[str, Any] = {key: router[key] for key in keys}
+                akept: dict[str, Any] = {key: await akit.key_sharded("users")[key] for key in keys}
+                private: Any = kit.client("users", 1, private=True)
+                assert private.ping()
+                pipe = router.pipeline()
+                for key in keys:
+                    pipe.get(key)
+                await awaiting.start_split(
+                    fleet.config, "users", shards=5, over=[fleet.name(1)], hold=PATIENT
+                )
+                for key in keys:
+                    assert kept[key].get(key) == key.encode()
+                    assert await akept[key].append(key, "!") == len(key) + 1
+                    assert kept[key].append(key, "!") == len(key) + 2
+                expected = [f"{key}!!".encode() for key in keys]
+                assert pipe.execute() == expected
+                assert router.mget(keys) == expected
+                with pytest.raises(
+                    RoutingError, match="was split into 5 shards, and DBSIZE names no"
+                ):
+                    kept["k0"].dbsize()
+                with pytest.raises(RoutingError, match=r"keys of several of them .it was not exec"):
+                    kept["k0"].mset(dict.fromkeys(keys, 1))
+                with pytest.raises(RoutingError, match="users:1 was split: the component has 5"):
+                    private.get("k0")
+                assert router.mget(keys) == expected
+
+    asyncio.run(main())
+
+
+MOMENTS = {
+    "KeyCapture": False,
+    "DatabaseCopy": False,
+    "close_for": False,
+    "make_permanent": False,
+    "attest": True,
+    "write_under": True,
+}
+
+
+def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    over = [fleet.name(2), fleet.name(1)]
+    with shardkit.connect(fleet.url) as kit:
+        router, more = kit.key_sharded("users"), 0
+        for moment, decided in MOMENTS.items():
+            with monkeypatch.context() as patched:
+                patched.setattr(shard_move, moment, killed)
+                patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
+                begin = partial(start_split, component="users", shards=3, over=over)
+                again = moves(fleet.config) and moment != "close_for"
+                with pytest.raises(Killed):
+                    (partial(resume_move, name="users") if again else begin)(fleet.config, hold=0.3)
+            router["more"].incr("more")  # waits, at most until the fence of the killed one expires
+            more += 1
+            assert (stored(fleet) == (3, "crc32", 2)) == decided, moment
+            assert there(fleet) == before
+            if moment == "DatabaseCopy":
+                assert abort_move(fleet.config, "users").phase == "aborted"
+                assert stored(fleet) == at_first
+        done = resume_move(fleet.config, "users:1", hold=PATIENT)
+        assert done.phase == "done"
+        assert int(router["more"].get("more") or 0) == more
+    assert there(fleet) == before
+    with fleet.servers[1].client(db=0) as old:
+        assert set(old.keys()) <= {b"config:fence", b"config:witness"}
+
+
+def test_keys_that_do_not_tell_their_place_are_named_and_found_by_rules(fleet: Fleet) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    with shardkit.connect(fleet.url) as kit:
+        visits, pairs = kit.key_sharded("users"), kit.id_pair_sharded("users")
+        for n in range(100):
+            visits[n].set(f"visits:{n}", n)
+            pairs[n, 7].set(f"follows:{n}:7", n)
+        plan = plan_split(fleet.config, "users", shards=3)
+        [problem] = plan.problems
+        assert "of 200 keys at the shards are not where their names say, such as " in problem
+        assert "route:" in problem
+        routes = [r"visits:(\d+)", r"pair follows:(\d+):(\d+)"]
+        [problem] = plan_split(fleet.config, "users", shards=3, routes=routes[:1]).problems
+        assert "such as follows:" in problem
+        with pytest.raises(ConfigError, match="has 0 groups; write one group, the routing key"):
+            plan_split(fleet.config, "users", shards=3, routes=["visits"])
+        assert certified(start_split(fleet.config, "users", shards=3, routes=routes, hold=PATIENT))
+        assert kit.topology.reread("users").routes == tuple(routes)
+        kept: Any = visits[5]
+        assert [visits[n].get(f"visits:{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
+        assert pairs[9, 7].get("follows:9:7") == b"9"
+        # The rules are stored now, and clients that are kept use them, too.
+        assert certified(start_split(fleet.config, "users", shards=4, hold=PATIENT))
+        assert kept.get("visits:5") == b"5"
+        assert [visits[n].get(f"visits:{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
+
+
+def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    copy_all = shard_move.DatabaseCopy.copy_all
+
+    def disturbed(copy: Any, tell: Any) -> None:
+        with fleet.servers[0].client(db=1) as client:
+            client.mset({f"wrong{n}": n for n in range(40)})
+        copy_all(copy, tell)
+
+    monkeypatch.setattr(shard_move.DatabaseCopy, "copy_all", disturbed)
+    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*; so the"):
+        start_split(fleet.config, "users", shards=3, hold=PATIENT)
+    assert abort_move(fleet.config, "users").phase == "aborted"
+    assert stored(fleet) == at_first
+    assert there(fleet) == before
+
+
+def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way(
+    fleet: Fleet,
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    fill(fleet)
+    a, b, c = (fleet.name(n) for n in range(3))
+    command = ["split", "users", "--shards", "6", "--over", b, "--over", c, "--dry-run"]
+    shown = CliRunner().invoke(app, [*command, "--config", fleet.url])
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert f"{a}, databases 1, 2: CONFIG SET notify-keyspace-events, and PSUBSCRIBE" in said
+    assert "push {shards: 6, placement: crc32} with epoch + 1" in said
+    assert f"{b}: users:0 in 0, users:2 in 1, users:4 in 2" in said
+    assert "calls that say shards=2 for users will be refused" in said
+    with fleet.servers[1].client(db=0) as client:
+        client.set("somebody's", 1)
+        client.config_set("maxmemory", 1_000_000)
+        shown = CliRunner().invoke(app, [*command, "--config", fleet.url])
+        said = " ".join(shown.output.split())
+        assert f"{b}: users:0 in 1" in said
+        assert f"cannot be done: {b} has too little memory" in said
+        client.config_set("maxmemory", 0)
+    with pytest.raises(InvalidArgumentError, match="users already has 2 shards and placem"):
+        plan_split(fleet.config, "users")
+    with pytest.raises(InvalidArgumentError, match="component 'user' is not known"):
+        plan_split(fleet.config, "user", shards=3)
+    with pytest.raises(InvalidArgumentError, match="too few databases that nothing uses for 90 sh"):
+        plan_split(fleet.config, "users", shards=90, over=[b])
+    with pytest.raises(ConfigError, match="placement 'x' is unknown"):
+        plan_split(fleet.config, "users", placement="x")
+    assert moves(fleet.config) == []
+    text = json.dumps({"components": {"others": {"entry": one(fleet, 0, 2)}}})
+    push(fleet.config, ShardMap.parse(text))
+    [problem] = plan_split(fleet.config, "users", shards=3).problems
+    assert problem == (
+        f"others is in database 2 of {a}, too: its keys cannot be told from those of users"
+    )
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_split_offline_needs_no_notifications(fleet: Fleet, is_killed: bool) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 0, 2)])
+    before = fill(fleet)
+    over = [fleet.name(1)]
+    with fleet.servers[0].client() as client:
+        for right in ("-config|set", "-psubscribe"):
+            client.execute_command("ACL", "SETUSER", "default", right)
+        [problem] = plan_split(fleet.config, "users", shards=3, over=over).problems
+        assert "does not let the user run CONFIG SET" in problem
+        plan = plan_split(fleet.config, "users", shards=3, over=over, offline=True)
+        assert plan.problems == ()
+        assert any("writes wait for ten seconds" in step for step in plan.steps)
+        if not is_killed:
+            move = start_split(
+                fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT
+            )
+        else:
+            with killed_at(shard_move, "make_permanent"), pytest.raises(Killed):
+                start_split(fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT)
+            move = resume_move(fleet.config, "users", offline=True, hold=PATIENT)
+        assert certified(move)
+    assert stored(fleet) == (3, "crc32", 1)
+    assert there(fleet) == before
+
+
+def kept(fleet: Fleet, old: set[tuple[int, int]]) -> dict[bytes, Any]:
+    """Every key in databases, by server and number, as they are kept up to date."""
+    found = {}
+    for server, db in old:
+        with fleet.servers[server].client(db=db) as client:
+            client.client_setname("shardkit-move/test")
+            for key in client.scan_iter(match="[abdk]*"):
+                found[key] = client.dump(key)
+    return found
+
+
+def in_use(fleet: Fleet) -> dict[bytes, Any]:
+    """Every key where entries say that it is."""
+    with shardkit.connect(fleet.url) as kit:
+        users = kit.topology.component("users")
+        places = {(entry.fields["port"], entry.fields["db"]) for entry in users.shards}
+    numbers = {server.port: n for n, server in enumerate(fleet.servers)}
+    return kept(fleet, {(numbers[port], db) for port, db in places})
+
+
+def until(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+OLD = {(0, 1), (1, 0)}
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_old_databases_are_kept_up_to_date_until_a_split_is_reversed(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    before = fill(fleet)
+    at_first = stored(fleet)
+    new: Any = {"shards": 3, "over": [fleet.name(2)], "keep": True, "hold": PATIENT}
+    copied: list[str] = []
+    with ThreadPoolExecutor() as threads:
+        with writing(fleet, shards=None) as writers:
+            split = threads.submit(start_split, fleet.config, "users", **new)
+            until(lambda: stored(fleet) == (3, "crc32", 1) and phase(fleet) == "kept")
+            time.sleep(0.3)
+            if is_killed:  # its copy is lost with it
+                monkeypatch.setattr(shard_move.ShardMover, "_follow", killed)
+                fleet.servers[2].client().client_kill_filter(_type="pubsub")
+                with pytest.raises(Killed):
+                    split.result()
+                monkeypatch.undo()
+            back = reverse_move(fleet.config, "users", hold=PATIENT, progress=copied.append)
+            assert certified(back)
+            assert back.phase == "done"
+            assert stored(fleet) == at_first
+            assert any("copied" in said for said in copied) == is_killed
+        if not is_killed:
+            assert split.result().id == back.id
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    assert there(fleet) == before
+
+
+def phase(fleet: Fleet) -> str:
+    return moves(fleet.config)[0].phase
+
+
+@pytest.mark.parametrize("server", [1, 2], ids=["same server", "another"])
+def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_completed(
+    fleet: Fleet, server: int
+) -> None:
+    described(fleet, shards=[one(fleet, 0, 1), one(fleet, 1, 0)])
+    fill(fleet)
+    new: Any = {"shards": 3, "over": [fleet.name(server)], "keep": True, "hold": PATIENT}
+    with ThreadPoolExecutor() as threads:
+        split = threads.submit(start_split, fleet.config, "users", **new)
+        until(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        with shardkit.connect(fleet.url) as kit, fleet.servers[server].client() as client:
+            router = kit.key_sharded("users")
+            router["k1"].set("k1", "new")
+            router["k2"].delete("k2")
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+            assert b"k2" not in kept(fleet, OLD)
+            client.config_set("notify-keyspace-events", "")
+            router["k3"].set("k3", "not told")
+            client.config_set("notify-keyspace-events", "KA")
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+            with pytest.raises(GrowthError, match=r"users is already being moved to .* .kept.; sh"):
+                start_split(fleet.config, "users", shards=5)
+            with killed_at(shard_move.ShardMover, "_follow"):
+                client.client_kill_filter(_type="pubsub")
+                with pytest.raises(Killed):
+                    split.result()
+            router["k4"].set("k4", "while nobody keeps them")
+            again = threads.submit(resume_move, fleet.config, "users", hold=PATIENT)
+            until(lambda: kept(fleet, OLD) == in_use(fleet))
+        shown = CliRunner().invoke(app, ["move", "complete", "users", "--config", fleet.url])
+        assert shown.exit_code == 0, shown.output
+        assert again.result().wanted == "complete"
+    assert phase(fleet) == "done"
+    assert kept(fleet, OLD) == {}
+    for each in fleet.servers:
+        with each.client() as client:
+            assert client.config_get("notify-keyspace-events")["notify-keyspace-events"] in (
+                "",
+                "AK",
+            )
+    with pytest.raises(GrowthError, match="is done; there is nothing to complete"):
+        complete_move(fleet.config, "users")
+
+
+def test_the_old_database_of_a_moved_shard_is_kept_up_to_date(fleet: Fleet) -> None:
+    fleet.push(0)
+    fill(fleet)
+    with ThreadPoolExecutor() as threads, shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        begin = partial(start_move, what=["users:1"], to=fleet.name(1), keep=True, hold=PATIENT)
+        move = threads.submit(begin, fleet.config)
+        until(lambda: moves(fleet.config) and phase(fleet) == "kept")
+        router.mset({f"k{n}": "new" for n in range(200)})
+        until(lambda: kept(fleet, {(0, 2)}) == kept(fleet, {(1, 2)}) != {})
+        back = reverse_move(fleet.config, "users:1", hold=PATIENT)
+        assert certified(back)
+        assert move.result().phase == "done"
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
+
+
+def test_work_at_once_ends_with_the_first_error() -> None:
+    done = []
+
+    def work(n: int) -> int:
+        if n == 1:
+            raise ValueError(n)
+        done.append(n)
+        return n
+
+    with pytest.raises(ValueError, match="1"):
+        at_once(work, range(4))
+    assert sorted(done) == [0, 2, 3]
+    assert at_once(work, [5, 6]) == [5, 6]
