@@ -28,7 +28,7 @@ from shardkit.routing.keys import hash_tag
 
 SLOW_PING = 0.25  # seconds
 MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
-_NEARLY = 0.9  # the share of a limit from which on there is a warning
+NEARLY = 0.9  # the share of a limit from which on there is a warning
 _MOST_LAG = 10  # seconds that a replica may be behind
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
 
@@ -288,7 +288,7 @@ def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
         yield ServerProblem(
             FULL, f"is above its maxmemory: it {does}", "raise maxmemory, or let data expire"
         )
-    elif limit and used >= _NEARLY * limit:
+    elif limit and used >= NEARLY * limit:
         yield ServerProblem(
             NEARLY_FULL,
             f"uses {used / limit:.0%} of its maxmemory",
@@ -318,7 +318,7 @@ def eviction(policy: str) -> ServerProblem:
 def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
     info = facts.info
     most, clients = info.get("maxclients", 0), info.get("connected_clients", 0)
-    if most and clients >= _NEARLY * most:
+    if most and clients >= NEARLY * most:
         yield ServerProblem(
             CLIENTS,
             f"has {clients:,} clients of {most:,}",
