@@ -1,4 +1,6 @@
-"""Time and count what shards cost: ``python benchmarks/throughput/by_shards.py``.
+"""Time and count what shards cost: ``python benchmarks/throughput/by_shards.py [part ...]``.
+
+Parts: calls, first, connections; what is not measured again stays in the results.
 
 4 to 1,024 shards, as databases of four servers: what a bulk call takes, the first one too, and how
 many connections and how much memory a process costs a server. Documented calls only, beside
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import json
 import shutil
 import sys
@@ -44,6 +47,7 @@ SHARDS = (4, 64, 256, 1024)
 SIZES = (64, 10_000)
 THREADS = 8
 FIRST_CALLS = 3
+ROUNDS = 5
 IDLE = 6.0  # seconds until a server has shrunk the buffers of idle connections
 LEAST = 0.004  # seconds of a turn of the limit: 10,000 keys once, 64 keys some twenty times
 PART_SIZE = 16  # of the hash, so that 64 fields are in 64 parts
@@ -215,6 +219,11 @@ class Servers:
             "redis.asyncio, a client for each shard": self.aclients,
         }
 
+    async def open(self, name: str, shards: int) -> Opened:
+        """Make the client of a contestant."""
+        opened: Opened = await done({**self.contestants, **self.awaited}[name](shards))
+        return opened
+
 
 OTHERS = ("redis-py, a client for each shard", "twemproxy")  # whose connections are counted
 SAME = ("RedisCluster", "twemproxy")  # they have no shards as databases: measured once
@@ -280,7 +289,9 @@ def calls(servers: Servers) -> dict[str, Figures]:
                 for turn, bulk in bulks.items()
                 if bulk is not limit
             }
-            row = ratios({LIMIT: lambda size=size, limit=limit: limit(size), **timed}, least=LEAST)
+            row = ratios(
+                {LIMIT: lambda size=size, limit=limit: limit(size), **timed}, ROUNDS, LEAST
+            )
             found[f"{size:,} keys"] = sorted_out({("raw sockets", SHARDS[0]): 1.0, **row})
     return found
 
@@ -307,7 +318,7 @@ async def awaited_calls(servers: Servers) -> dict[str, Figures]:
             assert list(await bulk(size)) == [VALUE.encode()] * size
             timed[turn] = lambda bulk=bulk, size=size: bulk(size)
         assert await limit() == [VALUE.encode()] * size
-        row = await aratios(timed, least=LEAST)
+        row = await aratios(timed, ROUNDS, LEAST)
         row["limit, us, awaited"] = row.pop("limit, us")
         found[f"{size:,} keys"] = sorted_out(row)
     for close in closes:
@@ -328,34 +339,25 @@ def sorted_out(row: Mapping[Any, float]) -> Figures:
 # ---- the first call, connections and memory
 
 
-def first_calls(servers: Servers) -> Figures:
+async def first_calls(servers: Servers) -> dict[str, Figures]:
     """Time making a client and its first call, in milliseconds: the median of some."""
     times: dict[tuple[str, int], list[float]] = {}
     for _ in range(FIRST_CALLS):
-        for name, shards in turns(servers.contestants):
+        for name, shards in turns([*servers.contestants, *servers.awaited]):
             if name == "redis-py, a pipeline for each shard":  # connects as the one with MGET
                 continue
             gc.collect()
             start = time.perf_counter()
-            bulk, close = servers.contestants[name](shards)
-            bulk(max(SIZES))
+            bulk, close = await servers.open(name, shards)
+            await done(bulk(max(SIZES)))
             times.setdefault((name, shards), []).append(time.perf_counter() - start)
-            close()
-    return sorted_out({turn: median(took) * 1e3 for turn, took in times.items()})
+            await done(close())
+    return {"first call, ms": sorted_out({t: median(took) * 1e3 for t, took in times.items()})}
 
 
-async def awaited_first_calls(servers: Servers) -> Figures:
-    """Time the same, awaited."""
-    times: dict[tuple[str, int], list[float]] = {}
-    for _ in range(FIRST_CALLS):
-        for name, shards in turns(servers.awaited):
-            gc.collect()
-            start = time.perf_counter()
-            bulk, close = await servers.awaited[name](shards)
-            await bulk(max(SIZES))
-            times.setdefault((name, shards), []).append(time.perf_counter() - start)
-            await close()
-    return sorted_out({turn: median(took) * 1e3 for turn, took in times.items()})
+async def done(result: Any) -> Any:
+    """Return a result, awaited if need be."""
+    return await result if inspect.isawaitable(result) else result
 
 
 class Watched:
@@ -381,7 +383,7 @@ def in_threads(bulk: Bulk, count: int) -> None:
     start = threading.Barrier(count)
 
     def work() -> None:
-        for _ in range(5):
+        for _ in range(2):
             start.wait()
             bulk(max(SIZES))
 
@@ -404,11 +406,10 @@ async def held(servers: Servers) -> dict[str, Figures]:
         for threads in 1, THREADS:
             for _, shards in turns([name]):
                 before = set(watched.kilobytes())
+                bulk, close = await servers.open(name, shards)
                 if name in servers.awaited:
-                    bulk, close = await servers.awaited[name](shards)
                     await asyncio.gather(*(bulk(max(SIZES)) for _ in range(threads)))
                 else:
-                    bulk, close = servers.contestants[name](shards)
                     in_threads(bulk, threads)
                 now = set(watched.kilobytes()) - before
                 ids[threads, shards] = watched.proxied if name == "twemproxy" else now
@@ -420,9 +421,7 @@ async def held(servers: Servers) -> dict[str, Figures]:
             memory = sum(kilobytes[each] for each in some)
             counts.setdefault(shown("kilobytes", threads), {})[name, shards] = memory
         for close in closes:
-            closed = close()
-            if name in servers.awaited:
-                await closed
+            await done(close())
         watched.close()
     return {what: sorted_out(row) for what, row in counts.items()}
 
@@ -432,55 +431,48 @@ def shown(what: str, threads: int) -> str:
     return f"{what}, one thread" if threads == 1 else f"{what}, {threads} threads"
 
 
-def main() -> None:
-    started = time.monotonic()
+def main(chosen: list[str]) -> None:
+    path = RESULTS / "throughput_by_shards.json"
+    figures: dict[str, Figures] = {}
+    if chosen:
+        kept = json.loads(path.read_text(encoding="utf-8"))["figures"]
+        for what, row in kept.items():
+            figures[what] = {
+                name: {int(n): value for n, value in by_count.items()}
+                for name, by_count in row.items()
+            }
     with running() as servers:
-        figures = calls(servers)
-        print(f"calls: {time.monotonic() - started:.0f} s")
-        figures["first call, ms"] = first_calls(servers)
-        print(f"first calls: {time.monotonic() - started:.0f} s")
-
-        async def awaited() -> dict[str, Figures]:
-            found = await awaited_calls(servers)
-            found["first call, ms"] = await awaited_first_calls(servers)
-            print(f"awaited calls: {time.monotonic() - started:.0f} s")
-            return found | await held(servers)
-
-        for what, row in asyncio.run(awaited()).items():
-            figures[what] = figures.get(what, {}) | row
-        print(f"connections: {time.monotonic() - started:.0f} s")
-    growth = {
-        what: {
-            name: round(max(by_count.values()) / by_count[SHARDS[0]], 2)
-            for name, by_count in figures[what].items()
-            if len(by_count) > 1
-        }
-        for what in (*(f"{size:,} keys" for size in SIZES), "first call, ms")
-    }
-    for what, row in figures.items():
-        show(
-            what,
-            ["", *map(str, SHARDS)],
-            [(name, *(by_count.get(n, "") for n in SHARDS)) for name, by_count in row.items()],
-        )
-    save(
-        "throughput_by_shards",
-        {
-            "unit": "keys: ratio to the limit, one socket a server at 4 shards, median of rounds",
-            "figures": {
-                what: {
-                    name: {str(n): round(value, 2) for n, value in by_count.items()}
-                    for name, by_count in row.items()
-                }
-                for what, row in figures.items()
-            },
-            "most, times as at 4 shards": growth,
-            "conditions": conditions(),
-        },
-    )
+        for part in chosen or PARTS:
+            for what, row in asyncio.run(PARTS[part](servers)).items():
+                figures[what] = row
+                rows = [
+                    (name, *(by_count.get(n, "") for n in SHARDS)) for name, by_count in row.items()
+                ]
+                show(what, ["", *map(str, SHARDS)], rows)
+            save(
+                path.stem,
+                {
+                    "unit": "ratio to a raw socket for each server at 4 shards, median of rounds",
+                    "figures": {
+                        what: {
+                            name: {str(n): round(value, 2) for n, value in by_count.items()}
+                            for name, by_count in row.items()
+                        }
+                        for what, row in figures.items()
+                    },
+                    "conditions": conditions(),
+                },
+            )
     draw(figures)
 
 
+async def all_calls(servers: Servers) -> dict[str, Figures]:
+    """Time all bulk calls."""
+    blocking, awaited = calls(servers), await awaited_calls(servers)
+    return {what: row | awaited[what] for what, row in blocking.items()}
+
+
+PARTS = {"calls": all_calls, "first": first_calls, "connections": held}
 DRAWN = {
     "shardkit": "router.mget",
     "shardkit, awaited": "router.mget, awaited",
@@ -540,4 +532,4 @@ def _curves(
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])
