@@ -48,6 +48,7 @@ SIZES = (64, 10_000)
 THREADS = 8
 FIRST_CALLS = 3
 ROUNDS = 5
+PATIENT: Any = {"socket_timeout": 60, "socket_connect_timeout": 60}  # thousands connect at once
 IDLE = 6.0  # seconds until a server has shrunk the buffers of idle connections
 LEAST = 0.004  # seconds of a turn of the limit: 10,000 keys once, 64 keys some twenty times
 PART_SIZE = 16  # of the hash, so that 64 fields are in 64 parts
@@ -134,7 +135,9 @@ class Servers:
 
     def clients(self, shards: int) -> Opened:
         """redis-py: a client for each shard, one MGET after another."""
-        clients = [redis.Redis(host=h, port=p, db=d) for h, p, d in self.addresses[shards]]
+        clients = [
+            redis.Redis(**PATIENT, host=h, port=p, db=d) for h, p, d in self.addresses[shards]
+        ]
 
         def mget(size: int) -> list[Any]:
             groups = by_shard(KEYS[:size], shards)
@@ -145,7 +148,9 @@ class Servers:
 
     def pipelines(self, shards: int) -> Opened:
         """redis-py: a client for each shard, and a pipeline of GETs for each of them."""
-        clients = [redis.Redis(host=h, port=p, db=d) for h, p, d in self.addresses[shards]]
+        clients = [
+            redis.Redis(**PATIENT, host=h, port=p, db=d) for h, p, d in self.addresses[shards]
+        ]
 
         def get(size: int) -> list[Any]:
             groups = by_shard(KEYS[:size], shards)
@@ -184,7 +189,9 @@ class Servers:
 
     async def aclients(self, shards: int) -> Opened:
         """redis.asyncio: a client for each shard, all MGETs at once."""
-        clients = [aioredis.Redis(host=h, port=p, db=d) for h, p, d in self.addresses[shards]]
+        clients = [
+            aioredis.Redis(**PATIENT, host=h, port=p, db=d) for h, p, d in self.addresses[shards]
+        ]
 
         async def mget(size: int) -> list[Any]:
             groups = by_shard(KEYS[:size], shards)
