@@ -490,9 +490,9 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
     [(likely, count)] = Counter(map(component.place, others)).most_common(1)
-    where = "other shards" if count < _NEARLY * len(others) else f"shard {likely}"
+    where = "other shards" if count < NEARLY * len(others) else f"shard {likely}"
     found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
-    if sum(hash_tag(key) != key for key in others) < _NEARLY * len(others):
+    if sum(hash_tag(key) != key for key in others) < NEARLY * len(others):
         return found
     return f"{found}, by the {{tag}} in them: whole keys may have been hashed before"
 
