@@ -111,12 +111,13 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server growth; do \
+	  ads_and_jobs search social coordination config_server fleet growth; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py
 	$(BIN)/python benchmarks/throughput/events.py
 	$(BIN)/python benchmarks/throughput && $(BIN)/python benchmarks/throughput/threads.py
+	$(BIN)/python benchmarks/throughput/by_shards.py
 	$(BIN)/python benchmarks/throughput/peers.py
 
 docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the next release has it

@@ -46,7 +46,7 @@ def run(peer: str, ports: list[int]) -> dict[str, dict[str, float]]:
         raise RuntimeError("no nutcracker here; it is Debian's package of that name")
     with tempfile.TemporaryDirectory(prefix="shardkit-peer-") as directory:
         python = prepare(peer, Path(directory) / "venv")
-        command = [str(python), str(HERE / "worker.py"), peer, directory, *map(str, ports)]
+        command = [str(python), str(HERE / "worker.py"), peer, *map(str, ports)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, timeout=600)
         found: dict[str, dict[str, float]] = json.loads(done.stdout)
         return {

@@ -1,17 +1,14 @@
 """Times one peer against the limit; run by `peers.py` in the peer's environment.
 
-Usage: ``worker.py PEER DIRECTORY PORT ...``. Prints ratios as JSON. Needs hiredis and the peer.
+Usage: ``worker.py PEER PORT ...``. Prints ratios as JSON. Needs hiredis and the peer.
 """
 
 from __future__ import annotations
 
 import json
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,6 +17,7 @@ from zlib import crc32
 sys.path.append(str(Path(__file__).parents[2] / "shardkit" / "cli" / "bench" / "throughput"))
 
 from limits import RawAsyncSockets, RawSockets
+from nutcracker import twemproxy
 from rounds import LIMIT, aratios, ratios
 from works import Commands, gets, sets
 
@@ -88,29 +86,10 @@ def glide(ports: list[int]) -> Calls:
     return one, batch
 
 
-def twemproxy(directory: str, ports: list[int]) -> tuple[Calls, Callable[[], None]]:
-    """Twemproxy before the servers; redis-py before it."""
+def before_twemproxy(port: int) -> Calls:
+    """redis-py before a twemproxy that listens on this port."""
     import redis
 
-    servers = "".join(f"   - 127.0.0.1:{port}:1\n" for port in ports)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as taken,
-        socket.create_server(("127.0.0.1", 0)) as other,
-    ):
-        port, stats = taken.getsockname()[1], other.getsockname()[1]
-    path = Path(directory) / "nutcracker.yml"
-    path.write_text(
-        f"all:\n  listen: 127.0.0.1:{port}\n  hash: crc32a\n  distribution: modula\n"
-        f"  redis: true\n  servers:\n{servers}",
-        encoding="utf-8",
-    )
-    process = subprocess.Popen(
-        [
-            *("nutcracker", "-c", str(path), "-a", "127.0.0.1", "-s", str(stats)),
-            *("-o", f"{directory}/nutcracker.log", "-p", f"{directory}/nutcracker.pid"),
-        ]
-    )
-    time.sleep(0.5)
     client = redis.Redis(port=port)
 
     def batch(commands: Commands) -> Any:
@@ -119,7 +98,7 @@ def twemproxy(directory: str, ports: list[int]) -> tuple[Calls, Callable[[], Non
             pipe.execute_command(*args)
         return pipe.execute()
 
-    return (client.execute_command, batch), process.terminate
+    return client.execute_command, batch
 
 
 async def coredis(ports: list[int]) -> dict[str, dict[str, float]]:
@@ -155,31 +134,27 @@ async def coredis(ports: list[int]) -> dict[str, dict[str, float]]:
         }
 
 
-def main(peer: str, directory: str, ports: list[int]) -> dict[str, dict[str, float]]:
+def main(peer: str, ports: list[int]) -> dict[str, dict[str, float]]:
     """Return the peer's ratios."""
     if peer == "coredis":
         import asyncio
 
         return asyncio.run(coredis(ports))
-
-    def end() -> None:
-        return None
-
-    if peer == "twemproxy":
-        (one, batch), end = twemproxy(directory, ports)
-    else:
-        one, batch = {"rb": rb, "glide": glide, "redis-py 4.6": old_redis_py}[peer](ports)
-    raw = RawSockets([("127.0.0.1", port, 0) for port in ports])
-    single = gets(1)[0]
-    found = {"GET": ratios({LIMIT: lambda: raw.one(*single), peer: lambda: one(*single)})}
-    for name, commands in (("10,000 GET", gets(10_000)), ("10,000 SET", sets(10_000))):
-        found[name] = ratios(
-            {LIMIT: lambda c=commands: raw.batch(c), peer: lambda c=commands: batch(c)}
-        )
-    end()
+    with ExitStack() as running:
+        if peer == "twemproxy":
+            one, batch = before_twemproxy(running.enter_context(twemproxy(ports)))
+        else:
+            one, batch = {"rb": rb, "glide": glide, "redis-py 4.6": old_redis_py}[peer](ports)
+        raw = RawSockets([("127.0.0.1", port, 0) for port in ports])
+        single = gets(1)[0]
+        found = {"GET": ratios({LIMIT: lambda: raw.one(*single), peer: lambda: one(*single)})}
+        for name, commands in (("10,000 GET", gets(10_000)), ("10,000 SET", sets(10_000))):
+            found[name] = ratios(
+                {LIMIT: lambda c=commands: raw.batch(c), peer: lambda c=commands: batch(c)}
+            )
     return found
 
 
 if __name__ == "__main__":
-    name, folder, *given = sys.argv[1:]
-    print(json.dumps(main(name, folder, [int(port) for port in given])))
+    name, *given = sys.argv[1:]
+    print(json.dumps(main(name, [int(port) for port in given])))

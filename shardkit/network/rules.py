@@ -30,7 +30,7 @@ from shardkit.routing.keys import hash_tag
 
 SLOW_PING = 0.25  # seconds
 MISPLACED_SHARE = 0.1  # the share of sampled keys that may belong elsewhere
-_NEARLY = 0.9  # the share of a limit from which on there is a warning
+NEARLY = 0.9  # the share of a limit from which on there is a warning
 _MOST_LAG = 10  # seconds that a replica may be behind
 _MOST_SKEW = 1.0  # seconds that a server's clock may differ from this machine's
 
@@ -294,7 +294,7 @@ def _memory(facts: ServerFacts) -> Iterator[ServerProblem]:
         yield ServerProblem(
             FULL, f"is above its maxmemory: it {does}", "raise maxmemory, or let data expire"
         )
-    elif limit and used >= _NEARLY * limit:
+    elif limit and used >= NEARLY * limit:
         yield ServerProblem(
             NEARLY_FULL,
             f"uses {used / limit:.0%} of its maxmemory",
@@ -324,7 +324,7 @@ def eviction(policy: str) -> ServerProblem:
 def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
     info = facts.info
     most, clients = info.get("maxclients", 0), info.get("connected_clients", 0)
-    if most and clients >= _NEARLY * most:
+    if most and clients >= NEARLY * most:
         yield ServerProblem(
             CLIENTS,
             f"has {clients:,} clients of {most:,}",
@@ -495,9 +495,9 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
     [(likely, count)] = Counter(map(component.place, others)).most_common(1)
-    where = "other shards" if count < _NEARLY * len(others) else f"shard {likely}"
+    where = "other shards" if count < NEARLY * len(others) else f"shard {likely}"
     found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
-    if sum(hash_tag(key) != key for key in others) < _NEARLY * len(others):
+    if sum(hash_tag(key) != key for key in others) < NEARLY * len(others):
         return found
     return f"{found}, by the {{tag}} in them: whole keys may have been hashed before"
 

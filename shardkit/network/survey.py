@@ -60,6 +60,7 @@ _PINGS = 4
 _PING_INTERVAL = 0.05  # seconds, so that repeated short stalls are noticed
 _PATIENCE = 0.8  # share of the timeout that all PINGs may take before nothing else is asked
 _DATABASES_PER_TIMEOUT = 16  # of one server
+_MAX_LISTED = 5000  # connections: CLIENT LIST holds the server for 3.5 microseconds for each
 _PAGE = 1000  # keys of one SCAN
 _MAX_PAGES = 10  # pages to search for a key that is not configuration
 _ABSENT = {"noaddr", "handshake"}  # nodes that have left a cluster, or not joined it yet
@@ -104,6 +105,7 @@ class ServerFacts:
     latency: float | None = None  # the slowest PING, in seconds
     info: Mapping[str, Any] = field(default_factory=dict)
     info_refused: Exception | None = None
+    own_connections: int | None = None  # of processes that use shardkit; None if unknown
     role: str = ""  # master or replica; empty if unknown
     clock_skew: float = 0.0  # seconds ahead of this machine
     missing_rights: tuple[str, ...] = ()
@@ -255,10 +257,11 @@ def survey(
     Args:
         targets: the entries.
         timeout: seconds to wait for one answer of a server.
-        thorough: whether to sample keys, and to ask for the clock, rights and files.
+        thorough: whether to sample keys, and to ask for the clock, rights and files, instead of
+            counting connections.
 
     Returns:
-        The facts for each entry in their order, and for each node of a cluster. Cost: about six
+        The facts for each entry in their order, and for each node of a cluster. Cost: about seven
         exchanges with each server (twelve if thorough), and one with each of its databases.
     """
     wanted = list(targets)
@@ -391,7 +394,7 @@ def server_facts(
         databases={number: _database(client, number, thorough) for number in sorted(databases)},
     )
     if not thorough:
-        return facts
+        return replace(facts, own_connections=_own_connections(client, info))
     return replace(
         facts,
         clock_skew=_clock_skew(client),
@@ -416,6 +419,20 @@ def _role(client: Any) -> str:
         return ""
     reply = dict(zip(words[::2], words[1::2], strict=False))
     return str(reply.get(b"role", b"").decode())
+
+
+def _own_connections(client: Any, info: Mapping[str, Any]) -> int | None:
+    """Count the connections of shardkit, by their names and libraries, with this one."""
+    if not 0 < info.get("connected_clients", 0) <= _MAX_LISTED:
+        return None
+    try:
+        listed: list[Mapping[str, str]] = client.client_list()
+    except ResponseError:  # the user has no right to
+        return None
+    return sum(
+        each.get("name", "").startswith("shardkit:") or "(shardkit_v" in each.get("lib-name", "")
+        for each in listed
+    )
 
 
 def _clock_skew(client: Any) -> float:

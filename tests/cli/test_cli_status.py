@@ -6,12 +6,14 @@ import socketserver
 import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 from cli_helpers import COMMAND, SECRET, Cli, ReadJson, Result, in_terminal, plain
 
 import shardkit
@@ -48,7 +50,8 @@ def test_every_shard_has_a_row(cli: Cli, town: LocalServers, town_map: Path) -> 
     assert (name, at, role, keys) == ("unique:5", f"{server.address}/3", "master", "2")
     assert version.count(".") == 2
     assert memory[-1] in "KM"
-    assert int(connections) >= 1
+    own, every, most = (int(count.replace(",", "")) for count in connections.split("/"))
+    assert 1 <= own <= every < most
     assert table["sessions replica 0"][3] == "replica"
     assert result.lines[-1] == (
         "4 servers: roles, databases, memory and response times are good; data was not checked"
@@ -66,7 +69,9 @@ def test_programs_get_the_figures_of_every_shard(
     by_name = {(each["shard"], each["node"]): each for each in found["shards"]}
     shard = by_name["unique:5", None]
     server = town.server_of("unique", 5)
-    assert {**shard, "version": 0, "memory": 0, "connections": 0, "latency_ms": 0} == {
+    assert 1 <= shard["own_connections"] <= shard["connections"] < shard["max_connections"]
+    uncertain = ("version", "memory", "connections", "own_connections", "latency_ms")
+    assert {**shard, **dict.fromkeys(uncertain, 0)} == {
         "shard": "unique:5",
         "component": "unique",
         "number": 5,
@@ -83,6 +88,8 @@ def test_programs_get_the_figures_of_every_shard(
         "keys": 2,
         "memory": 0,
         "connections": 0,
+        "own_connections": 0,
+        "max_connections": shard["max_connections"],
         "ops_per_second": shard["ops_per_second"],
         "latency_ms": 0,
     }
@@ -90,6 +97,45 @@ def test_programs_get_the_figures_of_every_shard(
     assert shard["latency_ms"] > 0
     assert by_name["sessions", "replica 0"]["role"] == "replica"
     assert by_name["unique:4", None]["keys"] == 0
+
+
+def test_connections_of_shardkit_are_told_from_others(read_json: ReadJson, tmp_path: Path) -> None:
+    path = tmp_path / "map.yaml"
+    with (
+        LocalServer() as server,
+        redis.Redis(port=server.port) as other,
+        ExitStack() as kits,
+    ):
+        entry = {"port": server.port}
+        named = {**entry, "client_name": "mine"}
+        path.write_text(json.dumps({"components": {"a": {"entry": entry}, "b": {"entry": named}}}))
+        for _ in range(3):
+            kits.enter_context(shardkit.connect(path)).client("a").ping()
+        kits.enter_context(shardkit.connect(path)).client("b").ping()
+        other.ping()
+        [shard] = read_json("status", "a", "-c", path)["shards"]
+        assert shard["own_connections"] == 5  # of four kits, and the command's
+        assert shard["connections"] == 6
+        assert shard["max_connections"] == other.info("clients")["maxclients"]
+
+
+def test_connections_that_must_not_be_listed_are_not_counted(
+    cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
+    path = tmp_path / "map.yaml"
+    with LocalServer() as server, server.client() as admin:
+        admin.acl_setuser(
+            "app",
+            enabled=True,
+            nopass=True,
+            keys=["*"],
+            commands=["+@all", "-client|list", "-client|id"],
+        )
+        entry = {"port": server.port, "username": "app", "password": "x"}
+        path.write_text(json.dumps({"components": {"hits": {"entry": entry}}}))
+        [shard] = read_json("status", "-c", path)["shards"]
+        assert (shard["state"], shard["own_connections"]) == ("ok", None)
+        assert rows(cli("status", "-c", path))["hits"][6].startswith("?/")
 
 
 def test_components_can_be_named(cli: Cli, read_json: ReadJson, town_map: Path) -> None:

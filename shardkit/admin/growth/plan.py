@@ -29,11 +29,13 @@ from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid
 from shardkit.errors import InvalidArgumentError, counted
+from shardkit.network.rules import NEARLY
 from shardkit.operations.commands import Shard
 
 # Memory divided by data: pages written during a snapshot are copied, and clients have buffers.
 HEADROOM = 1.5
 _BYTES_A_SECOND = 20e6  # of moves of shards; servers are copied faster
+_MAX_CLIENTS = 10_000  # a server's default
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,8 @@ def plan_growth(
         commands: write commands a second now.
         size: the size of a command in the AOF, in bytes.
         processes: the number of processes that use it.
-        connections: the connections of a process to a server.
+        connections: the connections of a process to a server: one for each thread that uses it at
+            the same time, or for each event loop.
         separate: whether each shard has its own server, on ports from its machine's port.
 
     Returns:
@@ -191,6 +194,13 @@ def plan_growth(
         warnings.append(
             "the databases of a server share its single thread: they prepare for growth, and add "
             "no speed; --separate has servers instead"
+        )
+    if processes * connections >= NEARLY * _MAX_CLIENTS:
+        clients = counted(processes * connections, "connection")
+        wanted = math.ceil(processes * connections / NEARLY)
+        warnings.append(
+            f"{clients} to a server are too many for the default maxclients of {_MAX_CLIENTS:,}: "
+            f"set `maxclients {wanted}`, and let the server open as many files"
         )
     if separate and max(machines[first[n]].port + n for n in range(count)) > 65535:
         raise InvalidArgumentError("the ports go beyond 65535", "begin at a lower one")

@@ -73,9 +73,11 @@ def curves(
 ) -> None:
     """Draw the points of curves by their labels, for each panel by its y axis' label.
 
-    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``.
+    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``. Panels with
+    the same curves have one legend.
     """
     pyplot = _pyplot(path.stem)
+    one_legend = len(panels) > 1 and len({tuple(lines) for lines in panels.values()}) == 1
     width = 5.5 if len(panels) == 1 else 4.2 * len(panels)
     figure, all_axes = pyplot.subplots(
         1, len(panels), figsize=(width, 4), squeeze=False, layout="constrained"
@@ -85,15 +87,24 @@ def curves(
             xs, ys = zip(*points, strict=True)
             colour = COLOURS[n % len(COLOURS)]
             axes.plot(xs, ys, marker="o", markersize=3, color=colour, label=label)
-        axes.set_xscale("log", base=2 if _powers_of_two(lines) else 10)
+        if _powers_of_two(lines):
+            axes.set_xscale("log", base=2)
+            axes.xaxis.set_major_formatter("{x:,.0f}")
+        else:
+            axes.set_xscale("log")
         if logarithmic:
             axes.set_yscale("log")
+            axes.yaxis.set_major_formatter("{x:,g}")
         else:
             axes.set_ylim(bottom=0)
         axes.set_xlabel(across)
         axes.set_ylabel(name)
-        axes.legend(frameon=False, fontsize=8)
-        axes.spines[["top", "right"]].set_visible(False)
+        if not one_legend:
+            axes.legend(frameon=False, fontsize=8)
+    if one_legend:
+        handles, labels = axes.get_legend_handles_labels()
+        place = "outside lower center"
+        figure.legend(handles, labels, loc=place, ncols=len(labels), frameon=False, fontsize=8)
     figure.suptitle(title, x=0.01, ha="left")
     _save(pyplot, figure, path)
 

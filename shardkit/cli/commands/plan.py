@@ -48,7 +48,12 @@ from shardkit.cli.rows import Field, column_only, table_of
 @number_option("--commands", 0, "Write commands per second now.", least=0.0)
 @number_option("--bytes", 0, "Bytes of each write.", parameter="size", least=0.0)
 @number_option("--processes", 1, "Number of processes that use it.", least=0)
-@number_option("--connections", 1, "Connections of each process to a server.", least=0)
+@number_option(
+    "--connections",
+    1,
+    "Connections of each process to a server: its threads, or event loops.",
+    least=0,
+)
 @click.option("--separate", is_flag=True, help="Each shard is a server of its own.")
 @click.option(
     "--out",

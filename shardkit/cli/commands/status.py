@@ -277,6 +277,13 @@ def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
         used = row.server.info.get("used_memory")
         return None if used is None else size(used)
 
+    def connections(row: _StatusRow) -> Cell:
+        info = row.server.info
+        if not info:
+            return None
+        counts = (row.server.own_connections, info.get("connected_clients"), info.get("maxclients"))
+        return "/".join("?" if count is None else f"{count:,}" for count in counts)
+
     def latency(row: _StatusRow) -> float | None:
         seconds = row.server.latency
         return None if seconds is None else round(1000 * seconds, 3)
@@ -290,7 +297,14 @@ def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
         Field("role", lambda row: row.server.role or None, Column("role"), _role),
         Field("keys", lambda row: row.keys, number("keys")),
         Field("memory", lambda row: row.server.info.get("used_memory"), number("memory"), memory),
-        Field("connections", lambda row: row.server.info.get("connected_clients"), number("conns")),
+        Field(
+            "connections",
+            lambda row: row.server.info.get("connected_clients"),
+            number("conns"),
+            connections,
+        ),
+        Field("own_connections", lambda row: row.server.own_connections),
+        Field("max_connections", lambda row: row.server.info.get("maxclients")),
         Field(
             "ops_per_second",
             lambda row: row.server.info.get("instantaneous_ops_per_sec"),

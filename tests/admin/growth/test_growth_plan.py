@@ -116,3 +116,24 @@ def test_the_command_says_what_each_step_takes_and_writes_the_map(tmp_path: Path
     found = json.loads(CliRunner().invoke(app, [*words, "--json"]).output)
     assert found["count"] == 2
     assert found["steps"][1]["commands"] == ["shardkit move shards users:1 --to new1:6379"]
+
+
+@pytest.mark.parametrize("connections", [1, 8])
+def test_many_processes_need_a_higher_maxclients(connections: int) -> None:
+    numbers = {"processes": 10_000 // connections, "connections": connections}
+    plan = plan_growth("users", ["a:1"], growth=4, periods=2, **numbers)
+    # Neither the number of shards nor that of servers changes it.
+    assert [step.connections for step in plan.steps] == [10_000] * 3
+    assert "set `maxclients 11112`" in plan.warnings[-1]
+    fewer = plan_growth("users", ["a:1"], growth=4, periods=2, processes=8_999)
+    assert not any("maxclients" in warning for warning in fewer.warnings)
+
+
+def test_the_command_shows_connections() -> None:
+    arguments = ["plan", "users", "--server", "a:1", "--growth", "2", "--periods", "1"]
+    arguments += ["--processes", "10000", "--connections", "8"]
+    shown = CliRunner().invoke(app, arguments)
+    assert "80,000 connections to a server are too many" in shown.output
+    found = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).output)
+    assert [step["connections"] for step in found["steps"]] == [80_000, 80_000]
+    assert any("maxclients" in warning for warning in found["warnings"])

@@ -106,6 +106,15 @@ def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) ->
     assert pyplot.get_fignums() == [], "they are closed"
 
 
+def test_panels_with_the_same_curves_have_one_legend(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    curves = {"ours": [(4, 1.0), (16, 2.0)], "theirs": [(4, 3.0), (16, 9.0)]}
+    for name, others, legends in (("same", curves, 1), ("other", {"ours": curves["ours"]}, 2)):
+        path = tmp_path / f"{name}.svg"
+        plots.curves(path, "Curves", {"one": curves, "two": others}, "shards", logarithmic=True)
+        assert path.read_text().count('id="legend_') == legends
+
+
 def test_plots_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     call = CliRunner().invoke
