@@ -386,10 +386,11 @@ import os, resource, shardkit
 shards = ", ".join("{host: 127.0.0.1, port: %d, client_name: n%%d}" %% n for n in range(16))
 where = shardkit.ShardMap.parse("components: {c: {shards: [%%s]}}" %% shards)
 with shardkit.connect(where) as kit:
+    strings = kit.strings("s", component="c")  # imports what it needs
     there = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))
     try:
-        kit.strings("s", component="c").mget([f"k{n}" for n in range(100)])
+        strings.mget([f"k{n}" for n in range(100)])
     except shardkit.ShardErrors as error:
         print(error)
 """
