@@ -386,7 +386,8 @@ import os, resource, shardkit
 shards = ", ".join("{host: 127.0.0.1, port: %d, client_name: n%%d}" %% n for n in range(16))
 where = shardkit.ShardMap.parse("components: {c: {shards: [%%s]}}" %% shards)
 with shardkit.connect(where) as kit:
-    strings = kit.strings("s", component="c")  # imports what it needs
+    strings = kit.strings("s", component="c")
+    strings.mget(["k"])  # imports what it needs
     there = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))
     try:
