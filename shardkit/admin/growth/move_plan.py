@@ -14,7 +14,13 @@ from shardkit.admin.growth.failover import master_of, replicas_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Same, ServerAddress, entries_on
-from shardkit.admin.growth.servers import config_databases, connected_to, too_small, unfit
+from shardkit.admin.growth.servers import (
+    config_databases,
+    connected_to,
+    mismatched_tls,
+    too_small,
+    unfit,
+)
 from shardkit.admin.growth.shard_copy import libraries
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -26,7 +32,9 @@ from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
-# Commands without which a move fails, by server; PSYNC cannot be asked for.
+# Commands without which a move fails, by server.
+_USER = "masteruser"
+_REPLICATING = "PSYNC ? -1 FAILOVER"  # fails on every server, as no history has that name
 _COMPARING = (
     *("INFO", "SELECT 0", "SCAN 0", "TYPE k", "PTTL k", "EXISTS k", "GETRANGE k 0 1"),
     *("LRANGE k 0 1", "HSCAN k 0", "HPEXPIRETIME k FIELDS 1 f", "SSCAN k 0", "ZSCAN k 0"),
@@ -34,7 +42,7 @@ _COMPARING = (
 )
 _FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
 _LEAVING = {
-    REPLICATION: ("FAILOVER", "REPLCONF GETACK *"),
+    REPLICATION: ("FAILOVER", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (
         *_FENCING,
         *(f"PERSIST {FENCE_KEY}", "DUMP k", "OBJECT IDLETIME k", "TIME"),
@@ -43,7 +51,7 @@ _LEAVING = {
     ),
 }
 _ENTERING = {
-    REPLICATION: ("REPLICAOF NO ONE",),
+    REPLICATION: ("REPLICAOF NO ONE", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (*_FENCING, "RESTORE k 0 v", "FLUSHDB", "FUNCTION LIST", "FUNCTION LOAD x"),
 }
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
@@ -142,6 +150,8 @@ def _plan_server(
         there = _info(replica, target, problems)
         if there:
             problems += unfit(info, there, master, replica, source, target)
+        for server, client in ((source, master), (target, replica)):
+            problems += mismatched_tls(client, server, like, where)
         notes = _compared(REPLICATION, (source, master, info), (target, replica, there), problems)
     problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
@@ -154,7 +164,7 @@ def _plan_server(
             for each in others
             if not servers.same(each, target)
         ),
-        f"push {len(shards)} entries that name {target}",
+        f"push {counted(len(shards), 'entry', 'entries')} naming {target}",
         f"compare both servers; {source} stays as a replica that no entry names",
     )
     keys = {str(number): count for number, count in _counts(info).items()}
@@ -234,7 +244,7 @@ def _plan_shards(
         f"{source}: SET {FENCE_KEY} in databases {listed}, and push that they are held; writers "
         f"wait for at most {hold:g} s, until no client that may write is connected and the rest is "
         "copied; readers do not wait",
-        f"{source}: PERSIST {FENCE_KEY}; push {len(names)} entries that name {target}"
+        f"{source}: PERSIST {FENCE_KEY}; push {counted(len(names), 'entry', 'entries')} naming {target}"
         + (f", without the replicas {replicas}" if replicas else ""),
         f"{source}: delete the keys of databases {listed}",
     )
@@ -314,9 +324,13 @@ def _compared(copying: str, source: Side, target: Side, problems: list[str]) -> 
 def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]:
     """Return a problem if the user must not run some commands; none if that is unknown."""
     with suppress(RedisError, OSError):
+        own = client.get_connection_kwargs().get("password")
+        if _REPLICATING in commands and not own and client.config_get(_USER).get(_USER):
+            commands = {*commands} - {_REPLICATING}  # replicas log in as another user
         missing = missing_rights(client, sorted(commands)) if commands else ()
         if missing:
-            return [f"{server} does not let the user run {', '.join(missing)}: see docs/rights.md"]
+            listed = ", ".join(sorted(missing))
+            return [f"{server} does not let the user run {listed}: see docs/rights.md"]
     return []
 
 

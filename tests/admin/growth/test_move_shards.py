@@ -781,7 +781,10 @@ def test_a_dry_run_notes_lower_limits_of_encodings(fleet: Fleet, of_shards: bool
 
 @pytest.mark.parametrize(
     ("of_shards", "source", "target"),
-    [(False, ["FAILOVER", "SCAN"], ["REPLICAOF"]), (True, ["DUMP", "CLIENT LIST"], ["RESTORE"])],
+    [
+        (False, ["FAILOVER", "PSYNC", "SCAN"], ["PSYNC", "REPLCONF", "REPLICAOF"]),
+        (True, ["DUMP", "CLIENT LIST"], ["RESTORE"]),
+    ],
 )
 def test_a_dry_run_names_missing_rights(
     fleet: Fleet, of_shards: bool, source: list[str], target: list[str]
