@@ -10,16 +10,18 @@ See `shardkit.network.topology.witness` for what the witnesses are for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import redis
 
+from shardkit.admin.preflight import preflight, refuse
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, ConfigServerError, few
 from shardkit.network.connections import Connector
 from shardkit.network.server_queries import TIMEOUT
@@ -35,6 +37,8 @@ def push(
     *,
     timeout: float = TIMEOUT,
     connector: Connector | None = None,
+    check: bool = True,
+    force: bool | Collection[str] = False,
     **options: Any,
 ) -> list[ComponentChange]:
     """Push a shard map, and have the servers of its components witness the push.
@@ -43,21 +47,35 @@ def push(
         config: a client of the config server.
         shard_map: the map to push; components that it does not describe stay unchanged.
         timeout: seconds for one answer of a data server.
-        connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
-        options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
+        connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these,
+            and nothing is checked.
+        check: whether to look if the new place of an entry has its data, as ``shardkit config
+            push`` does. An unchanged address costs nothing; a changed one about ten exchanges.
+        force: components to push in spite of that, or all (True); see `shardkit.config.store.push`.
+        options: ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
     Returns:
         The changes. A server that could not witness the push is logged as a warning.
 
     Raises:
-        PushRefusedError: the push would strand data, or another one came in between.
+        PushRefusedError: the push would strand data, names a replica as a master, or another one
+            came in between.
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
     # Include the old components: clients that have not read the push yet still use them.
-    known = [*_components(config, shard_map), *shard_map.components.values()]
-    changes = store.push(config, shard_map, **options)
+    known = [*_components(config, shard_map).values(), *shard_map.components.values()]
+
+    def require_data(pipe: Any) -> None:
+        pipe.watch(EPOCH_KEY)  # a move in between has the push tried again
+        findings = preflight(_components(config, shard_map), shard_map.components, moved_only=True)
+        forced = frozenset(() if isinstance(force, bool) else force)
+        refuse([each for each in findings if not each.warning and each.component not in forced])
+
+    if check and connector is None and force is not True:
+        options["guard"] = require_data
+    changes = store.push(config, shard_map, force=force, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
     if missed:
@@ -70,14 +88,14 @@ def push(
     return changes
 
 
-def _components(config: redis.Redis, shard_map: ShardMap) -> Iterable[Component]:
+def _components(config: redis.Redis, shard_map: ShardMap) -> Mapping[str, Component]:
     """Return the current components; none if they are unusable, which the push then reports."""
     try:
-        return store.read_components(config, shard_map.components).values()
+        return store.read_components(config, shard_map.components)
     except ConfigServerError:
         raise
     except ConfigError:
-        return ()
+        return {}
 
 
 def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) -> tuple[int, str]:

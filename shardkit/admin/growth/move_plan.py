@@ -244,7 +244,8 @@ def _plan_shards(
         f"{source}: SET {FENCE_KEY} in databases {listed}, and push that they are held; writers "
         f"wait for at most {hold:g} s, until no client that may write is connected and the rest is "
         "copied; readers do not wait",
-        f"{source}: PERSIST {FENCE_KEY}; push {counted(len(names), 'entry', 'entries')} naming {target}"
+        f"{source}: PERSIST {FENCE_KEY}; push {counted(len(names), 'entry', 'entries')} naming "
+        + str(target)
         + (f", without the replicas {replicas}" if replicas else ""),
         f"{source}: delete the keys of databases {listed}",
     )
