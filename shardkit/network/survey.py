@@ -52,6 +52,8 @@ CONFIG_KEYS = tuple(
         "pushed",
         "removed:",
         "rotation:",
+        "fence",
+        "growth:",
     ]
 )
 """How the keys begin that are configuration, and not a component's data."""
