@@ -45,6 +45,7 @@ COMMANDS = {
     "rotate": "shardkit.cli.commands.rotate:rotate_command",
     "plan": "shardkit.cli.commands.plan:plan",
     "failover": "shardkit.cli.commands.failover:failover",
+    "balance": "shardkit.cli.commands.balance:balance",
     "move": "shardkit.cli.commands.move:move",
     "replicas": "shardkit.cli.commands.replicas:replicas",
     "verify-replica": "shardkit.cli.commands.replicas:verify_replica_command",

@@ -279,11 +279,11 @@ class Writers:
     def _decorated(self) -> None:
         with shardkit.connect(self._url) as kit:
 
-            @kit.sharded_connection("users", shards=2)
+            @kit.sharded_connection("users")
             def count(conn: Any, key: str) -> int:
                 return int(conn.incr(key))
 
-            @kit.sharded_connection("users", shards=2)
+            @kit.sharded_connection("users")
             def read(conn: Any, key: str) -> Any:
                 value = conn.get(key)
                 return None if value is None else value.decode()
