@@ -229,9 +229,7 @@ def measure_balance(
         )
     components = read_components(config)
     if unknown := sorted(set(names) - components.keys()):
-        raise InvalidArgumentError(
-            f"there is no component {unknown[0]!r}", "see: shardkit config show"
-        )
+        raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
     chosen = [each for name, each in components.items() if not names or name in names]
     new = [ServerAddress.parse(each) for each in to]
     known = KnownServers(components.values(), *new)
@@ -249,8 +247,8 @@ def measure_balance(
             databases[address].setdefault(number, [])
     if not servers:
         raise InvalidArgumentError(
-            "no entry of these components names a server by host, port and database",
-            "clusters balance their slots themselves: redis-cli --cluster rebalance",
+            f"{', '.join(skipped)}: nothing there names a server by host, port and database",
+            "use redis-cli --cluster rebalance if it is a cluster",
         )
     login = next(iter(servers.values()))
     for address in new:
@@ -261,9 +259,9 @@ def measure_balance(
             if (number := database_of(entry.fields)) in numbers:
                 numbers[number].append(str(shard))
 
-    def measure(address: ServerAddress) -> _Measured:
+    def measure(address: ServerAddress) -> _Measurement:
         entry, where = servers[address]
-        measured = _Measured(address, entry, where, known.nameless)
+        measured = _Measurement(address, entry, where, known.nameless)
         try:
             measured.measure(databases[address], sample, seconds, watch, share, progress)
         except NoPermissionError as error:
@@ -304,7 +302,7 @@ def plan_balance(
             "specify bytes, keys or operations, and a tolerance from 0 to below 1",
         )
     if by == "operations" and any(each.watched is None for each in report.servers):
-        raise InvalidArgumentError("no operations were watched", "measure with watch=True")
+        raise InvalidArgumentError("the report has no watched operations", "use watch=True")
     names = [each.server for each in report.servers]
     units = [
         Unit(names.index(each.server), each.database, _load(each, by), each.bytes, not each.fixed)
@@ -422,7 +420,7 @@ def _biggest(parts: Sequence[PartLoad]) -> Iterator[PartLoad]:
         yield from sorted(top.values(), key=lambda each: -each.bytes)
 
 
-class _Measured:
+class _Measurement:
     """One server's measurements."""
 
     server: ServerLoad
