@@ -31,8 +31,10 @@ class SecureServer:
 
     def __init__(self, directory: Path, config: dict[str, str] | None) -> None:
         self.certificate, self.key = directory / "cert.pem", directory / "key.pem"
-        make_certificate(self.certificate, self.key)
-        port, path = free_port(), str(directory / "server.sock")
+        if not self.certificate.exists():  # that of another server here
+            make_certificate(self.certificate, self.key)
+        port = free_port()
+        path = str(directory / f"{port}.sock")
         self._proxy: TlsProxy | None = None
         if config is None:
             self.server = LocalServer(config={"unixsocket": path}).start()

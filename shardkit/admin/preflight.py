@@ -10,7 +10,7 @@ Each entry that the push adds or changes is surveyed (`shardkit.network.survey`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +79,11 @@ class _Change:
     component: Component
     before: Entry | None = None
 
+    @property
+    def leaves(self) -> bool:
+        """Whether the entry leaves one address for another."""
+        return self.before is not None and self.before.address != self.target.entry.address
+
     def finding(self, problem: str, remedy: str, warning: bool = False) -> PreflightFinding:
         target = self.target
         return PreflightFinding(
@@ -89,26 +94,49 @@ class _Change:
 _Surveyed = Mapping[Entry, SurveyedEntry]
 
 
+def refuse(findings: Sequence[PreflightFinding]) -> None:
+    """Refuse a push if there are findings.
+
+    Raises:
+        PushRefusedError: there are some.
+    """
+    if findings:
+        names = dict.fromkeys(finding.component for finding in findings)
+        shown = [str(finding) for finding in findings[:_MOST_FINDINGS]]
+        if len(findings) > _MOST_FINDINGS:
+            shown.append(f"and {len(findings) - _MOST_FINDINGS} more")
+        raise PushRefusedError(
+            f"nothing was pushed: {'; '.join(shown)}",
+            f"{findings[0].remedy}, or push with {force_options(names)}",
+        )
+
+
 def preflight(
-    current: Mapping[str, Component], wanted: Mapping[str, Component]
+    current: Mapping[str, Component], wanted: Mapping[str, Component], *, moved_only: bool = False
 ) -> list[PreflightFinding]:
     """Survey every entry that a push would add or change, and return what is wrong with it.
 
     Args:
         current: the components on the config server.
         wanted: the components to push.
+        moved_only: look only at entries that leave one database for another, and only whether a
+            master has the data there.
 
     Returns:
         The findings, in the components' order. Cost: about ten exchanges with each server, and two
         for each database, servers in parallel.
     """
     changes = [
-        change for name in sorted(wanted) for change in _changes(current.get(name), wanted[name])
+        change
+        for name in sorted(wanted)
+        for change in _changes(current.get(name), wanted[name])
+        if not moved_only
+        or (change.before and change.before.address != change.target.entry.address)
     ]
     by_hand = [
         wanted[name]
         for name, before in sorted(current.items())
-        if before.by_hand is not None and name in wanted
+        if before.by_hand is not None and name in wanted and not moved_only
     ]
     others = [change.before for change in changes if change.before] + [
         entry for component in by_hand for entry in component.shards
@@ -126,9 +154,9 @@ def preflight(
     savers = _savers(changes, surveyed)
     findings: list[PreflightFinding] = []
     for change in changes:
-        findings += _own_problems(change, surveyed)
+        findings += _own_problems(change, surveyed, {WRONG_ROLE} if moved_only else _SHOWN)
         if _is_usable(surveyed[change.target.entry]):
-            findings += _same_files(change, surveyed, savers)
+            findings += [] if moved_only else _same_files(change, surveyed, savers)
             if not change.target.node and not change.target.entry.is_cluster:
                 findings += [
                     change.finding(*each) for each in _data_problems(change, surveyed, shared)
@@ -160,9 +188,11 @@ def _is_usable(row: SurveyedEntry) -> bool:
     return row.server.error is None and row.database.exists
 
 
-def _own_problems(change: _Change, surveyed: _Surveyed) -> Iterator[PreflightFinding]:
+def _own_problems(
+    change: _Change, surveyed: _Surveyed, kinds: Collection[str]
+) -> Iterator[PreflightFinding]:
     row = surveyed[change.target.entry]
-    judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=_SHOWN)
+    judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=kinds)
     for problem in judged.entries[0].problems:
         mild = problem.mild or problem.kind in (RESTART, NO_INFO)
         yield change.finding(problem.text, problem.remedy, mild)
@@ -304,20 +334,6 @@ def misplaced(
             change = _Change(target, target.component)
             findings.append(change.finding(problem, _remedy(strange)))
     return findings
-
-
-def refuse(findings: Sequence[PreflightFinding]) -> None:
-    """Refuse a push because of findings, if there are any."""
-    if not findings:
-        return
-    names = dict.fromkeys(finding.component for finding in findings)
-    shown = [str(finding) for finding in findings[:_MOST_FINDINGS]]
-    if len(findings) > _MOST_FINDINGS:
-        shown.append(f"and {len(findings) - _MOST_FINDINGS} more")
-    raise PushRefusedError(
-        f"nothing was pushed: {'; '.join(shown)}",
-        f"{findings[0].remedy}, or push with {force_options(names)}",
-    )
 
 
 def _data_problems(

@@ -10,18 +10,19 @@ See `shardkit.network.topology.witness` for what the witnesses are for.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import redis
 
 from shardkit import log_records
-from shardkit.admin.preflight import misplaced, refuse
+from shardkit.admin.preflight import misplaced, preflight, refuse
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, ConfigServerError, few
 from shardkit.network.connections import Connector
 from shardkit.network.server_queries import TIMEOUT
@@ -37,8 +38,8 @@ def push(
     *,
     timeout: float = TIMEOUT,
     connector: Connector | None = None,
+    check: bool = True,
     force: bool | Collection[str] = (),
-    check_keys: bool = True,
     **options: Any,
 ) -> list[ComponentChange]:
     """Push a shard map, and have the servers of its components witness the push.
@@ -48,9 +49,10 @@ def push(
         shard_map: the map to push; components that it does not describe stay unchanged.
         timeout: seconds for one answer of a data server.
         connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
-        force: names of components to push in spite of what speaks against it, or True for all.
-        check_keys: whether to sample the keys on the shards of new components. The push is refused
-            if they live on other shards than those that the map gives them.
+        check: whether to refuse the push if an entry's new place lacks its data, or if keys on the
+            shards of new components live on other shards than those that the map gives them. An
+            unchanged address costs nothing, another one about ten exchanges.
+        force: components to push in spite of that, or True for all.
         options: ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
@@ -59,17 +61,25 @@ def push(
 
     Raises:
         PushRefusedError: the push would strand data, also data that was there before the first
-            push, or another push came in between.
+            push, names a replica as a master, or another push came in between.
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
     # Include the old components: clients that have not read the push yet still use them.
-    before = _components(config, shard_map)
-    known = [*before, *shard_map.components.values()]
-    if check_keys and force is not True:
-        settled = {*(force or ()), *(component.name for component in before)}
-        new = [each for name, each in shard_map.components.items() if name not in settled]
-        refuse(misplaced(new, timeout, connector))
+    known = [*_components(config, shard_map).values(), *shard_map.components.values()]
+
+    def require_data(pipe: Any) -> None:
+        pipe.watch(EPOCH_KEY)  # a move in between has the push tried again
+        before = _components(config, shard_map)
+        new = [each for name, each in shard_map.components.items() if name not in before]
+        findings = misplaced(new, timeout, connector)
+        if connector is None:
+            findings += preflight(before, shard_map.components, moved_only=True)
+        forced = frozenset(() if isinstance(force, bool) else force)
+        refuse([each for each in findings if not each.warning and each.component not in forced])
+
+    if check and force is not True:
+        options["guard"] = require_data
     changes = store.push(config, shard_map, force=force, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
@@ -84,14 +94,14 @@ def push(
     return changes
 
 
-def _components(config: redis.Redis, shard_map: ShardMap) -> Collection[Component]:
+def _components(config: redis.Redis, shard_map: ShardMap) -> Mapping[str, Component]:
     """Return the current components; none if they are unusable, which the push then reports."""
     try:
-        return store.read_components(config, shard_map.components).values()
+        return store.read_components(config, shard_map.components)
     except ConfigServerError:
         raise
     except ConfigError:
-        return ()
+        return {}
 
 
 def newest_witness(components: Iterable[Component], timeout: float = TIMEOUT) -> tuple[int, str]:

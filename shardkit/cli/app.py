@@ -63,6 +63,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "shardkit.cli.commands.split:split",
             "Give a component another number of shards, in use.",
         ),
+        "balance": (
+            "shardkit.cli.commands.balance:balance",
+            "Show how even servers are, and move shards until they are.",
+        ),
         "failover": ("shardkit.cli.commands.failover:failover", "Replace a master by its replica."),
         "replicas": (
             "shardkit.cli.commands.replicas:replicas",

@@ -38,6 +38,7 @@ exceeded.
 from __future__ import annotations
 
 import copy
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypedDict
@@ -71,6 +72,7 @@ from shardkit.operations.commands import (
     Argument,
     AwaitWakeup,
     Command,
+    Pause,
     Subscribe,
     script_call,
 )
@@ -87,6 +89,7 @@ DURABLE_TIMEOUT = 0.5
 ASKS_AGAIN = 2.0
 # Pauses of a waiter that polls.
 FIRST_PAUSE, LONGEST_POLL = 0.005, 0.1
+_ROLE_LOST = re.compile("WAIT cannot be used with replica|UNBLOCKED ")  # of WAIT
 # Microseconds for which others may overtake a waiter with ``fair=False``.
 PATIENCE = 100_000
 # Seconds after a hold's end at which waiters ask.
@@ -379,10 +382,18 @@ class Holdable(Structure[Face]):
     def _make_durable(self, hold: Hold[Face]) -> Operation[None]:
         """Wait for replicas to acknowledge a hold; WAIT covers writes of its own connection."""
         milliseconds = round(1000 * self._durable_timeout)
-        sent = self.monotonic()
+        until = self.monotonic() + self._durable_timeout
         renew = self.extend_call(hold, hold.ttl)
         wait = Command(self.component, self.key, ("WAIT", self._durable, milliseconds))
-        [extended, acknowledged] = yield [renew, wait]
+        while True:
+            sent = self.monotonic()
+            try:
+                [extended, acknowledged] = yield [renew, wait]
+                break
+            except ShardErrors as errors:  # the master that extended it has become a replica
+                if not _ROLE_LOST.search(str(errors)) or self.monotonic() > until:
+                    raise
+            yield Pause(FIRST_PAUSE)
         hold.extended(sent, extended[1], extended[2])
         if not extended[0] or acknowledged < self._durable:
             raise NotDurableError(

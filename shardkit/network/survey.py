@@ -53,6 +53,8 @@ CONFIG_KEYS = tuple(
         "pushed",
         "removed:",
         "rotation:",
+        "fence",
+        "growth:",
     ]
 )
 """How the keys begin that are configuration, and not a component's data."""
@@ -498,11 +500,13 @@ def has_keys(client: Any) -> bool:
     return any(True for _ in data_keys(client))
 
 
-def missing_rights(client: Any, commands: Iterable[str] = _USED) -> tuple[str, ...]:
+def missing_rights(client: Any, commands: Sequence[str] = _USED) -> tuple[str, ...]:
     """Return the commands of some that this user must not run, on the keys of their arguments.
 
     The server checks rights when it queues the commands of a transaction, which is then discarded.
+    It queues no PSYNC: that is sent by itself, so its arguments must be wrong.
     """
+    alone = [command for command in commands if command.startswith("PSYNC ")]
     missing: list[str] = []
     connection = client.connection_pool.get_connection()
 
@@ -521,8 +525,10 @@ def missing_rights(client: Any, commands: Iterable[str] = _USED) -> tuple[str, .
     try:
         send("MULTI")
         if not missing:  # otherwise they would be executed
-            send(*commands, "DISCARD")
-        discarded = "DISCARD" not in missing
+            send(*(command for command in commands if command not in alone), "DISCARD")
+            discarded = "DISCARD" not in missing
+            if discarded:
+                send(*alone)
     finally:
         if not discarded:
             connection.disconnect()

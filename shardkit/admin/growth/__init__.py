@@ -1,6 +1,17 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
 from shardkit.admin.growth.attachment import AttachedReplica, attach_replica, detach_replica
+from shardkit.admin.growth.balance import (
+    BalanceMove,
+    BalancePlan,
+    DatabaseLoad,
+    LoadReport,
+    PartLoad,
+    ServerLoad,
+    apply_balance,
+    measure_balance,
+    plan_balance,
+)
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
 from shardkit.admin.growth.journal import Move
@@ -25,25 +36,34 @@ from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify
 
 __all__ = [
     "AttachedReplica",
+    "BalanceMove",
+    "BalancePlan",
+    "DatabaseLoad",
     "Fence",
     "GrowthPlan",
     "GrowthStep",
+    "LoadReport",
     "Move",
     "MoveOptions",
     "MovePlan",
+    "PartLoad",
     "ReplicaNode",
     "ServerComparison",
+    "ServerLoad",
     "Takeover",
     "VerifiedReplica",
     "abort_move",
+    "apply_balance",
     "apply_fences",
     "attach_replica",
     "compare",
     "complete_move",
     "detach_replica",
     "fail_over",
+    "measure_balance",
     "moves",
     "pending_fences",
+    "plan_balance",
     "plan_growth",
     "plan_move",
     "plan_split",

@@ -34,6 +34,7 @@ from shardkit.admin.growth.relocation import (
 from shardkit.admin.growth.servers import (
     connected_to,
     is_refused,
+    mismatched_tls,
     persist_roles,
     replicate,
     role_of,
@@ -95,6 +96,8 @@ def attach_replica(
         new = stack.enter_context(connected_to(target, like, where))
         role, info = role_of(new), master.info()
         problems = unfit(info, new.info(), master, new, source, target)
+        if role.is_master:
+            problems += mismatched_tls(new, target, like, where)
         if same(source, target):
             problems = [f"{source} and {target} are one server"]
         if info.get("cluster_enabled"):

@@ -66,13 +66,16 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 abort_move = _awaiting(growth.abort_move)
+apply_balance = _awaiting(growth.apply_balance)
 apply_fences = _awaiting(growth.apply_fences)
 attach_replica = _awaiting(growth.attach_replica)
 complete_move = _awaiting(growth.complete_move)
 detach_replica = _awaiting(growth.detach_replica)
 fail_over = _awaiting(growth.fail_over)
+measure_balance = _awaiting(growth.measure_balance)
 moves = _awaiting(growth.moves)
 pending_fences = _awaiting(growth.pending_fences)
+plan_balance = _awaiting(growth.plan_balance)
 plan_move = _awaiting(growth.plan_move)
 plan_split = _awaiting(growth.plan_split)
 replica_tree = _awaiting(growth.replica_tree)

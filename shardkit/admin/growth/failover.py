@@ -51,6 +51,7 @@ from shardkit.admin.growth.servers import (
     follow_as,
     hand_over,
     is_refused,
+    mismatched_tls,
     persist_roles,
     replicate,
     role_of,
@@ -164,6 +165,8 @@ def fail_over(
             numbers = [int(name[2:]) for name in master.info("keyspace")]
             if problems := config_databases(source, like, where, numbers):
                 raise GrowthError(problems[0], "have it on a server of its own: nothing changed")
+            if problems := mismatched_tls(master, source, like, where):
+                raise GrowthError(problems[0], "nothing was changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)

@@ -16,7 +16,13 @@ from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import config_databases, connected_to, too_small, unfit
+from shardkit.admin.growth.servers import (
+    config_databases,
+    connected_to,
+    mismatched_tls,
+    too_small,
+    unfit,
+)
 from shardkit.admin.growth.shard_copy import libraries
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -28,7 +34,9 @@ from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.encodings.limits import FORMS, LIMITS_PATTERN, Limits
 
-# Commands without which a move fails, by server; PSYNC cannot be asked for.
+# Commands without which a move fails, by server.
+_USER = "masteruser"
+_REPLICATING = "PSYNC ? -1 FAILOVER"  # fails on every server, as no history has that name
 _COMPARING = (
     *("INFO", "SELECT 0", "SCAN 0", "TYPE k", "PTTL k", "EXISTS k", "GETRANGE k 0 1"),
     *("LRANGE k 0 1", "HSCAN k 0", "HPEXPIRETIME k FIELDS 1 f", "SSCAN k 0", "ZSCAN k 0"),
@@ -37,7 +45,7 @@ _COMPARING = (
 _FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
 _TELLING = {"CONFIG SET x y", "OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"}
 _LEAVING = {
-    REPLICATION: ("FAILOVER", "REPLCONF GETACK *"),
+    REPLICATION: ("FAILOVER", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (
         *_FENCING,
         *(f"PERSIST {FENCE_KEY}", "DUMP k", "OBJECT IDLETIME k", "TIME"),
@@ -46,7 +54,7 @@ _LEAVING = {
     ),
 }
 _ENTERING = {
-    REPLICATION: ("REPLICAOF NO ONE",),
+    REPLICATION: ("REPLICAOF NO ONE", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (*_FENCING, "RESTORE k 0 v", "FLUSHDB", "FUNCTION LIST", "FUNCTION LOAD x"),
 }
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
@@ -156,6 +164,8 @@ def _plan_server(
         there = _info(replica, target, problems)
         if there:
             problems += unfit(info, there, master, replica, source, target)
+        for server, client in ((source, master), (target, replica)):
+            problems += mismatched_tls(client, server, like, where)
         notes = _compared(REPLICATION, (source, master, info), (target, replica, there), problems)
     problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
@@ -168,7 +178,7 @@ def _plan_server(
             for each in others
             if not servers.same(each, target)
         ),
-        f"push {len(shards)} entries that name {target}",
+        f"push {counted(len(shards), 'entry', 'entries')} naming {target}",
         f"compare both servers; {source} stays as a replica that no entry names",
     )
     keys = {str(number): count for number, count in _counts(info).items()}
@@ -418,9 +428,13 @@ def _compared(
 def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]:
     """Return a problem if the user must not run some commands; none if that is unknown."""
     with suppress(RedisError, OSError):
+        own = client.get_connection_kwargs().get("password")
+        if _REPLICATING in commands and not own and client.config_get(_USER).get(_USER):
+            commands = {*commands} - {_REPLICATING}  # replicas log in as another user
         missing = missing_rights(client, sorted(commands)) if commands else ()
         if missing:
-            return [f"{server} does not let the user run {', '.join(missing)}: see docs/rights.md"]
+            listed = ", ".join(sorted(missing))
+            return [f"{server} does not let the user run {listed}: see docs/rights.md"]
     return []
 
 

@@ -25,6 +25,7 @@ STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
 _LEAST = "min-replicas-to-write"
+_TLS = "tls-replication"
 _LEAST_KEY = "config:growth:least"  # that setting of servers that take writes alone
 
 
@@ -179,6 +180,23 @@ def follow_as(client: Any, like: Entry, where: str) -> None:
     if fields.get("password"):
         client.config_set("masterauth", fields["password"])
         client.config_set("masteruser", fields.get("username") or "")
+
+
+def mismatched_tls(client: Any, server: ServerAddress, like: Entry, where: str) -> list[str]:
+    """Return a problem if a server would not connect to masters as clients do: with or without TLS.
+
+    None if the user may not ask for that.
+    """
+    wanted = "yes" if like.resolved(where).get("ssl") else "no"
+    with suppress(RedisError, OSError):
+        found = client.config_get(_TLS).get(_TLS, "no")
+        if found != wanted:
+            by = "over TLS" if wanted == "yes" else "without TLS"
+            return [
+                f"{server} cannot replicate a server that {where} reaches {by} "
+                f"({_TLS} is {found}): CONFIG SET {_TLS} {wanted}"
+            ]
+    return []
 
 
 def persist_roles(*servers: Any) -> None:

@@ -157,10 +157,10 @@ def _push(
         changes = push_witnessed(
             client,
             wanted,
+            check=False,  # just done, if asked for
             force=options.forced,
             prune=options.prune,
             has_data=holds_data(wanted),
-            check_keys=False,  # just done, if asked for
             sample=difference.sample,
             epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
             above=above,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
@@ -117,6 +120,47 @@ def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
     for key, count in writers.acknowledged.items():
         if key != "ids":
             assert fleet.value(key) <= count + writers.uncertain.get(key, 0)
+
+
+@pytest.mark.parametrize("durable", [0, 1])
+def test_locks_exclude_while_roles_change(fleet: Fleet, durable: int) -> None:
+    fleet.replicated(1)
+    end, inside, both, entered = threading.Event(), [], [], Counter[str]()
+    errors: list[str] = []
+
+    def hold(name: str) -> None:
+        with shardkit.connect(fleet.url) as kit:
+            options: Any = {"durable": durable, "durable_timeout": PATIENT, "ttl": 60, "wait": 30}
+            lock = kit.lock("l", component="users", **options)
+            while not end.is_set():
+                try:
+                    with lock:
+                        inside.append(name)
+                        both.extend(inside[1:])
+                        time.sleep(0.002)
+                        inside.remove(name)
+                        entered[name] += 1
+                except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
+                    errors.append(repr(error))
+
+    threads = [threading.Thread(target=hold, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    try:
+        for target in (1, 0, 1):
+            time.sleep(0.3)
+            fail_over(fleet.config, "users:0", fleet.name(target))
+        so_far = entered.total()
+        until = time.monotonic() + 30
+        while entered.total() < so_far + 20:
+            assert time.monotonic() < until, errors[-3:]
+            time.sleep(0.05)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+    assert both == []
+    assert errors == []
 
 
 def test_after_a_crash_a_replica_takes_over_though_another_one_is_dead_too(fleet: Fleet) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +24,7 @@ import redis
 from click.testing import CliRunner
 from growth_helpers import (
     LEAST,
+    PATIENT,
     Fleet,
     Killed,
     ask_for_a_replica,
@@ -34,6 +38,7 @@ from growth_helpers import (
     small,
     writing,
 )
+from secure_server import SecureServer, secure_server
 
 import shardkit
 from shardkit import ShardMap
@@ -41,6 +46,7 @@ from shardkit.admin import push
 from shardkit.admin.growth import (
     Move,
     abort_move,
+    attach_replica,
     certificate,
     compare,
     fail_over,
@@ -54,9 +60,15 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.admin.growth.servers import hand_over, too_small, wait_for_copy
+from shardkit.admin.growth.servers import (
+    hand_over,
+    mismatched_tls,
+    too_small,
+    wait_for_copy,
+)
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.cli.app import app
+from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, GrowthError, NewerFormatError
 from shardkit.local import LocalServer
@@ -417,6 +429,55 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
     problem, *_ = plan_move(*asked).problems
     assert problem.startswith(f"{fleet.name(0)} cannot be used (")
     assert moves(fleet.config) == []
+
+
+@contextmanager
+def over_tls(config: redis.Redis, servers: Sequence[SecureServer]) -> Iterator[list[str]]:
+    """Describe ``users`` on the first of servers with TLS; give their names, and stop them."""
+    try:
+        shards = [{**servers[0].tls, "db": number} for number in (1, 2)]
+        text = json.dumps({"components": {"users": {"shards": shards}}})
+        push(config, ShardMap.parse(text))
+        yield [f"localhost:{each.tls['port']}" for each in servers]
+    finally:
+        for each in servers:
+            each.stop()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
+def test_servers_that_replicate_without_tls_are_named(fleet: Fleet, tmp_path: Path) -> None:
+    servers = [SecureServer(tmp_path, None) for _ in range(2)]
+    with over_tls(fleet.config, servers) as [a, b]:
+        reached = "cannot replicate a server that config:redis:users:0 reaches over TLS"
+        said = f"{reached} (tls-replication is no): CONFIG SET tls-replication yes"
+        assert plan_move(fleet.config, a, b).problems == (f"{a} {said}", f"{b} {said}")
+        for change in (start_move, lambda config, a, b: attach_replica(config, b, a)):
+            with pytest.raises(GrowthError, match=re.escape(f"{b} {said}; nothing was changed")):
+                change(fleet.config, a, b)
+        follow(servers[1].server, servers[0].server)
+        with pytest.raises(GrowthError, match=re.escape(f"{a} {said}; nothing was changed")):
+            fail_over(fleet.config, "users:0", b)
+    answers = SimpleNamespace(config_get=lambda name: {name: "yes"})
+    [problem] = mismatched_tls(answers, ServerAddress("a", 1), Entry({"host": "b"}), "users")
+    assert problem.endswith(
+        "users reaches without TLS (tls-replication is yes): CONFIG SET tls-replication no"
+    )
+
+
+def test_a_server_is_moved_over_tls_and_back(fleet: Fleet, tmp_path: Path) -> None:
+    found = [secure_server(tmp_path, **{"tls-replication": "yes"}) for _ in range(2)]
+    servers = [each for each in found if each is not None]
+    if not servers:
+        pytest.skip("no server on PATH speaks TLS")
+    with over_tls(fleet.config, servers) as [a, b]:
+        with writing(fleet) as writers:
+            assert certified(start_move(fleet.config, a, b, hold=PATIENT))
+            assert fleet.masters() == [b, b]
+            assert reverse_move(fleet.config, a, hold=PATIENT).phase == "done"
+            attach_replica(fleet.config, b, a)
+            assert fail_over(fleet.config, "users:0", b).planned
+        assert writers.errors == []
+        check_nothing_lost(fleet, writers)
 
 
 def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:

@@ -602,7 +602,8 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     [problem, _] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
     assert problem == "others is in the same database: specify it as well"
     there = {**two, "port": fleet.servers[1].port}
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"others": {"entry": there}}})))
+    others = ShardMap.parse(json.dumps({"components": {"others": {"entry": there}}}))
+    push(fleet.config, others, check=False)
     follow(fleet.servers[0], fleet.servers[2])
     follow(fleet.servers[1], fleet.servers[2])
     source, target = fleet.name(0), fleet.name(1)
@@ -780,7 +781,10 @@ def test_a_dry_run_notes_lower_limits_of_encodings(fleet: Fleet, of_shards: bool
 
 @pytest.mark.parametrize(
     ("of_shards", "source", "target"),
-    [(False, ["FAILOVER", "SCAN"], ["REPLICAOF"]), (True, ["DUMP", "CLIENT LIST"], ["RESTORE"])],
+    [
+        (False, ["FAILOVER", "PSYNC", "SCAN"], ["PSYNC", "REPLCONF", "REPLICAOF"]),
+        (True, ["DUMP", "CLIENT LIST"], ["RESTORE"]),
+    ],
 )
 def test_a_dry_run_names_missing_rights(
     fleet: Fleet, of_shards: bool, source: list[str], target: list[str]

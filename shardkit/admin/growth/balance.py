@@ -1,0 +1,593 @@
+"""Measures how evenly servers are loaded, and moves shards until they are.
+
+::
+
+    measure   SCAN and MEMORY USAGE of some keys of each database; INFO; with `watch`, MONITOR
+    plan      which databases move where, so that each server is near the mean (balance_plan)
+    carry out `start_move`, one after the other
+
+Only reads. Each exchange is of 100 keys at most, with pauses in between.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Literal, Unpack, get_args
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from shardkit.admin.growth.balance_plan import Unit, place
+from shardkit.admin.growth.journal import Move
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
+from shardkit.admin.growth.mover import Progress
+from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on
+from shardkit.admin.growth.servers import config_databases, connected_to
+from shardkit.admin.growth.slices import at_work
+from shardkit.config.component import entry_key
+from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
+from shardkit.config.store import read_components
+from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
+from shardkit.network.survey import CONFIG_KEYS
+from shardkit.routing.command_keys import key_positions
+from shardkit.routing.keys import hash_tag
+
+By = Literal["bytes", "keys", "operations"]
+
+TOLERANCE = 0.1
+SAMPLE = 10_000  # keys of a database
+SHARE = 0.2
+_PAGE = 100  # keys of one exchange
+_ELEMENTS = 5  # of a key, whose memory is sampled
+_COMMANDS = 20_000  # of a server, that are watched at most
+_LONGEST = 65_536  # bytes of a watched command that are looked at
+_PARTS = 50_000  # tags or keys that are counted at a time; then the smaller half is dropped
+_LISTED = 100  # tags and keys of a report
+_UNEVEN = 2.0  # times the mean of a component's shards
+_LINE = re.compile(rb"\S+ \[(\d+) (?!lua\])[^\]]*\] (.*)", re.DOTALL)
+_WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_ESCAPE = re.compile(rb"\\(x[0-9a-f]{2}|.)", re.DOTALL)
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"a": b"\a", b"b": b"\b"}
+
+
+@dataclass(frozen=True)
+class PartLoad:
+    """A key, or all keys with one hash tag.
+
+    Attributes:
+        kind: ``key`` or ``tag``.
+        name: the key, or the tag without braces.
+        shards: the shards that have it, as ``users:1``.
+        bytes: its bytes; of a tag, estimated from the sample.
+        keys: how many keys it has, estimated.
+        operations: commands a second; None if none were watched.
+    """
+
+    kind: str
+    name: bytes
+    shards: tuple[str, ...]
+    bytes: float
+    keys: float
+    operations: float | None = None
+
+
+@dataclass(frozen=True)
+class DatabaseLoad:
+    """The shards of one database, which move together.
+
+    Attributes:
+        server: the name of its server.
+        database: its number.
+        shards: its shards, as ``users:1``, of all components.
+        bytes: its bytes, estimated from the sample.
+        keys: how many keys it has.
+        operations: commands a second; None if none were watched.
+        sampled: how many of its keys were examined.
+        fixed: why it cannot move; empty if it can.
+    """
+
+    server: str
+    database: int
+    shards: tuple[str, ...]
+    bytes: float
+    keys: int
+    operations: float | None
+    sampled: int
+    fixed: str = ""
+
+
+@dataclass(frozen=True)
+class ServerLoad:
+    """A server and what its databases of the measured components have together.
+
+    Attributes:
+        server: its name, as entries have it.
+        bytes: the bytes of its data, estimated.
+        keys: how many keys it has.
+        operations: all commands that it executes in a second.
+        watched: commands a second for the measured databases; None if none were watched.
+        memory: the memory that it uses, in bytes.
+        limit: its ``maxmemory``; 0 if it has none.
+    """
+
+    server: str
+    bytes: float
+    keys: int
+    operations: float
+    watched: float | None
+    memory: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What `measure_balance` found.
+
+    Attributes:
+        servers: the servers, new ones included.
+        databases: their databases.
+        parts: the biggest and busiest keys and tags, at most 100 of each.
+        skipped: entries that cannot be moved, such as clusters, and were not measured.
+    """
+
+    servers: tuple[ServerLoad, ...]
+    databases: tuple[DatabaseLoad, ...]
+    parts: tuple[PartLoad, ...]
+    skipped: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class BalanceMove:
+    """Shards that move from one server to another.
+
+    Attributes:
+        source: the server that is left.
+        target: the server that takes over.
+        shards: the shards.
+        bytes: their bytes, estimated.
+        seconds: the approximate duration of the copy.
+    """
+
+    source: str
+    target: str
+    shards: tuple[str, ...]
+    bytes: float
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class BalancePlan:
+    """The moves that balance servers.
+
+    Attributes:
+        by: what is balanced.
+        tolerance: how far a server may be from the mean, as a part of it.
+        before: by server, its load in times the mean.
+        after: the same after all moves.
+        moves: the moves, in order.
+        fits: whether all servers are within the tolerance afterwards.
+        fewest: whether no other plan does it with fewer bytes; False if not all were tried.
+        uneven: what is out of balance, in words.
+        problems: what prevents the moves; empty if nothing does.
+    """
+
+    by: By
+    tolerance: float
+    before: Mapping[str, float]
+    after: Mapping[str, float]
+    moves: tuple[BalanceMove, ...]
+    fits: bool
+    fewest: bool
+    uneven: tuple[str, ...]
+    problems: tuple[str, ...] = ()
+
+
+def measure_balance(
+    config: Any,
+    names: Collection[str] = (),
+    *,
+    to: Sequence[str] = (),
+    sample: int = SAMPLE,
+    seconds: float = 1.0,
+    watch: bool = False,
+    share: float = SHARE,
+    progress: Progress = lambda what: None,
+) -> LoadReport:
+    """Measure bytes, keys and operations by server, shard, tag and key. Changes nothing.
+
+    Args:
+        config: a client of the config server.
+        names: components; all if there are none.
+        to: new servers, ``host:port``, that shards may move to as well.
+        sample: how many keys of each database to examine at most; 0 for all.
+        seconds: how long to count a server's commands.
+        watch: whether to see which shards, tags and keys they are for (``MONITOR``, for
+            `seconds`, at most 20,000 commands). A busy server executes fewer commands meanwhile.
+        share: the share of the time to work on each server; pauses fill the rest.
+        progress: is called with a text about each database.
+
+    Returns:
+        The report. Cost: one exchange for 100 keys of the sample; servers in parallel.
+
+    Raises:
+        InvalidArgumentError: there is no such component, or a number cannot be used.
+        GrowthError: a server cannot be measured; names it.
+        ConfigError: the entries cannot be read.
+    """
+    if sample < 0 or not 0 < share <= 1 or not 0 < seconds <= 60:
+        raise InvalidArgumentError(
+            f"sample={sample}, share={share:g}, seconds={seconds:g} cannot be used",
+            "give a sample of 0 or more, a share up to 1, and up to 60 seconds",
+        )
+    components = read_components(config)
+    if unknown := sorted(set(names) - components.keys()):
+        raise InvalidArgumentError(f"{unknown[0]!r} is no component", "see: shardkit config show")
+    chosen = [each for name, each in components.items() if not names or name in names]
+    new = [ServerAddress.parse(each) for each in to]
+    known = KnownServers(components.values(), *new)
+    servers: dict[ServerAddress, tuple[Entry, str]] = {}
+    databases: defaultdict[ServerAddress, dict[int, list[str]]] = defaultdict(dict)
+    skipped: list[str] = []
+    for component in chosen:
+        for shard, entry in component.entries():
+            address, number = address_of(entry), database_of(entry.fields)
+            if entry.is_cluster or address is None or number is None:
+                skipped.append(str(shard))
+                continue
+            address = next((each for each in servers if known.same(address, each)), address)
+            servers.setdefault(address, (entry, entry_key(*shard)))
+            databases[address].setdefault(number, [])
+    if not servers:
+        raise InvalidArgumentError(
+            f"{', '.join(skipped)}: nothing there names a server by host, port and database",
+            "use redis-cli --cluster rebalance if it is a cluster",
+        )
+    login = next(iter(servers.values()))
+    for address in new:
+        if not any(known.same(address, each) for each in servers):
+            servers[address] = login
+    for address, numbers in databases.items():
+        for shard, entry in entries_on(components.values(), address, known.same):
+            if (number := database_of(entry.fields)) in numbers:
+                numbers[number].append(str(shard))
+
+    def measure(address: ServerAddress) -> _Measurement:
+        entry, where = servers[address]
+        measured = _Measurement(address, entry, where, known.nameless)
+        try:
+            measured.measure(databases[address], sample, seconds, watch, share, progress)
+        except NoPermissionError as error:
+            raise GrowthError(
+                f"{address} cannot be measured: {error}", "grant the right: see docs/rights.md"
+            ) from error
+        except (RedisError, OSError) as error:
+            raise GrowthError(f"{address} cannot be measured: {error}", "start it") from error
+        return measured
+
+    with ThreadPoolExecutor(max_workers=16) as threads:
+        found = list(threads.map(measure, servers))
+    return LoadReport(
+        tuple(each.server for each in found),
+        tuple(database for each in found for database in each.databases),
+        tuple(_biggest([part for each in found for part in each.parts])),
+        tuple(skipped),
+    )
+
+
+def plan_balance(
+    config: Any, report: LoadReport, *, by: By = "bytes", tolerance: float = TOLERANCE
+) -> BalancePlan:
+    """Plan the moves that bring servers near their mean, with the fewest bytes. Changes nothing.
+
+    Args:
+        config: a client of the config server.
+        report: what `measure_balance` found.
+        by: what to balance: ``bytes``, ``keys``, or ``operations`` if the report has watched them.
+        tolerance: how far a server may be from the mean, as a part of it: 0.1 for a tenth.
+
+    Raises:
+        InvalidArgumentError: the report has no operations, or the tolerance cannot be used.
+    """
+    if by not in get_args(By) or not 0 <= tolerance < 1:
+        raise InvalidArgumentError(
+            f"by={by!r}, tolerance={tolerance!r} cannot be balanced",
+            "specify bytes, keys or operations, and a tolerance from 0 to below 1",
+        )
+    if by == "operations" and any(each.watched is None for each in report.servers):
+        raise InvalidArgumentError("the report has no watched operations", "use watch=True")
+    names = [each.server for each in report.servers]
+    units = [
+        Unit(names.index(each.server), each.database, _load(each, by), each.bytes, not each.fixed)
+        for each in report.databases
+    ]
+    room = [
+        float("inf") if not each.limit else float(max(0, each.limit - each.memory))
+        for each in report.servers
+    ]
+    placed = place(units, room, tolerance)
+    loads = [0.0] * len(names)
+    for unit in units:
+        loads[unit.server] += unit.weight
+    mean = sum(loads) / len(loads)
+    before = _times(names, loads, mean)
+    moved: defaultdict[tuple[str, str], list[DatabaseLoad]] = defaultdict(list)
+    for n, server in placed.moves:
+        loads[units[n].server] -= units[n].weight
+        loads[server] += units[n].weight
+        moved[report.databases[n].server, names[server]].append(report.databases[n])
+    moves, problems = [], []
+    for (source, target), databases in moved.items():
+        shards = tuple(shard for each in databases for shard in each.shards)
+        plan = plan_move(config, shards, target)
+        size = sum(each.bytes for each in databases)
+        moves.append(BalanceMove(source, target, shards, size, plan.seconds))
+        problems += [each for each in plan.problems if each not in problems]
+    return BalancePlan(
+        by,
+        tolerance,
+        before,
+        _times(names, loads, mean),
+        tuple(moves),
+        placed.fits,
+        placed.exact,
+        tuple(_uneven(report, by, before, mean, tolerance)),
+        tuple(problems),
+    )
+
+
+def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
+    """Carry out the moves of a plan, one after the other.
+
+    Args:
+        config: a client of the config server.
+        plan: the plan, of the servers as they are.
+        options: see `MoveOptions`.
+
+    Returns:
+        The moves, with their certificates.
+
+    Raises:
+        GrowthError: something prevents a move, before the first of them; or one cannot continue.
+            Earlier ones are done; resume or abort that one, then measure again.
+    """
+    if plan.problems:
+        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+    tell: Progress = options.get("progress", lambda what: None)
+    done = []
+    for n, each in enumerate(plan.moves, 1):
+
+        def progress(what: str, n: int = n) -> None:
+            tell(f"move {n} of {len(plan.moves)}: {what}")
+
+        own: MoveOptions = {**options, "progress": progress}
+        done.append(start_move(config, each.shards, each.target, **own))
+    return done
+
+
+def _load(each: DatabaseLoad | PartLoad, by: By) -> float:
+    return float({"bytes": each.bytes, "keys": each.keys}.get(by, each.operations or 0))
+
+
+def _times(names: Sequence[str], loads: Sequence[float], mean: float) -> dict[str, float]:
+    return {name: load / mean if mean else 1.0 for name, load in zip(names, loads, strict=True)}
+
+
+def _uneven(
+    report: LoadReport, by: By, before: Mapping[str, float], mean: float, tolerance: float
+) -> Iterator[str]:
+    """Yield what is out of balance: servers, then shards, then tags and keys that cannot split."""
+    for server, times in before.items():
+        if abs(times - 1) > tolerance + 1e-9:
+            yield f"{server} has {times:.2f} times the mean {by} of a server"
+    own: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for database in report.databases:
+        if len(database.shards) == 1 and ":" in (shard := database.shards[0]):
+            own[shard.rpartition(":")[0]][shard] = _load(database, by)
+    for shards in own.values():
+        usual = sum(shards.values()) / len(shards)
+        for shard, load in shards.items():
+            if load > _UNEVEN * usual:
+                yield f"{shard} has {load / usual:.1f} times the mean {by} of its shards"
+    least = max(tolerance, TOLERANCE) * mean
+    single = {(part.shards, _load(part, by)) for part in report.parts if part.kind == "key"}
+    for part in report.parts:
+        load = _load(part, by)
+        is_one_key = part.kind == "tag" and (part.shards, load) in single
+        if load > least and not is_one_key:
+            name = part.name.decode(errors="backslashreplace")
+            named = f"tag {{{name}}}" if part.kind == "tag" else f"key {name}"
+            share = f"{load / mean:.0%} of a server's mean {by}"
+            yield f"{named} ({', '.join(part.shards)}) has {share}"
+
+
+def _biggest(parts: Sequence[PartLoad]) -> Iterator[PartLoad]:
+    """Yield the biggest and busiest keys, and tags."""
+    for kind in ("tag", "key"):
+        those = [part for part in parts if part.kind == kind]
+        top = {
+            (part.name, part.shards): part
+            for by in get_args(By)
+            for part in heapq.nlargest(_LISTED // 3, those, key=lambda each: _load(each, by))
+        }
+        yield from sorted(top.values(), key=lambda each: -each.bytes)
+
+
+class _Measurement:
+    """One server's measurements."""
+
+    server: ServerLoad
+    databases: list[DatabaseLoad]
+
+    def __init__(
+        self,
+        address: ServerAddress,
+        like: Entry,
+        where: str,
+        nameless: Callable[[ServerAddress, Collection[int]], list[str]],
+    ) -> None:
+        self._address, self._like, self._where = address, like, where
+        self._nameless = nameless
+        self.parts: list[PartLoad] = []
+
+    def measure(
+        self,
+        databases: Mapping[int, Sequence[str]],
+        sample: int,
+        seconds: float,
+        watch: bool,
+        share: float,
+        progress: Progress,
+    ) -> None:
+        name = str(self._address)
+        with connected_to(self._address, self._like, self._where) as client:
+            before, began = client.info("stats"), time.monotonic()
+            seen: Counter[tuple[int, bytes]] = Counter()
+            watched = seconds
+            if watch:
+                progress(f"watching {name}")
+                watched = _watch(client, seconds, seen)
+            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            after, memory = client.info("stats"), client.info("memory")
+            passed = time.monotonic() - began
+        executed = after["total_commands_processed"] - before["total_commands_processed"]
+        self.databases = []
+        for number, shards in databases.items():
+            progress(f"measuring database {number} of {name}")
+            own = {key: count for (at, key), count in seen.items() if at == number}
+            self._measure(number, tuple(shards), sample, share, own, watched if watch else None)
+        self.server = ServerLoad(
+            name,
+            sum(each.bytes for each in self.databases),
+            sum(each.keys for each in self.databases),
+            max(0.0, executed / passed),
+            sum(each.operations or 0.0 for each in self.databases) if watch else None,
+            int(memory["used_memory"]),
+            int(memory.get("maxmemory", 0)),
+        )
+
+    def _measure(
+        self,
+        number: int,
+        shards: tuple[str, ...],
+        sample: int,
+        share: float,
+        seen: Mapping[bytes, int],
+        watched: float | None,
+    ) -> None:
+        tags, keys = _Sums(), _Sums()
+        examined, size = 0, 0
+        with connected_to(self._address, self._like, self._where, database=number) as client:
+            total = client.dbsize()
+            for page, sizes in _sizes(client, sample or total, share):
+                for key, used in zip(page, sizes, strict=True):
+                    if key.startswith(CONFIG_KEYS):
+                        total -= 1
+                    elif used is not None:
+                        examined += 1
+                        size += used
+                        keys.add(key, used)
+                        if (tag := hash_tag(key)) != key:
+                            tags.add(tag, used)
+        scale = max(1.0, total / examined) if examined else 0.0
+        operations: dict[str, Counter[bytes]] = {"tag": Counter(), "key": Counter(seen)}
+        for key, count in seen.items():
+            if (tag := hash_tag(key)) != key:
+                operations["tag"][tag] += count
+        for kind, sums in ("tag", tags), ("key", keys):
+            for name in sums.sizes.keys() | operations[kind].keys():
+                used, many = sums.sizes.get(name, 0), sums.counts.get(name, 0)
+                by = scale if kind == "tag" else 1.0
+                rate = None if watched is None else operations[kind][name] / watched
+                self.parts.append(PartLoad(kind, name, shards, used * by, many * by, rate))
+        self.parts = list(_biggest(self.parts))
+        fixed = ""
+        if config_databases(self._address, self._like, self._where, [number]):
+            fixed = "it is the config server's"
+        elif self._nameless(self._address, [number]):
+            fixed = "an entry leads there by a socket, Sentinels or a reference"
+        rate = None if watched is None else sum(seen.values()) / watched
+        self.databases.append(
+            DatabaseLoad(
+                str(self._address), number, shards, size * scale, total, rate, examined, fixed
+            )
+        )
+
+
+class _Sums:
+    """The bytes and numbers of keys by name, of not too many names."""
+
+    def __init__(self) -> None:
+        self.sizes: Counter[bytes] = Counter()
+        self.counts: Counter[bytes] = Counter()
+
+    def add(self, name: bytes, size: int) -> None:
+        self.sizes[name] += size
+        self.counts[name] += 1
+        if len(self.sizes) > _PARTS:
+            self.sizes = Counter(dict(self.sizes.most_common(_PARTS // 2)))
+            self.counts = Counter({name: self.counts[name] for name in self.sizes})
+
+
+def _sizes(client: Any, most: int, share: float) -> Iterator[tuple[list[bytes], list[int | None]]]:
+    """Yield some keys of a database and their bytes, until there are `most`."""
+    cursor, examined = 0, 0
+    while examined < most:
+        with at_work(share):
+            cursor, keys = client.scan(cursor, count=min(_PAGE, most))
+            pipe = client.pipeline(transaction=False)
+            for key in keys:
+                pipe.memory_usage(key, samples=_ELEMENTS)
+            yield keys, pipe.execute() if keys else []
+        examined += len(keys)
+        if not cursor:
+            return
+
+
+def _watch(client: Any, seconds: float, seen: Counter[tuple[int, bytes]]) -> float:
+    """Count the commands of clients by database and key; return for how many seconds."""
+    connection = client.connection_pool.get_connection()
+    began = time.monotonic()
+    try:
+        connection.send_command("MONITOR")
+        connection.read_response()
+        for _ in range(_COMMANDS):
+            left = began + seconds - time.monotonic()
+            if left <= 0 or not connection.can_read(timeout=left):
+                break
+            line = connection.read_response(disable_decoding=True)
+            _count(bytes(line[:_LONGEST]), seen)
+        return time.monotonic() - began
+    finally:
+        connection.disconnect()
+        client.connection_pool.release(connection)
+
+
+def _count(line: bytes, seen: Counter[tuple[int, bytes]]) -> None:
+    """Count a line of MONITOR: ``1700000000.000000 [3 127.0.0.1:5000] "get" "k"``.
+
+    What scripts call is not counted, as the script is.
+    """
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return
+    words = [_ESCAPE.sub(_unescape, each) for each in _WORD.findall(match[2])]
+    with suppress(RoutingError):
+        keys = {words[at] for at in key_positions(words) if at < len(words)}
+        for key in keys:
+            if not key.startswith(CONFIG_KEYS):
+                seen[int(match[1]), key] += 1
+
+
+def _unescape(match: re.Match[bytes]) -> bytes:
+    found = match[1]
+    if found[:1] == b"x" and len(found) == 3:
+        return bytes.fromhex(found[1:].decode())
+    return _ESCAPES.get(found, found)

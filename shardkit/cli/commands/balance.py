@@ -1,0 +1,201 @@
+"""``shardkit balance``: what is out of balance, and the moves of shards that correct it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from shardkit.admin.growth import (
+    BalancePlan,
+    LoadReport,
+    PartLoad,
+    apply_balance,
+    measure_balance,
+    plan_balance,
+)
+from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
+from shardkit.admin.growth.failover import HOLD
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    number_option,
+)
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Table, number, wordy
+from shardkit.cli.text import printable, size
+from shardkit.errors import counted
+
+
+@click.command(
+    epilog=examples(
+        "shardkit balance",
+        "shardkit balance timelines --to new.internal:6379 --tolerance 0.2",
+        "shardkit balance --by operations --watch --seconds 5",
+        "shardkit balance timelines --to new.internal:6379 --move",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@click.option("--to", multiple=True, metavar="SERVER", help="A new server. May be repeated.")
+@click.option(
+    "--by",
+    type=click.Choice(["bytes", "keys", "operations"]),
+    default="bytes",
+    show_default=True,
+    help="What to balance.",
+)
+@number_option(
+    "--tolerance",
+    TOLERANCE,
+    "How far a server may be from the mean: 0.1 for a tenth.",
+    least=0.0,
+    most=0.99,
+    unit="PART",
+)
+@number_option("--sample", SAMPLE, "Keys to examine in each database at most; 0 for all.", least=0)
+@number_option("--seconds", 1.0, "How long to count commands.", least=0.1, most=60, unit="SECONDS")
+@click.option(
+    "--watch", is_flag=True, help="See for which shards, tags and keys they are (MONITOR)."
+)
+@number_option(
+    "--share",
+    SHARE,
+    "Share of the time to examine keys; pauses for the rest.",
+    least=0.01,
+    most=1,
+    unit="PART",
+)
+@number_option("--top", 5, "How many keys and tags to show.", least=0)
+@click.option("--move", "moving", is_flag=True, help="Carry out the plan.")
+@number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
+@config_option
+@common_options
+def balance(
+    names: Sequence[str],
+    to: Sequence[str],
+    by: By,
+    tolerance: float,
+    top: int,
+    moving: bool,
+    hold: float,
+    where: str | None,
+    output: Output,
+    **options: Any,
+) -> int:
+    """Show bytes, keys and operations by server, shard, tag and key, and a plan of moves.
+
+    The plan moves the fewest bytes after which each server is near the mean. It only reads, unless
+    --move is given: then `shardkit move shards` does each move, while clients read and write. The
+    exit code is 1 if servers are out of balance at the end.
+    """
+    with connected(config_server(where)) as config, output.busy("measuring") as busy:
+
+        def tell(what: str) -> None:
+            if busy is not None:
+                busy.update(what)
+
+        report = measure_balance(config, names, to=to, progress=tell, **options)
+        plan = plan_balance(config, report, by=by, tolerance=tolerance)
+        done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
+    left = 0 if plan.fits and (moving or not plan.moves) else 1
+    if output.as_json:
+        output.document(
+            {
+                **_named(report),
+                "plan": asdict(plan),
+                "moved": [asdict(each) for each in done],
+            }
+        )
+        return left
+    _show(output, report, top)
+    _show_plan(output, plan, bool(done))
+    return left
+
+
+def _named(report: LoadReport) -> dict[str, Any]:
+    parts = [{**asdict(each), "name": _name(each)} for each in report.parts]
+    return {**asdict(report), "parts": parts}
+
+
+def _name(part: PartLoad) -> str:
+    name = part.name.decode(errors="backslashreplace")
+    return f"{{{name}}}" if part.kind == "tag" else name
+
+
+def _rate(value: float | None) -> str | None:
+    return None if value is None else f"{value:,.0f}"
+
+
+def _show(output: Output, report: LoadReport, top: int) -> None:
+    table = Table.of(wordy("server"), number("data"), number("keys"), *map(number, _REST))
+    for server in report.servers:
+        limit = size(server.limit) if server.limit else None
+        rest = _rate(server.operations), size(server.memory), limit
+        table.row(server.server, size(int(server.bytes)), server.keys, *rest)
+    output.table(table)
+    headings = number("data"), number("keys"), number("ops/s")
+    shown = sorted(report.databases, key=lambda each: -each.bytes)[:top]
+    if shown:
+        output.line()
+        table = Table.of(wordy("biggest shards"), wordy("server"), *headings)
+        for each in shown:
+            at = f"{each.server}/{each.database}"
+            table.row(" ".join(each.shards), at, *_load(each.bytes, each.keys, each.operations))
+        output.table(table)
+    for kind in ("tag", "key"):
+        parts = [part for part in report.parts if part.kind == kind and part.bytes][:top]
+        busy = sorted(report.parts, key=lambda part: -(part.operations or 0))
+        parts += [
+            part for part in busy if part.kind == kind and part.operations and part not in parts
+        ][:top]
+        if parts:
+            output.line()
+            table = Table.of(wordy(f"biggest {kind}s"), wordy("shard"), *headings)
+            for part in parts:
+                load = _load(part.bytes, round(part.keys), part.operations)
+                table.row(printable(_name(part)), " ".join(part.shards), *load)
+            output.table(table)
+    if report.skipped:
+        output.line()
+        output.line(f"not measured, as they cannot move: {', '.join(report.skipped)}", DOUBTFUL)
+
+
+def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell, Cell]:
+    return size(int(used)), keys, _rate(operations)
+
+
+def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
+    output.line()
+    for line in plan.uneven:
+        output.line(line, DOUBTFUL)
+    if plan.fits and not plan.moves:
+        output.line(f"all servers are within {plan.tolerance:.0%} of the mean {plan.by}", GOOD)
+        return
+    for each in plan.moves:
+        words = f"shardkit move shards {' '.join(each.shards)} --to {each.target}"
+        output.line(f"{words}   # {size(int(each.bytes))}, about {each.seconds:.0f} s")
+    for problem in plan.problems:
+        output.line(f"cannot be done: {problem}", BAD)
+    table = Table.of(wordy("server"), number("times the mean"), number("afterwards"))
+    for server, times in plan.before.items():
+        table.row(server, f"{times:.2f}", f"{plan.after[server]:.2f}")
+    output.table(table)
+    if not plan.fits:
+        output.line(
+            f"no moves bring all servers within {plan.tolerance:.0%}: split large shards, add "
+            "servers, or allow more: --tolerance",
+            BAD,
+        )
+    elif moved:
+        output.line(f"{counted(len(plan.moves), 'move')} done", GOOD)
+    else:
+        total = size(int(sum(each.bytes for each in plan.moves)))
+        fewest = "no plan moves less" if plan.fewest else "the best of the plans that were tried"
+        output.line(f"{counted(len(plan.moves), 'move')} of {total} ({fewest}); do it: --move")
+
+
+_REST = ("ops/s", "memory", "limit")
