@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from typing import Any, NamedTuple
@@ -46,6 +47,7 @@ from shardkit.network.connections.redis_private import (
     set_connection_class,
 )
 from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
+from shardkit.operations.commands import Script
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -71,7 +73,23 @@ _OF_CLUSTER_CLIENTS = (
 )
 
 
-class ClusterClient(redis.RedisCluster):
+registered_scripts: dict[str, Script] = {}
+"""The scripts that were registered with clients, by SHA-1."""
+
+
+class RegistersScripts:
+    """Remembers registered scripts, so that a pipeline over shards can load them."""
+
+    def register_script(self, script: str | bytes) -> Any:
+        """Return redis-py's `Script`, which a pipeline over shards also takes as ``client=``."""
+        registered = super().register_script(script)  # type: ignore[misc]
+        with suppress(UnicodeDecodeError):
+            text = script.decode() if isinstance(script, bytes) else script
+            registered_scripts[registered.sha] = Script("script", text)
+        return registered
+
+
+class ClusterClient(RegistersScripts, redis.RedisCluster):
     """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
 
     After one holder has closed it, it discovers the cluster again, because others share it.
@@ -102,7 +120,7 @@ class ClusterClient(redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(aioredis.RedisCluster):
+class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their

@@ -39,6 +39,7 @@ from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redi
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -113,7 +114,7 @@ def _reader_for(client: Any, args: Sequence[Any]) -> Any:
     return client.reader()
 
 
-class DirectClient(redis.Redis):
+class DirectClient(RegistersScripts, redis.Redis):
     """redis-py's blocking client, in one pass from the method to the socket.
 
     Commands that a server refuses because it loads its data, or is a replica now, are retried for
@@ -233,7 +234,7 @@ class DirectPipeline(Pipeline):
             return super().execute(*args, **kwargs)
 
 
-class MultiplexedClient(aioredis.Redis):
+class MultiplexedClient(RegistersScripts, aioredis.Redis):
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
 
     See `DirectClient` for servers that are not ready.
