@@ -42,6 +42,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.errors import (
     ConfigError,
+    ConfigServerError,
     InvalidArgumentError,
     InvalidEntryError,
     ShardKitError,
@@ -111,6 +112,8 @@ class Kit(Catalogue[Face]):
             _check_deadline(deadline)
         self._deadline = deadline
         self.topology = Topology(source)
+        if credential_providers and credential_providers.keys() - {"config-server"}:
+            self.topology.check_names = partial(_check_providers, credential_providers, source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
         self.breakers = Breakers()
         self.clients = Clients(
@@ -599,19 +602,29 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
             connect uses it instead of the entry's user and password. Names that are not components
-            are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
-            call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
-            for reads from replicas.
+            are refused; if the config server is away, by the first call that reads a component.
+            ``deadline`` limits a whole call, in seconds, where an entry sets no deadline. ``zone``
+            is the zone of this process, for reads from replicas.
 
     Returns:
-        The kit. It connects only when it is used.
+        The kit. It connects only when it is used; with ``credential_providers`` it asks the config
+        server for the components' names at once.
 
     Raises:
         ConfigError: the map cannot be read, or no topology is given.
         InvalidEntryError: the map or URL has an invalid field.
     """
     source, clients = _source(where, options)
-    return ShardKit(source, config_clients=clients, **options)
+    kit = ShardKit(source, config_clients=clients, **options)
+    if kit.topology.check_names is not None:
+        try:
+            kit.components()
+        except ConfigServerError:
+            pass  # the first reading checks
+        except BaseException:
+            kit.close()
+            raise
+    return kit
 
 
 async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
@@ -626,8 +639,6 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
         await kit.load()
-        if "credential_providers" in options:
-            _check_providers(options, source, await kit.components())
     except BaseException:
         await kit.aclose()
         raise
@@ -671,13 +682,11 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             lambda: clients.aget(component, None, raw=True),
         )
         return source, clients
-    shard_map = FixedMap(where) if isinstance(where, ShardMap) else MapFile(where)
-    _check_providers(options, shard_map, shard_map.names())
-    return shard_map, None
+    return FixedMap(where) if isinstance(where, ShardMap) else MapFile(where), None
 
 
-def _check_providers(options: Mapping[str, Any], source: Source, names: Iterable[str]) -> None:
-    unknown = set(options.get("credential_providers") or ()) - {"config-server", *names}
+def _check_providers(providers: Collection[str], source: Source, names: Iterable[str]) -> None:
+    unknown = set(providers) - {"config-server", *names}
     if unknown:
         raise ConfigError(
             f"credential_providers: {source} has no component {sorted(unknown)[0]!r}",

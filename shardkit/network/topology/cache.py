@@ -90,6 +90,8 @@ class Topology:
     """
 
     changed: Callable[[Component], object] = staticmethod(lambda component: None)
+    # Called once with the names of all components, before the first of them is read; may refuse.
+    check_names: Callable[[Iterable[str]], object] | None = None
 
     def __init__(
         self,
@@ -253,7 +255,7 @@ class Topology:
         """
         self._check_open()
         try:
-            return self.source.names()
+            return self.checked(self.source.names())
         except (RedisError, OSError) as error:
             raise self._unreadable(error) from error
 
@@ -261,9 +263,20 @@ class Topology:
         """List the components that there are, awaiting."""
         self._check_open()
         try:
-            return await self.source.anames()
+            return self.checked(await self.source.anames())
         except (RedisError, OSError) as error:
             raise self._unreadable(error) from error
+
+    def checked(self, names: list[str]) -> list[str]:
+        """Return the names of all components, after `check_names` has seen them.
+
+        Raises:
+            ConfigError: it refuses them.
+        """
+        if self.check_names is not None:
+            self.check_names(names)
+            self.check_names = None
+        return names
 
     def limit_age(self, name: str, wait: float, *, trusting: bool = True) -> None:
         """Read a component again, in the background, if it is older than ``wait`` seconds.
@@ -366,6 +379,9 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
+            if self.check_names is not None:
+                with suppress(RedisError, OSError):  # the reading tells
+                    self.checked(self.source.names())
             outcomes = run_steps(self._read_together([name]), self.source.fetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, self.names())
@@ -384,6 +400,9 @@ class Topology:
             found = self._fresh_or_error(cached)
             if found is not None:
                 return found
+            if self.check_names is not None:
+                with suppress(RedisError, OSError):
+                    self.checked(await self.source.anames())
             outcomes = await arun_steps(self._read_together([name]), self.source.afetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, await self.anames())
