@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 import redis.asyncio as aioredis
@@ -80,13 +80,15 @@ registered_scripts: dict[str, Script] = {}
 class RegistersScripts:
     """Remembers registered scripts, so that a pipeline over shards can load them."""
 
-    def register_script(self, script: str | bytes) -> Any:
-        """Return redis-py's `Script`, which a pipeline over shards also takes as ``client=``."""
-        registered = super().register_script(script)  # type: ignore[misc]
-        with suppress(UnicodeDecodeError):
-            text = script.decode() if isinstance(script, bytes) else script
-            registered_scripts[registered.sha] = Script("script", text)
-        return registered
+    if not TYPE_CHECKING:  # redis-py's own type
+
+        def register_script(self, script: str | bytes) -> Any:
+            """Return redis-py's `Script`; a pipeline over shards takes it, too."""
+            registered = super().register_script(script)
+            with suppress(UnicodeDecodeError):
+                text = script.decode() if isinstance(script, bytes) else script
+                registered_scripts[registered.sha] = Script("script", text)
+            return registered
 
 
 class ClusterClient(RegistersScripts, redis.RedisCluster):
@@ -120,7 +122,7 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):
+class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their

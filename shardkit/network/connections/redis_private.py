@@ -460,6 +460,7 @@ def client_over(client: Any, pool: Any) -> Any:
     """Return a client like another one over another pool: a tenth of the time of making it."""
     other = copy.copy(client)
     other.connection_pool = pool
+    vars(other).pop("_shardkit_kept", None)  # see `kept_with`
     callbacks = client.response_callbacks  # a table without regard to case
     other.response_callbacks = type(callbacks)({})
     dict.update(other.response_callbacks, callbacks)

@@ -234,7 +234,7 @@ class DirectPipeline(Pipeline):
             return super().execute(*args, **kwargs)
 
 
-class MultiplexedClient(RegistersScripts, aioredis.Redis):
+class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
 
     See `DirectClient` for servers that are not ready.
