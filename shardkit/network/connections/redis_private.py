@@ -42,6 +42,7 @@ from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -76,10 +77,21 @@ class _Limited:
     _connection: Callable[[], Any] = staticmethod(lambda: None)
     _first_at = 0.0
     _size = 0
+    headers: HeaderCheck
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         self._connection = weakref.ref(connection)
+        # With all types, as the protocol is not agreed on yet.
+        reader = self._reader  # type: ignore[attr-defined]
+        self.headers = HeaderCheck(reader, AGGREGATES, connection.max_reply_bytes)
+
+    def _go_on(self) -> bool:
+        """Feed what was held back; whether there was something."""
+        if not self.headers.suspect:
+            return False
+        self.headers.go_on()
+        return True
 
     def _check(self) -> None:
         """Refuse to read more of a reply that takes too long or is too large."""
@@ -93,7 +105,8 @@ class _Limited:
         if not self._size:
             self._first_at = time.monotonic()
         self._size += len(data)
-        self._reader.feed(data)  # type: ignore[attr-defined]
+        data = bytes(data)
+        self.headers.feed(data, len(data))
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -118,6 +131,8 @@ class LimitedParser(_Limited, _HiredisParser):
         if sock is None or self._reader is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
         self._check()
+        if self._go_on():
+            return True
         usual = self._socket_timeout
         wanted = usual if timeout is NOT_GIVEN else timeout
         deadline = current.get()
@@ -154,6 +169,8 @@ class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
         self._check()
+        if self._go_on():
+            return True
         stream: Any = self._stream
         self._feed(await stream.read(self._read_size))
         return True
@@ -220,7 +237,8 @@ def has_connect_callbacks(connection: Any) -> bool:
 def has_unread(connection: Any) -> bool:
     """Whether redis-py has received data on a connection that was not read."""
     parser = connection._parser
-    if parser._reader.has_data():
+    headers = getattr(parser, "headers", None)
+    if parser._reader.has_data() or (headers is not None and headers.held > 0):
         return True
     stream = getattr(parser, "_stream", None)  # an awaiting connection's
     return stream is not None and bool(stream._buffer)
