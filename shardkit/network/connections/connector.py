@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import weakref
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import cache
@@ -46,8 +47,13 @@ from shardkit.network.connections.redis_private import (
     learn_slots,
     set_connection_class,
 )
-from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
+from shardkit.network.connections.sentinels import (
+    AsyncSentinelManager,
+    SentinelListener,
+    SentinelManager,
+)
 from shardkit.operations.commands import Script
+from shardkit.operations.forks import ForkSafeLock
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -274,24 +280,16 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     tls = fields.get("ssl")
     if "sentinel" in fields:
         asked = fields["sentinel"]
-        to_sentinels = {  # the entry's timeouts and TLS, credentials of their own
-            "connection_class": classes.tls if tls else classes.tcp,
-            "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
-            "protocol": 2,
-            "retry": classes.retry(NoBackoff(), 0),
-            "driver_info": driver_info(),
-            **_network(fields),
-            **{name: asked[name] for name in ("username", "password") if name in asked},
-        }
-        manager = classes.sentinel()
+        manager, listeners = classes.sentinel(), []
         for host, port in asked["sentinels"]:
-            to_sentinel = classes.pool(host=host, port=port, **to_sentinels)
-            to_sentinel.credentials = fields.get("sentinel_credentials")
+            to_sentinel = _to_sentinel(fields, host, port, classes)
             manager.sentinels.append(classes.client(connection_pool=to_sentinel))
+            listeners.append(_listener(fields, host, port))
         kind = classes.sentinel_tls if tls else classes.sentinel_tcp
         pool = classes.sentinel_pool(
             asked["service"], manager, connection_class=kind, **common, **_network(fields)
         )
+        pool.listeners = tuple(listeners)
     elif "unix_socket_path" in fields:
         path = fields["unix_socket_path"]
         pool = classes.pool(connection_class=classes.unix, path=path, **common)
@@ -307,6 +305,44 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     pool.credentials = fields.get("credentials")
     _bound(pool, fields)
     return pool
+
+
+def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Classes) -> Any:
+    """Return a pool to a Sentinel: the entry's timeouts and TLS, credentials of their own."""
+    asked = fields["sentinel"]
+    pool = classes.pool(
+        host=host,
+        port=port,
+        connection_class=classes.tls if fields.get("ssl") else classes.tcp,
+        socket_timeout=fields.get("socket_timeout", SOCKET_TIMEOUT),
+        protocol=2,
+        retry=classes.retry(NoBackoff(), 0),
+        driver_info=driver_info(),
+        **_network(fields),
+        **{name: asked[name] for name in ("username", "password") if name in asked},
+    )
+    pool.credentials = fields.get("sentinel_credentials")
+    return pool
+
+
+_listeners: weakref.WeakValueDictionary[str, SentinelListener] = weakref.WeakValueDictionary()
+_listeners_lock = ForkSafeLock()
+
+
+def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListener:
+    """Return the process's listener to a Sentinel."""
+    given = {n: v for n, v in fields["sentinel"].items() if n not in ("service", "sentinels")}
+    tls = sorted((n, v) for n, v in fields.items() if n.startswith("ssl"))
+    key = repr((host, port, sorted(given.items()), tls))
+    with _listeners_lock:
+        listener = _listeners.get(key)
+        if listener is None:
+
+            def connect() -> Any:
+                return _to_sentinel(fields, host, port, _BLOCKING).separate_connection()
+
+            listener = _listeners[key] = SentinelListener(connect)
+        return listener
 
 
 def _cluster(
