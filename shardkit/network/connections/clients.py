@@ -58,6 +58,7 @@ from shardkit.network.connections.redis_private import (
     close_now,
     drain_cluster,
 )
+from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.kept import kept_with
@@ -691,7 +692,14 @@ def _close_now(closables: list[Any]) -> None:
     """Close an event loop's clients, in the loop."""
     for closable in closables:
         closable.closed = closable.draining = True
+        _stop_listening(closable)
         close_now(closable)
+
+
+def _stop_listening(closable: Any) -> None:
+    """Have Sentinels tell a pool of nothing more."""
+    if isinstance(closable, HearsOfFailovers):
+        closable.stop_listening()
 
 
 def _close_in_loop(held: _Held, closables: list[Any]) -> None:
@@ -704,6 +712,7 @@ def _close_in_loop(held: _Held, closables: list[Any]) -> None:
 def _abandon(left: Iterable[_Held]) -> None:
     for held in left:
         for closable in list(held.built):
+            _stop_listening(closable)
             abandon_connections(closable)
 
 

@@ -84,7 +84,8 @@ class _Limited:
         self._connection = weakref.ref(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
-        self.headers = HeaderCheck(reader, AGGREGATES, connection.max_reply_bytes)
+        limit = getattr(connection, "max_reply_bytes", 2**63)
+        self.headers = HeaderCheck(reader, AGGREGATES, limit)
 
     def _go_on(self) -> bool:
         """Feed what was held back; whether there was something."""
