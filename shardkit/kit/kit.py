@@ -69,6 +69,7 @@ from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.network.topology.saved import MAX_AGE, SavedEntries
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -79,6 +80,7 @@ from shardkit.structures.upgrade import Upgrade, upgrade_component
 logger = logging.getLogger("shardkit")
 
 ENVIRONMENT = "SHARDKIT_CONFIG"
+CACHE, CACHE_MAX_AGE = "SHARDKIT_CACHE", "SHARDKIT_CACHE_MAX_AGE"
 # The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
 
@@ -604,7 +606,10 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             connect uses it instead of the entry's user and password. Names that are not components
             are refused; if the config server is away, by the first call that reads a component.
             ``deadline`` limits a whole call, in seconds, where an entry sets no deadline. ``zone``
-            is the zone of this process, for reads from replicas.
+            is the zone of this process, for reads from replicas. ``cache`` is a file in which the
+            entries of a config server are saved, so that a program starts while the config server
+            is away; by default ``$SHARDKIT_CACHE``. ``cache_max_age`` is the age in seconds up to
+            which they are used then; by default ``$SHARDKIT_CACHE_MAX_AGE``, or a day.
 
     Returns:
         The kit. It connects only when it is used; with ``credential_providers`` it asks the config
@@ -615,7 +620,7 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
         InvalidEntryError: the map or URL has an invalid field.
     """
     source, clients = _source(where, options)
-    kit = ShardKit(source, config_clients=clients, **options)
+    kit = ShardKit(source, config_clients=clients, **_without_cache(options))
     if kit.topology.check_names is not None:
         try:
             kit.components()
@@ -636,13 +641,17 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
         ConfigError: the map or the config server cannot be read, or no topology is given.
     """
     source, clients = _source(where, options)
-    kit = AsyncShardKit(source, config_clients=clients, **options)
+    kit = AsyncShardKit(source, config_clients=clients, **_without_cache(options))
     try:
         await kit.load()
     except BaseException:
         await kit.aclose()
         raise
     return kit
+
+
+def _without_cache(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
@@ -671,6 +680,8 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
         limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
         entry = Entry({**limits, **where.fields}, "config server")
         component = Component("config-server", entry)
+        path, max_age = _cache(options)
+        saves = SavedEntries(path, max_age, entry.address) if path else None
         clients = Clients(
             options.get("connector"),
             options.get("credential_providers"),
@@ -680,9 +691,39 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             entry,
             lambda: clients.get(component, None, raw=True),
             lambda: clients.aget(component, None, raw=True),
+            saves,
         )
         return source, clients
+    if options.get("cache") is not None:
+        raise ConfigError(
+            "cache: the entries of a shard map are not saved, as the map is a file itself",
+            "connect to a config server, or leave cache out",
+        )
     return FixedMap(where) if isinstance(where, ShardMap) else MapFile(where), None
+
+
+def _cache(options: Mapping[str, Any]) -> tuple[Path | None, float]:
+    """Return the file for a config server's entries, if one is wanted, and their greatest age."""
+    path = options.get("cache") or os.environ.get(CACHE)
+    age = options.get("cache_max_age")
+    if age is None:
+        text = os.environ.get(CACHE_MAX_AGE) or MAX_AGE
+        try:
+            age = float(text)
+        except ValueError:
+            age = text
+    if isinstance(age, bool) or not isinstance(age, int | float) or not age > 0:
+        raise ConfigError(
+            f"cache_max_age={age!r:.80} is not a number of seconds above 0", "use seconds: 86400"
+        )
+    if not path:
+        return None, age
+    if not isinstance(path, str | PathLike) or not Path(path).absolute().parent.is_dir():
+        raise ConfigError(
+            f"cache={str(path)!r:.200} cannot be used: its folder does not exist",
+            "create the folder, or give another path",
+        )
+    return Path(path), age
 
 
 def _check_providers(providers: Collection[str], source: Source, names: Iterable[str]) -> None:

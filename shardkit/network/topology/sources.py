@@ -34,9 +34,10 @@ from shardkit.config.stored import (
     epoch_number,
     reading,
 )
-from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
+from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
+from shardkit.network.topology.saved import SavedEntries
 from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
@@ -86,6 +87,16 @@ class Source(Protocol):
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
         """Put an epoch whose entries are all in use into the names of connections."""
 
+    def saved(self, name: str) -> tuple[Component, float] | None:
+        """Return a component that is saved on disk, and its age in seconds; None if there is none.
+
+        Raises:
+            ConfigError: it cannot be used, or is too old.
+        """
+
+    def saved_names(self) -> list[str]:
+        """List the components that are saved on disk."""
+
     def names(self) -> list[str]:
         """List the components that there are."""
 
@@ -100,14 +111,22 @@ class ConfigServer:
     """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
 
     Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``client``
-    returns a blocking client, ``aclient`` an awaiting one for the running loop.
+    returns a blocking client, ``aclient`` an awaiting one for the running loop. ``saves`` keeps the
+    entries on disk.
     """
 
     local = False
     changes = True
 
-    def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        client: Callable[[], Any],
+        aclient: Callable[[], Any],
+        saves: SavedEntries | None = None,
+    ) -> None:
         self.entry = entry
+        self.saves = saves
         self._is_named = bool(entry.resolved("config server").get("client_name"))
         self.client = client
         self.aclient = aclient
@@ -127,8 +146,15 @@ class ConfigServer:
         stored = yield from self._reading(name, known)
         same, component = self._last.get(name, ({}, None))
         if component is None or stored != same:  # else thousands of shards were parsed every second
-            component = component_of(name, stored, place)
+            try:
+                component = component_of(name, stored, place)
+            except RetiredError:
+                if self.saves is not None:
+                    self.saves.forget(name)
+                raise
             if component is None:
+                if self.saves is not None:
+                    self.saves.forget(name)
                 raise MissingEntryError(
                     f"{entry_key(name)} and {shards_key(name)} are missing{place}, or hold no text",
                     "push a shard map that describes the component: shardkit config push",
@@ -137,7 +163,26 @@ class ConfigServer:
         if known is not None and 0 < component.epoch < known.epoch:
             raise self.went_back(f"component {name!r}", known.epoch, component.epoch)
         _require_references(component, known)
+        if self.saves is not None and component.problem is None:
+            self.saves.note(name, stored)
         return component
+
+    def saved(self, name: str) -> tuple[Component, float] | None:
+        """Return a component that is saved on disk, and its age."""
+        found = self.saves and self.saves.load(name)
+        if not found:
+            return None
+        stored, age = found
+        component = component_of(name, stored, f" in {self.saves.path}")  # type: ignore[union-attr]
+        if component is None:
+            return None
+        # So that a config server that lost its data is noticed.
+        self.epoch = max(self.epoch, epoch_number(stored.get(EPOCH_KEY)))
+        return component, age
+
+    def saved_names(self) -> list[str]:
+        """List the components that are saved on disk."""
+        return self.saves.names() if self.saves is not None else []
 
     def _reading(self, name: str, known: Component | None) -> StoredReading:
         """Read a component's stored values, and check config:epoch."""
@@ -208,6 +253,8 @@ class ConfigServer:
         """Put an epoch whose entries are all in use into the names of both connections."""
         self.epoch = max(self.epoch, epoch)
         self.in_use = max(self.in_use, epoch)
+        if self.saves is not None:
+            self.saves.confirm()
         if epoch > feed.announced and not self._is_named:
             feed.announced = epoch
             feed.rename(connection_name(self.described(Shard("config-server"))))
@@ -340,6 +387,13 @@ class MapFile:
             ) from None
         _require_references(component, known)
         return component
+
+    def saved(self, name: str) -> None:
+        """Return None: the map is on disk itself."""
+
+    def saved_names(self) -> list[str]:
+        """List nothing."""
+        return []
 
     def witness(self, name: str) -> None:
         """Return None: a map is not pushed."""
