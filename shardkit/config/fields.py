@@ -20,7 +20,13 @@ from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
 from shardkit.config.read_from import MODES
-from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url
+from shardkit.config.url import (
+    DEFAULT_PORT,
+    REFERENCE,
+    BadUrlError,
+    read_url,
+    sentinel_fields,
+)
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 
@@ -229,8 +235,13 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
     """Return the fields of an entry, and of its replicas, as shardkit would write them.
 
     Other programs write null for an unset field, and 3.0 for 3. A null stays where it might hide
-    a missing address, and where it is a value.
+    a missing address, and where it is a value. The URL of a Sentinel becomes its fields.
     """
+    if isinstance(fields.get("url"), str):
+        with suppress(BadUrlError):  # the check tells
+            of_url = sentinel_fields(fields["url"])
+            if of_url is not None:
+                fields = {**of_url, **{n: v for n, v in fields.items() if n != "url"}}
     result: dict[str, Any] = {}
     for name, value in fields.items():
         types = FIELDS[name][0] if name in FIELDS else ()

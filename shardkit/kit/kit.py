@@ -39,6 +39,7 @@ from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.url import each_url
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.errors import (
     ConfigError,
@@ -599,7 +600,8 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
     Args:
         where: a YAML shard map's path; or the config server that holds the entries, as a
             redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
-            ``$SHARDKIT_CONFIG``.
+            ``$SHARDKIT_CONFIG``. A URL may name several servers, ``redis://a,b:6380/0``, of which
+            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
@@ -650,6 +652,37 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
     return kit
 
 
+def _config_source(
+    entries: Sequence[Entry], options: Mapping[str, Any]
+) -> tuple[ConfigServer, Clients]:
+    """Return the config server with some addresses, and its clients."""
+    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    for entry in entries:
+        if entry.is_cluster:
+            raise InvalidEntryError(
+                "config server: cluster = true cannot be used, as entries are read from one server",
+                "use a server that is not part of a cluster",
+            )
+        entry.resolved("config server")  # refuses references that the environment lacks
+    limited = [Entry({**limits, **entry.fields}, "config server") for entry in entries]
+    component = Component("config-server", limited[0], tuple(limited[1:]))
+    clients = Clients(
+        options.get("connector"),
+        options.get("credential_providers"),
+        describe=lambda shard: source.described(shard),
+    )
+    numbers = [None, *range(len(component.shards))]
+    ways = [
+        (partial(clients.get, component, n, True), partial(clients.aget, component, n, True))
+        for n in numbers
+    ]
+    address = ", ".join(entry.address for entry in entries)
+    path, max_age = _cache(options)
+    saves = SavedEntries(path, max_age, address) if path else None
+    source = ConfigServer(limited[0], ways, saves, address)
+    return source, clients
+
+
 def _without_cache(options: Mapping[str, Any]) -> dict[str, Any]:
     return {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
 
@@ -668,32 +701,11 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             f"{what} names no topology",
             "give a shard map's path, a config server's URL, a ShardMap or an Entry",
         )
-    if isinstance(where, str) and "://" in where:
-        where = Entry({"url": where.strip()}, "config server")
     if isinstance(where, Entry):
-        if where.is_cluster:
-            raise InvalidEntryError(
-                "config server: cluster = true cannot be used, as entries are read from one server",
-                "use a server that is not part of a cluster",
-            )
-        where.resolved("config server")  # refuses references that the environment lacks
-        limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
-        entry = Entry({**limits, **where.fields}, "config server")
-        component = Component("config-server", entry)
-        path, max_age = _cache(options)
-        saves = SavedEntries(path, max_age, entry.address) if path else None
-        clients = Clients(
-            options.get("connector"),
-            options.get("credential_providers"),
-            describe=lambda shard: source.described(shard),
-        )
-        source = ConfigServer(
-            entry,
-            lambda: clients.get(component, None, raw=True),
-            lambda: clients.aget(component, None, raw=True),
-            saves,
-        )
-        return source, clients
+        return _config_source([where], options)
+    if isinstance(where, str) and "://" in where:
+        urls = each_url(where.strip())
+        return _config_source([Entry({"url": url}, "config server") for url in urls], options)
     if options.get("cache") is not None:
         raise ConfigError(
             "cache: the entries of a shard map are not saved, as the map is a file itself",

@@ -30,8 +30,6 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from redis.exceptions import AuthenticationError, RedisError
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from shardkit.config.component import Component
 from shardkit.config.problem import did_you_mean
@@ -45,7 +43,7 @@ from shardkit.errors import (
 )
 from shardkit.network.topology.feed import BEAT, ChangeFeed
 from shardkit.network.topology.saved import shown_age
-from shardkit.network.topology.sources import Reading, Source, Values
+from shardkit.network.topology.sources import AWAY, Reading, Source, Values
 from shardkit.operations.deadlines import DeadlineExceeded, earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
@@ -876,8 +874,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 def _is_away(error: Exception) -> bool:
     """Whether a source did not answer; if it refuses, saved entries would hide that."""
-    away = (RedisConnectionError, RedisTimeoutError, OSError)
-    return isinstance(error, away) and not isinstance(error, AuthenticationError)
+    return isinstance(error, AWAY) and not isinstance(error, AuthenticationError)
 
 
 def _is_unknown(cached: CacheEntry, outcome: object) -> bool:

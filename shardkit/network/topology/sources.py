@@ -17,10 +17,15 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
+
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
@@ -47,6 +52,9 @@ from shardkit.operations.forks import ForkSafeLock
 _TICK = 2_000_000_000
 
 logger = logging.getLogger("shardkit")
+
+AWAY = (ConnectionError, TimeoutError, OSError)
+"""What is raised if a config server does not answer."""
 
 Values: TypeAlias = list[Any]
 Reading: TypeAlias = Generator[list[str], Values, Component]
@@ -110,9 +118,9 @@ class Source(Protocol):
 class ConfigServer:
     """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
 
-    Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``client``
-    returns a blocking client, ``aclient`` an awaiting one for the running loop. ``saves`` keeps the
-    entries on disk.
+    Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``clients``
+    has for each address what returns a blocking client, and an awaiting one for the running loop:
+    when one does not answer, the next is used. ``saves`` keeps the entries on disk.
     """
 
     local = False
@@ -121,15 +129,16 @@ class ConfigServer:
     def __init__(
         self,
         entry: Entry,
-        client: Callable[[], Any],
-        aclient: Callable[[], Any],
+        clients: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
         saves: SavedEntries | None = None,
+        address: str = "",
     ) -> None:
         self.entry = entry
+        self._address = address or entry.address
+        self._clients = clients
+        self._current = 0  # the index of the one that is used
         self.saves = saves
         self._is_named = bool(entry.resolved("config server").get("client_name"))
-        self.client = client
-        self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
         self.epoch = self.in_use = 0
         self.read_epochs: dict[str, int] = {}
@@ -216,12 +225,32 @@ class ConfigServer:
         """Return the epoch witness of a component."""
         return EpochWitness(self, name)
 
+    def client(self) -> Any:
+        """Return a blocking client."""
+        return self._clients[self._current][0]()
+
+    def aclient(self) -> Any:
+        """Return an awaiting client for the running loop."""
+        return self._clients[self._current][1]()
+
+    def _try_next(self) -> None:
+        self._current = (self._current + 1) % len(self._clients)
+        self._named = 0
+
     def described(self, shard: Shard) -> str:
         """Return the name of connections to the config server, with the epoch in use."""
         return f"config-server/{self.in_use}"
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
+        for _ in self._clients[1:]:
+            try:
+                return self._fetch(keys)
+            except AWAY:
+                self._try_next()
+        return self._fetch(keys)
+
+    def _fetch(self, keys: list[str]) -> Values:
         client, name = self.client(), self._new_name()
         if name is None:
             values: Values = client.mget(keys)
@@ -232,6 +261,14 @@ class ConfigServer:
 
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
+        for _ in self._clients[1:]:
+            try:
+                return await self._afetch(keys)
+            except AWAY:
+                self._try_next()
+        return await self._afetch(keys)
+
+    async def _afetch(self, keys: list[str]) -> Values:
         client, name = self.aclient(), self._new_name()
         if name is None:
             values: Values = await client.mget(keys)
@@ -247,7 +284,11 @@ class ConfigServer:
         # Not the pool's own database, which would keep the clients alive.
         named = self.described(Shard("config-server"))
         connection.database = ClientDatabase(pool.database.number, label=lambda: named)
-        return ChangeFeed(connection)
+        try:
+            return ChangeFeed(connection)
+        except AWAY:
+            self._try_next()
+            raise
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
         """Put an epoch whose entries are all in use into the names of both connections."""
@@ -270,16 +311,18 @@ class ConfigServer:
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
+        self.fetch([EPOCH_KEY])  # of a server that answers
         client = self.client()
         return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
 
     async def anames(self) -> list[str]:
         """List the components, awaiting."""
+        await self.afetch([EPOCH_KEY])
         client = self.aclient()
         return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
 
     def __str__(self) -> str:
-        return f"config server {self.entry.address}"
+        return f"config server {self._address}"
 
 
 def _require_references(component: Component, known: Component | None) -> None:
