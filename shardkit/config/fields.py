@@ -231,19 +231,24 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict[str, Any]:
-    """Return the fields of an entry, and of its replicas, as shardkit would write them.
-
-    Other programs write null for an unset field, and 3.0 for 3. A null stays where it might hide
-    a missing address, and where it is a value. The URL of a Sentinel becomes its fields.
-    """
+def expanded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of an entry with those of a Sentinel's URL in its place."""
     if isinstance(fields.get("url"), str):
         with suppress(BadUrlError):  # the check tells
             of_url = sentinel_fields(fields["url"])
             if of_url is not None:
-                fields = {**of_url, **{n: v for n, v in fields.items() if n != "url"}}
+                return {**of_url, **{n: v for n, v in fields.items() if n != "url"}}
+    return fields
+
+
+def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict[str, Any]:
+    """Return the fields of an entry, and of its replicas, as shardkit would write them.
+
+    Other programs write null for an unset field, and 3.0 for 3. A null stays where it might hide
+    a missing address, and where it is a value.
+    """
     result: dict[str, Any] = {}
-    for name, value in fields.items():
+    for name, value in expanded(fields).items():
         types = FIELDS[name][0] if name in FIELDS else ()
         if value is None and types and name not in _NEVER_NULL and type(None) not in types:
             continue

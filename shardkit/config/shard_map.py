@@ -38,7 +38,7 @@ import yaml
 
 from shardkit.config.component import MAX_SHARDS, Component, check_name, wrong_placement
 from shardkit.config.entry import Entry
-from shardkit.config.fields import LOCATION, check_entry, database_of, merged, normalized
+from shardkit.config.fields import LOCATION, check_entry, database_of, expanded, merged
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
@@ -300,7 +300,7 @@ class _Reader:
         where = self._at(path)
         problems = list(check_entry(fields, where))
         if not problems:
-            whole = merged(normalized(fields), defaults)
+            whole = merged(expanded(fields), defaults)
             try:
                 entry = Entry(whole, where)
             except InvalidEntryError as error:

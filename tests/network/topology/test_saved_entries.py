@@ -151,7 +151,10 @@ async def test_a_damaged_file_is_not_used_and_is_replaced(
     file.write_text(damage(file.read_text()))
     config.pause()
     url = f"redis://127.0.0.1:{config.port}/0"
-    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigServerError):
+    with (
+        shardkit.connect(url, cache=file) as kit,
+        pytest.raises(ConfigServerError, match="cannot be read"),
+    ):
         kit.client("one")
     assert f"the saved entries in {file} are not used" in caplog.text
     config.resume()
@@ -170,7 +173,10 @@ async def test_a_file_that_others_may_write_is_not_used(
     file.chmod(0o666)
     config.kill()
     url = f"redis://127.0.0.1:{config.port}/0"
-    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigServerError):
+    with (
+        shardkit.connect(url, cache=file) as kit,
+        pytest.raises(ConfigServerError, match="cannot be read"),
+    ):
         kit.client("one")
     assert "others may write it" in caplog.text
 
@@ -206,7 +212,7 @@ async def test_removed_components_are_not_saved(config: LocalServer, tmp_path: P
     url = f"redis://127.0.0.1:{config.port}/0"
     with config.client() as client:
         client.delete("config:redis:one", "config:pushed:one")
-    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigError):
+    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigError, match="are missing"):
         kit.component("one")
     assert await eventually(lambda: '"one"' not in file.read_text())
 
