@@ -653,9 +653,9 @@ MUTATIONS: dict[str, Mutation] = {
         (
             _AsyncReusingPool,
             "drain",
-            "    while idle_of(self):\n",
+            "    for connection in self._leave():\n",
             "    for each in list(in_use_of(self)):\n        close_connection_now(each)\n"
-            "    while idle_of(self):\n",
+            "    for connection in self._leave():\n",
         ),
     ),
     "retired-are-kept": Mutation(
