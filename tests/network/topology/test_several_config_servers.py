@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from link_helpers import FACES, eventually, of
 
 import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import push
+from shardkit.cli.app import app
 from shardkit.errors import ConfigServerError, InvalidEntryError
 from shardkit.local import LocalSentinel, LocalServer
 
@@ -102,6 +105,19 @@ async def test_sentinels_name_the_config_server(kind: str) -> None:
             push(new, one_at(2))
         assert await follows(kit, 2)
         await kit.aclose()
+
+
+def test_commands_use_the_first_master(
+    pair: tuple[LocalServer, LocalServer], tmp_path: Path
+) -> None:
+    master, replica = pair
+    file = tmp_path / "map.yaml"
+    file.write_text(f"components: {{one: {{entry: {{port: {master.port}}}}}}}")
+    url = f"redis://127.0.0.1:{replica.port},127.0.0.1:{master.port}/0"
+    result = CliRunner().invoke(app, ["config", "push", str(file), "--config", url])
+    assert result.exit_code == 0, result.output
+    with master.client() as client:
+        assert client.exists("config:redis:one")
 
 
 def test_the_url_of_sentinels_becomes_the_fields_of_an_entry() -> None:
