@@ -1016,7 +1016,8 @@ class ReplyParser:
             **(decode if encoder.decode_responses else {}),
         )
         types = ARRAYS if int(connection.protocol) == 2 else AGGREGATES
-        self.headers = HeaderCheck(self.reader, types, connection.max_reply_bytes)
+        limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
+        self.headers = HeaderCheck(self.reader, types, limit)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
