@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     OpenTopology,
     common_options,
@@ -17,11 +18,12 @@ from shardkit.cli.options import (
     number_option,
     opened,
 )
-from shardkit.cli.output import Output, number, wordy
+from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
-from shardkit.cli.text import counted, reason
+from shardkit.cli.text import reason
 from shardkit.config.component import Component
 from shardkit.coordination import Holder
+from shardkit.errors import counted
 from shardkit.network.server_queries import ServerErrors
 
 KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
@@ -51,18 +53,19 @@ _FIELDS: tuple[Field[_LockRow], ...] = (
     Field(
         "token",
         lambda row: row.holder.token,
-        number("token"),
-        lambda row: str(row.holder.token or "-"),
+        identifier("token"),
+        lambda row: row.holder.token or None,
     ),
 )
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit locks show",
         "shardkit locks show orders --json",
         "shardkit locks break orders stock --reason 'its host is gone'",
-    )
+    ),
 )
 def locks() -> None:
     """Show who holds locks, semaphores and elections, and end holds."""
