@@ -799,7 +799,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
 def _cache(options: Mapping[str, Any]) -> tuple[Path | None, float]:
     """Return the file for a config server's entries, if one is wanted, and their greatest age."""
     path = options.get("cache") or os.environ.get(CACHE)
-    age = in_seconds(options.get("cache_max_age"))
+    age: Any = in_seconds(options.get("cache_max_age"))
     if age is None:
         text = os.environ.get(CACHE_MAX_AGE) or MAX_AGE
         try:
