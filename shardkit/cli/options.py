@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -25,7 +25,7 @@ from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import SCHEMES
+from shardkit.config.url import each_url
 from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
 from shardkit.network.connections import Connector
@@ -210,7 +210,7 @@ def target_option(function: F) -> F:
 
 def is_url(where: str) -> bool:
     """Whether a text is the URL of a config server, and not a shard map."""
-    return where.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+    return "://" in where
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,14 @@ def topology_of(where: str | None) -> Entry | ShardMap:
             f"the topology is not specified, and ${ENVIRONMENT} is not set",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
-    return Entry({"url": where}, "config server") if is_url(where) else ShardMap.load(where)
+    if not is_url(where):
+        return ShardMap.load(where)
+    entries = [Entry({"url": url}, "config server") for url in each_url(where)]
+    for entry in entries[1:] and entries:
+        with suppress(redis.RedisError), connected(entry) as client:
+            if client.role()[0] in ("master", b"master"):
+                return entry
+    return entries[0]
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import Problem, shown, shown_name
 from shardkit.config.read_from import MODES
-from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url
+from shardkit.config.url import (
+    DEFAULT_PORT,
+    REFERENCE,
+    BadUrlError,
+    read_url,
+    sentinel_fields,
+)
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 
@@ -225,6 +231,16 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def expanded(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the fields of an entry with those of a Sentinel's URL in its place."""
+    if isinstance(fields.get("url"), str):
+        with suppress(BadUrlError):  # the check tells
+            of_url = sentinel_fields(fields["url"])
+            if of_url is not None:
+                return {**of_url, **{n: v for n, v in fields.items() if n != "url"}}
+    return fields
+
+
 def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict[str, Any]:
     """Return the fields of an entry, and of its replicas, as shardkit would write them.
 
@@ -232,7 +248,7 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
     a missing address, and where it is a value.
     """
     result: dict[str, Any] = {}
-    for name, value in fields.items():
+    for name, value in expanded(fields).items():
         types = FIELDS[name][0] if name in FIELDS else ()
         if value is None and types and name not in _NEVER_NULL and type(None) not in types:
             continue

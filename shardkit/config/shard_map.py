@@ -45,7 +45,7 @@ from shardkit.config.component import (
     wrong_routes,
 )
 from shardkit.config.entry import Entry
-from shardkit.config.fields import LOCATION, check_entry, database_of, merged
+from shardkit.config.fields import LOCATION, check_entry, database_of, expanded, merged
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
@@ -316,7 +316,7 @@ class _Reader:
         where = self._at(path)
         problems = list(check_entry(fields, where))
         if not problems:
-            whole = merged(fields, defaults)
+            whole = merged(expanded(fields), defaults)
             try:
                 entry = Entry(whole, where)
             except InvalidEntryError as error:

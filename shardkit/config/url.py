@@ -28,6 +28,8 @@ REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 DEFAULT_PORT = 6379
 
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
+_SENTINELS = re.compile(r"(?:redis|valkey)(s?)\+sentinel")
+_SENTINEL_PORT = 26379
 _INTEGER = ("a whole number", re.compile(r"[0-9]{1,10}"), int)
 _SECONDS = ("seconds", re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?"), float)
 _TRUTH = ("true or false", re.compile("true|false"), "true".__eq__)
@@ -93,10 +95,14 @@ def url_fields(url: str) -> dict[str, Any]:
     scheme, separator, _ = head.partition("://")
     if not separator:
         raise BadUrlError("has no scheme", "write redis://host:port/db")
+    if _SENTINELS.fullmatch(scheme):
+        return sentinel_fields(url) or {}
     if scheme not in SCHEMES:
         schemes = ", ".join(f"{known}://" for known in SCHEMES)
         raise BadUrlError("has an unknown scheme", f"use one of {schemes}")
     read: dict[str, Any] | None
+    if len(each_url(url)) > 1:
+        raise BadUrlError("names several servers", "name one: only a config server may have more")
     try:
         parts = urlsplit(head)
         known = re.sub("^valkey", "redis", head)
@@ -124,6 +130,53 @@ def url_fields(url: str) -> dict[str, Any]:
     if scheme != "unix" and "host" not in read:
         raise BadUrlError("names no host", "give its name or address")
     return read
+
+
+def each_url(url: str) -> list[str]:
+    """Return the URLs of the servers that a URL names: ``redis://a,b:6380/0`` names two."""
+    scheme, userinfo, hostport, path, query = _split(url)
+    if scheme not in SCHEMES or "," not in hostport:
+        return [url]
+    rest = f"{path}?{query}" if query else path
+    return [f"{scheme}://{userinfo}{each}{rest}" for each in hostport.split(",")]
+
+
+def sentinel_fields(url: str) -> dict[str, Any] | None:
+    """Return the fields of ``redis+sentinel://user:password@s1,s2:26379/service/db``.
+
+    The user is the service's; the Sentinels' own is ``?sentinel_username=``. None for another URL.
+
+    Raises:
+        BadUrlError: the URL cannot be used.
+    """
+    pieces = _split(url)
+    kind = _SENTINELS.fullmatch(pieces.scheme)
+    if kind is None:
+        return None
+    path = re.fullmatch(r"/([^/]+)(?:/([0-9]{1,10}))?/?", pieces.path)
+    if path is None or "#" in url:
+        remedy = f"write {pieces.scheme}://host1,host2:{_SENTINEL_PORT}/service/db"
+        raise BadUrlError("names no service, or no database number behind it", remedy)
+    sentinels = []
+    for each in pieces.hostport.split(","):
+        host, port = _split_port(each)
+        if not host or not re.fullmatch("[0-9]{0,5}", port):
+            raise BadUrlError("names a Sentinel that cannot be one", "write host:port")
+        sentinels.append([host.strip("[]"), int(port or _SENTINEL_PORT)])
+    asked: dict[str, Any] = {"service": unquote(path[1]), "sentinels": sentinels}
+    query, own = [], dict(parse_qsl(pieces.query, keep_blank_values=True))
+    for piece in pieces.query.split("&") if pieces.query else ():
+        name = piece.partition("=")[0]
+        if name in ("sentinel_username", "sentinel_password"):
+            asked[name.removeprefix("sentinel_")] = own[name]
+        else:
+            query.append(piece)
+    fields: dict[str, Any] = {"sentinel": asked, **_query_fields("&".join(query))}
+    username, _, password = pieces.userinfo.removesuffix("@").partition(":")
+    fields |= {"username": unquote(username)} if username else {}
+    fields |= {"password": unquote(password)} if password else {}
+    fields |= {"db": int(path[2])} if path[2] else {}
+    return fields | {"ssl": True} if kind[1] else fields
 
 
 def _query_fields(query: str) -> dict[str, Any]:

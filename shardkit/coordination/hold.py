@@ -35,6 +35,7 @@ from shardkit.errors import ClosedError, LockLostError, ShardKitError
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
+from shardkit.operations.kept import kept_with
 from shardkit.operations.operation import Driver, Face, Operation
 
 T = TypeVar("T")
@@ -335,45 +336,51 @@ class AsyncRenewals:
     def __init__(self, driver: AwaitingDriver, monotonic: Callable[[], float]) -> None:
         self._driver = driver
         self._monotonic = monotonic
-        self._loops: weakref.WeakKeyDictionary[
-            asyncio.AbstractEventLoop, tuple[_Schedule, asyncio.Event, asyncio.Task[None]]
-        ] = weakref.WeakKeyDictionary()
+        self._tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
 
     def add(self, hold: Hold[Any]) -> None:
         """Renew a hold until it is released, lost or no longer referenced."""
         loop = asyncio.get_running_loop()
-        renewal = self._loops.get(loop)
+        kept = kept_with(loop, self)
+        renewal = kept.get("renewal")
         if renewal is None or renewal[2].done():
             schedule, changed = _Schedule(), asyncio.Event()
-            task = loop.create_task(self._run(schedule, changed), name="shardkit-renewals")
-            renewal = self._loops[loop] = schedule, changed, task
+            renewing = _renew(self._driver, self._monotonic, schedule, changed)
+            task = loop.create_task(renewing, name="shardkit-renewals")
+            renewal = kept["renewal"] = schedule, changed, task
+            self._tasks.add(task)
         if renewal[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
             renewal[1].set()
 
-    async def _run(self, schedule: _Schedule, changed: asyncio.Event) -> None:
-        while True:
-            seconds = schedule.sleep(self._monotonic())
-            if seconds != 0:
-                changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await changed.wait()
-            due = schedule.due(self._monotonic())
-            if not due:
-                continue
-            try:
-                waits = await self._driver.together(*(hold.renew() for hold in due))
-            except Exception:  # each handles its own; this task serves the others
-                logger.exception(
-                    "cannot renew holds", extra=log_records.fields("lock-renewal-failed")
-                )
-                waits = [hold.ttl * RETRIED_AFTER for hold in due]
-            schedule.add_all(due, waits, self._monotonic())
-            del due  # so that a dropped hold is collected
-
     def close(self) -> None:
         """Stop: holds expire."""
-        for loop, (_, _, task) in list(self._loops.items()):
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(task.cancel)
-        self._loops.clear()
+        for task in list(self._tasks):
+            if not task.get_loop().is_closed():
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        self._tasks.clear()
+
+
+async def _renew(
+    driver: AwaitingDriver,
+    monotonic: Callable[[], float],
+    schedule: _Schedule,
+    changed: asyncio.Event,
+) -> None:
+    """Renew a loop's holds; for as long as the loop and the kit exist."""
+    while True:
+        seconds = schedule.sleep(monotonic())
+        if seconds != 0:
+            changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await changed.wait()
+        due = schedule.due(monotonic())
+        if not due:
+            continue
+        try:
+            waits = await driver.together(*(hold.renew() for hold in due))
+        except Exception:  # each handles its own; this task serves the others
+            logger.exception("cannot renew holds", extra=log_records.fields("lock-renewal-failed"))
+            waits = [hold.ttl * RETRIED_AFTER for hold in due]
+        schedule.add_all(due, waits, monotonic())
+        del due  # so that a dropped hold is collected

@@ -40,9 +40,11 @@ from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.url import each_url
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.errors import (
     ConfigError,
+    ConfigServerError,
     InvalidArgumentError,
     InvalidEntryError,
     ShardKitError,
@@ -69,6 +71,7 @@ from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.network.topology.saved import MAX_AGE, SavedEntries
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
@@ -80,6 +83,7 @@ from shardkit.structures.upgrade import Upgrade, upgrade_component
 logger = logging.getLogger("shardkit")
 
 ENVIRONMENT = "SHARDKIT_CONFIG"
+CACHE, CACHE_MAX_AGE = "SHARDKIT_CACHE", "SHARDKIT_CACHE_MAX_AGE"
 CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
 # The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
@@ -102,6 +106,8 @@ class KitOptions(TypedDict, total=False):
     deadline: Seconds
     zone: str
     check_keys: bool
+    cache: str | PathLike[str]
+    cache_max_age: Seconds
 
 
 class Kit(Catalogue[Face]):
@@ -127,6 +133,8 @@ class Kit(Catalogue[Face]):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
         self._deadline = None if deadline is None else _checked_deadline(deadline)
         self.topology = Topology(source)
+        if credential_providers and credential_providers.keys() - {"config-server"}:
+            self.topology.check_names = partial(_check_providers, credential_providers, source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
         self.breakers = Breakers()
         self.clients = Clients(
@@ -634,18 +642,24 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
     Args:
         where: a YAML shard map's path; or the config server that holds the entries, as a
             redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
-            ``$SHARDKIT_CONFIG``.
+            ``$SHARDKIT_CONFIG``. A URL may name several servers, ``redis://a,b:6380/0``, of which
+            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
             connect uses it instead of the entry's user and password. Names that are not components
-            are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
-            call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
-            for reads from replicas. ``check_keys`` has clients of key routers refuse keys of other
-            shards, for tests and staging (by default as ``$SHARDKIT_CHECK_KEYS`` says).
+            are refused; if the config server is away, by the first call that reads a component.
+            ``deadline`` limits a whole call, in seconds, where an entry sets no deadline. ``zone``
+            is the zone of this process, for reads from replicas. ``cache`` is a file in which the
+            entries of a config server are saved, so that a program starts while the config server
+            is away; by default ``$SHARDKIT_CACHE``. ``cache_max_age`` is the age in seconds up to
+            which they are used then; by default ``$SHARDKIT_CACHE_MAX_AGE``, or a day.
+            ``check_keys`` has clients of key routers refuse keys of other shards, for tests and
+            staging (by default as ``$SHARDKIT_CHECK_KEYS`` says).
 
     Returns:
-        The kit. It connects only when it is used.
+        The kit. It connects only when it is used; with ``credential_providers`` it asks the config
+        server for the components' names at once.
 
     Raises:
         ConfigError: the map cannot be read, or no topology is given.
@@ -653,7 +667,16 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
         TypeError: an option is unknown.
     """
     source, clients = _source(where, options)
-    return ShardKit(source, config_clients=clients, **options)
+    kit = ShardKit(source, config_clients=clients, **_without_cache(options))
+    if kit.topology.check_names is not None:
+        try:
+            kit.components()
+        except ConfigServerError:
+            pass  # the first reading checks
+        except BaseException:
+            kit.close()
+            raise
+    return kit
 
 
 def aconnect(where: Where | None = None, **options: Unpack[KitOptions]) -> KitOpening:
@@ -706,15 +729,48 @@ class KitOpening(Coroutine[Any, Any, AsyncShardKit]):
 
 async def _open(where: Where | None, options: KitOptions) -> AsyncShardKit:
     source, clients = _source(where, options)
-    kit = AsyncShardKit(source, config_clients=clients, **options)
+    kit = AsyncShardKit(source, config_clients=clients, **_without_cache(options))
     try:
         await kit.load()
-        if "credential_providers" in options:
-            _check_providers(options, source, await kit.components())
     except BaseException:
         await kit.aclose()
         raise
     return kit
+
+
+def _config_source(
+    entries: Sequence[Entry], options: Mapping[str, Any]
+) -> tuple[ConfigServer, Clients]:
+    """Return the config server with some addresses, and its clients."""
+    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    for entry in entries:
+        if entry.is_cluster:
+            raise InvalidEntryError(
+                "config server: cluster = true cannot be used, as entries are read from one server",
+                "use a server that is not part of a cluster",
+            )
+        entry.resolved("config server")  # refuses references that the environment lacks
+    limited = [Entry({**limits, **entry.fields}, "config server") for entry in entries]
+    component = Component("config-server", limited[0], tuple(limited[1:]))
+    clients = Clients(
+        options.get("connector"),
+        options.get("credential_providers"),
+        describe=lambda shard: source.described(shard),
+    )
+    numbers = [None, *range(len(component.shards))]
+    ways = [
+        (partial(clients.get, component, n, True), partial(clients.aget, component, n, True))
+        for n in numbers
+    ]
+    address = ", ".join(entry.address for entry in entries)
+    path, max_age = _cache(options)
+    saves = SavedEntries(path, max_age, address) if path else None
+    source = ConfigServer(limited[0], ways, saves, address)
+    return source, clients
+
+
+def _without_cache(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
@@ -737,36 +793,45 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
             f"{what} names no topology",
             "give a shard map's path, a config server's URL, a ShardMap or an Entry",
         )
-    if isinstance(where, str) and "://" in where:
-        where = Entry({"url": where.strip()}, "config server")
     if isinstance(where, Entry):
-        if where.is_cluster:
-            raise InvalidEntryError(
-                "config server: cluster = true cannot be used, as entries are read from one server",
-                "use a server that is not part of a cluster",
-            )
-        where.resolved("config server")  # refuses references that the environment lacks
-        limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
-        entry = Entry({**limits, **where.fields}, "config server")
-        component = Component("config-server", entry)
-        clients = Clients(
-            options.get("connector"),
-            options.get("credential_providers"),
-            describe=lambda shard: source.described(shard),
+        return _config_source([where], options)
+    if isinstance(where, str) and "://" in where:
+        urls = each_url(where.strip())
+        return _config_source([Entry({"url": url}, "config server") for url in urls], options)
+    if options.get("cache") is not None:
+        raise ConfigError(
+            "cache: the entries of a shard map are not saved, as the map is a file itself",
+            "connect to a config server, or leave cache out",
         )
-        source = ConfigServer(
-            entry,
-            lambda: clients.get(component, None, raw=True),
-            lambda: clients.aget(component, None, raw=True),
-        )
-        return source, clients
-    shard_map = FixedMap(where) if isinstance(where, ShardMap) else MapFile(where)
-    _check_providers(options, shard_map, shard_map.names())
-    return shard_map, None
+    return FixedMap(where) if isinstance(where, ShardMap) else MapFile(where), None
 
 
-def _check_providers(options: Mapping[str, Any], source: Source, names: Iterable[str]) -> None:
-    unknown = set(options.get("credential_providers") or ()) - {"config-server", *names}
+def _cache(options: Mapping[str, Any]) -> tuple[Path | None, float]:
+    """Return the file for a config server's entries, if one is wanted, and their greatest age."""
+    path = options.get("cache") or os.environ.get(CACHE)
+    age: Any = in_seconds(options.get("cache_max_age"))
+    if age is None:
+        text = os.environ.get(CACHE_MAX_AGE) or MAX_AGE
+        try:
+            age = float(text)
+        except ValueError:
+            age = text
+    if isinstance(age, bool) or not isinstance(age, int | float) or not age > 0:
+        raise ConfigError(
+            f"cache_max_age={age!r:.80} is not a number of seconds above 0", "use seconds: 86400"
+        )
+    if not path:
+        return None, age
+    if not isinstance(path, str | PathLike) or not Path(path).absolute().parent.is_dir():
+        raise ConfigError(
+            f"cache={str(path)!r:.200} cannot be used: its folder does not exist",
+            "create the folder, or give another path",
+        )
+    return Path(path), age
+
+
+def _check_providers(providers: Collection[str], source: Source, names: Iterable[str]) -> None:
+    unknown = set(providers) - {"config-server", *names}
     if unknown:
         raise ConfigError(
             f"credential_providers: {source} has no component {sorted(unknown)[0]!r}",

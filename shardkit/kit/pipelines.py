@@ -35,6 +35,7 @@ from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, ClientPlane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
+from shardkit.network.connections.connector import registered_scripts
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
@@ -94,8 +95,9 @@ class _ShardCommand:
         name = str_if_bytes(args[0])
         if " " in name:  # redis-py joins subcommands to the name
             args = (*name.split(), *args[1:])
+        script = registered_scripts.get(str_if_bytes(args[1])) if name == "EVALSHA" else None
         self.shard = shard
-        self.command = Command(shard, key, args, block=block)
+        self.command = Command(shard, key, args, script, block=block)
         self.keys = keys
         self.undecoded = undecoded
         self.reply: Reply = None
@@ -293,7 +295,10 @@ class _Prepared:
         """
         component = self._component
         split = (part for parts in self._parts.values() for part in parts)
-        if not any(part.undecoded or part.command.block is not None for part in split):
+        if not any(
+            part.undecoded or part.command.script or part.command.block is not None
+            for part in split
+        ):
             if self._rows:
                 yield False, PlainCommands(component.name, self._keys, self._rows, self._numbers)
             return

@@ -78,11 +78,13 @@ class Health:
         shards: the health of each shard.
         ages: by component, the seconds since its entries were read.
         broken: by component, why it cannot be used.
+        saved: the components whose entries come from the disk, as the config server is away.
     """
 
     shards: tuple[ShardHealth, ...]
     ages: Mapping[str, float]
     broken: Mapping[str, str]
+    saved: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -239,7 +241,7 @@ def _health(
         for shard, entry in component.entries():
             fields = asdict(by_address[entry.address])
             shards.append(ShardHealth(**{**fields, "shard": str(shard)}))
-    return Health(tuple(shards), ages, broken)
+    return Health(tuple(shards), ages, broken, tuple(kit.topology.from_disk()))
 
 
 def _reachable(

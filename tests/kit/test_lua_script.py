@@ -135,9 +135,36 @@ def test_pipelines_over_shards_collect_it(kit: ShardKit, servers: LocalServers) 
         flush_scripts(servers)
 
 
-def test_a_script_of_redis_pys_is_refused_with_a_remedy(kit: ShardKit) -> None:
+def test_pipelines_over_shards_load_a_registered_script(
+    kit: ShardKit, servers: LocalServers
+) -> None:
+    script: Any = kit.client("one").register_script("return {KEYS[1], ARGV[1]}")  # type: ignore[union-attr]
     pipe = kit.key_sharded("many").pipeline()
-    kit.client("one").register_script("return KEYS[1]")(keys=["k"], client=pipe)  # type: ignore[arg-type, union-attr]
+    for _ in range(2):
+        for n in range(30):
+            assert script(keys=[f"k{n}"], args=[n], client=pipe) is pipe
+        replies = pipe.get("k1").execute()
+        assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
+        flush_scripts(servers)
+
+
+async def test_awaiting_pipelines_over_shards_load_a_registered_script(
+    akit: AsyncShardKit, servers: LocalServers
+) -> None:
+    client: Any = await akit.client("one")
+    script = client.register_script(b"return {KEYS[1], ARGV[1]}")
+    pipe = akit.key_sharded("many").pipeline()
+    for _ in range(2):
+        for n in range(30):
+            assert await script(keys=[f"k{n}"], args=[n], client=pipe) is pipe
+        assert await pipe.execute() == [[b"k%d" % n, b"%d" % n] for n in range(30)]
+        flush_scripts(servers)
+
+
+def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -> None:
+    pipe = kit.key_sharded("many").pipeline()
+    script: Any = redis.Redis().register_script("return 'elsewhere'")
+    script(keys=["k"], client=pipe)
     with pytest.raises(ShardErrors, match="1 shard failed") as refused:
         pipe.execute()
     assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)

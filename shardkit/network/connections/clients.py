@@ -7,7 +7,8 @@ of that version, which drains from the start.
 
 Each event loop has its own awaiting clients, which are closed when the loop ends: asyncio.run shuts
 down asynchronous generators, and a generator here waits for that. The clients of a loop that was
-closed without this are closed when the next loop comes. A forked child builds its own.
+closed without this are closed when the next loop comes. Only the loop itself refers to its clients,
+so one that was dropped takes them with it. A forked child builds its own.
 
 There are three kinds of clients, which share connections where possible:
 
@@ -65,8 +66,10 @@ from shardkit.network.connections.redis_private import (
     drain_cluster,
     reply_callbacks,
 )
+from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.kept import kept_with
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import key_bytes
 
@@ -136,6 +139,7 @@ _EndpointTables: TypeAlias = dict[tuple[str, bool | None], _Endpoints]
 class _Held:
     """The clients of one event loop, or the blocking ones of all threads."""
 
+    loop: Any = None
     tables: _EndpointTables = field(default_factory=dict)  # of the current components
     # What must be closed, earlier versions included: pools, and the clients of clusters. A pipeline
     # or a lock holds the pool alone.
@@ -176,17 +180,15 @@ class Clients:
         self._deadline = deadline
         self._breakers = breakers
         CallPolicy(deadline=deadline)  # so that calls are timed from the first one on
-        self._describe = describe
+        self.describe = describe
         self._credential_providers = dict(credential_providers or {})
         self._lock = threading.RLock()
         self._closed = False
         self.topology: Callable[[], Any] = _nothing  # a weak reference; the kit sets it
         self.follower: Callable[[], Any] = _nothing  # the private pool that follows changes
         self._blocking = _Held()
-        self._by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Held] = (
-            weakref.WeakKeyDictionary()
-        )
-        self._last_loop: tuple[Callable[[], object], _Held | None] = _nothing, None
+        self._of_loops: weakref.WeakSet[_Held] = weakref.WeakSet()  # each is kept by its loop
+        self._last: Callable[[], _Held | None] = _nothing
         renewed_in_children(self)
 
     def get(self, component: Component, number: Number, raw: bool | None = None) -> Client:
@@ -253,12 +255,12 @@ class Clients:
     def _of_loop(self) -> _Held:
         """Return what the running event loop holds."""
         loop = asyncio.get_running_loop()
-        latest, held = self._last_loop  # mostly there is one loop; a look-up takes longer
-        if latest() is not loop or held is None:
+        held = self._last()  # mostly there is one loop; a look-up takes longer
+        if held is None or held.loop is not loop:
             with self._lock:
                 self._require_open()
-                held = self._by_loop.get(loop) or self._hold(loop)
-                self._last_loop = weakref.ref(loop), held
+                held = kept_with(loop, self).get("clients") or self._hold(loop)
+                self._last = weakref.ref(held)
         return held
 
     def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
@@ -280,11 +282,11 @@ class Clients:
         """Drain the clients of earlier versions of a component, in all threads and loops."""
         with self._lock:
             displaced = self._displaced(self._blocking, component)
-            loops = list(self._by_loop.items())
+            of_loops = list(self._of_loops)
         _leave(displaced, awaiting=False)
-        for loop, held in loops:
+        for held in of_loops:
             with suppress(RuntimeError):  # it is closed
-                loop.call_soon_threadsafe(self._changed_in, held, component)
+                held.loop.call_soon_threadsafe(self._changed_in, held, component)
         follower = self.follower()
         if follower is not None:
             follower.follow()
@@ -300,31 +302,29 @@ class Clients:
             built = list(self._blocking.built)  # some are in the tables alone
             self._blocking.tables = {}
             self._abandon_closed_loops()
-            loops = [(loop, held, list(held.built)) for loop, held in self._by_loop.items()]
-            for _, held, closables in loops:
+            of_loops = [(held, list(held.built)) for held in self._of_loops]
+            for held, closables in of_loops:
                 held.tables = {}
                 for each in closables:
                     each.closed = True
-            # Only the loop refers to its pools from now on: one that was dropped goes with them.
-            self._by_loop.clear()
-            self._last_loop = _nothing, None
+                self._forget(held)
         for each in built:
             _close(each)
-        for loop, held, closables in loops:
-            if asyncio._get_running_loop() is loop:
+        for held, closables in of_loops:
+            if asyncio._get_running_loop() is held.loop:
                 _close_in_loop(held, closables)
             else:
                 with suppress(RuntimeError):  # it is closed
-                    loop.call_soon_threadsafe(_close_in_loop, held, closables)
+                    held.loop.call_soon_threadsafe(_close_in_loop, held, closables)
 
     async def aclose(self) -> None:
         """Close the running loop's clients."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            held = self._by_loop.pop(loop, None)
-            self._last_loop = _nothing, None
-        if held is None:
-            return
+            held = kept_with(loop, self).get("clients")
+            if held is None:
+                return
+            self._forget(held)
         for closable in list(held.built):
             if isinstance(closable, aioredis.RedisCluster):
                 await close_cluster(closable)
@@ -336,7 +336,7 @@ class Clients:
     def shown(self) -> list[str]:
         """Return a line for each way to connect: some of its shards, and its connections."""
         tables = list(self._blocking.tables.values())
-        for of_loop in list(self._by_loop.values()):
+        for of_loop in list(self._of_loops):
             tables += of_loop.tables.values()
         lines: dict[int, tuple[list[str], str]] = {}
         for table in tables:
@@ -525,7 +525,7 @@ class Clients:
         number = entry.database
         if number is None:
             number = int(entry.resolved(entry_key(*shard)).get("db") or 0)
-        label = partial(self._label, shard, component.epoch)
+        label = partial(_label, weakref.ref(self), shard, component.epoch)
         topology = self.topology()
         if topology is None:
             return ClientDatabase(number, shard, label, reads=reads)
@@ -557,10 +557,6 @@ class Clients:
             if not reads:
                 client.reader = partial(_current_reader, weakref.ref(self), of, awaiting)
         return client
-
-    def _label(self, shard: Shard, epoch: int) -> str:
-        described = self._describe(shard)
-        return f"{described}/{epoch}" if epoch else described
 
     def _policy(
         self, fields: dict[str, Any], shard: Shard, address: str, way: object
@@ -613,9 +609,9 @@ class Clients:
     def _hold(self, loop: asyncio.AbstractEventLoop) -> _Held:
         """Return the table of a new loop's clients, which are closed when the loop ends."""
         self._abandon_closed_loops()
-        held = self._by_loop[loop] = _Held(
-            cleanup=_until_shutdown(weakref.ref(self)), awaiting=True
-        )
+        held = _Held(loop, cleanup=_until_shutdown(weakref.ref(self)), awaiting=True)
+        kept_with(loop, self)["clients"] = held
+        self._of_loops.add(held)
         with suppress(StopIteration):
             held.cleanup.asend(None).send(None)  # run to its yield, where no loop is needed
         return held
@@ -628,17 +624,24 @@ class Clients:
     def _abandon_closed_loops(self) -> None:
         """Close the clients of loops that were closed without shutting down their generators."""
         with self._lock:
-            closed = [loop for loop in self._by_loop if loop.is_closed()]
-            left = [self._by_loop.pop(loop) for loop in closed]
+            left = [held for held in self._of_loops if held.loop.is_closed()]
+            for held in left:
+                self._forget(held)
         _abandon(left)
+
+    def _forget(self, held: _Held) -> None:
+        """Forget a loop, and let it forget its clients."""
+        self._of_loops.discard(held)
+        kept_with(held.loop, self).clear()
+        self._last = _nothing
 
     def after_fork(self) -> None:
         """Forget everything in a forked child, whose locks a thread of the parent may hold."""
         self._lock = threading.RLock()
         self._blocking = _Held()
-        left = list(self._by_loop.values())
-        self._by_loop = weakref.WeakKeyDictionary()
-        self._last_loop = _nothing, None
+        left = list(self._of_loops)
+        for held in left:
+            self._forget(held)
         _abandon(left)
 
 
@@ -711,6 +714,13 @@ def _current_entry(ref: weakref.ref[Clients], shard: Shard, entry: Entry) -> Ent
             latest: Entry = alive[1].last_known(shard.component).entry_of(shard)
             return latest if latest.address == entry.address else entry
     return entry
+
+
+def _label(ref: weakref.ref[Clients], shard: Shard, epoch: int) -> str:
+    """Return what the names of connections say of a shard."""
+    clients = ref()
+    described = shard.component if clients is None else clients.describe(shard)
+    return f"{described}/{epoch}" if epoch else described
 
 
 def _has_moved(ref: weakref.ref[Clients], shard: Shard, address: str) -> bool:
@@ -879,7 +889,14 @@ def _close_now(closables: list[Any]) -> None:
     """Close an event loop's clients, in the loop."""
     for closable in closables:
         closable.closed = closable.draining = True
+        _stop_listening(closable)
         close_now(closable)
+
+
+def _stop_listening(closable: Any) -> None:
+    """Have Sentinels tell a pool of nothing more."""
+    if isinstance(closable, HearsOfFailovers):
+        closable.stop_listening()
 
 
 def _close_in_loop(held: _Held, closables: list[Any]) -> None:
@@ -892,6 +909,7 @@ def _close_in_loop(held: _Held, closables: list[Any]) -> None:
 def _abandon(left: Iterable[_Held]) -> None:
     for held in left:
         for closable in list(held.built):
+            _stop_listening(closable)
             abandon_connections(closable)
 
 

@@ -47,6 +47,7 @@ from shardkit.network.connections.databases import (
     Steps,
     opening,
 )
+from shardkit.network.connections.headers import AGGREGATES, ARRAYS, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
@@ -802,7 +803,7 @@ class _FastReplies(_BlockingTimeouts):
         if deadline is not None:
             sock.settimeout(usual)
         if not more:
-            if reply_parser.reader.has_data() or len(replies) > count:
+            if reply_parser.has_more() or len(replies) > count:
                 self.disconnect()  # more replies than requests
             elif self.health_check_interval:
                 postpone_health_check(self, time.monotonic())
@@ -845,7 +846,11 @@ class _FastReplies(_BlockingTimeouts):
             received = sock.recv(READ_BYTES)
             if not received:
                 raise ConnectionError(_CLOSED)
-            reply_parser.reader.feed(received)
+            headers = reply_parser.headers
+            if b"*" in received:
+                headers.feed(received, len(received))
+            else:
+                reply_parser.reader.feed(received)
             replies: list[Any] = []
             receiver = None
             while len(replies) < count:
@@ -855,13 +860,13 @@ class _FastReplies(_BlockingTimeouts):
                     continue
                 if receiver is None:
                     receiver = _Receiver(self, sock, deadline)
-                receiver.feed(reply_parser.reader)
+                receiver.feed(headers)
         except BaseException as error:
             self._close_and_raise(error, deadline, started)
             raise
         if deadline is not None:
             sock.settimeout(self.socket_timeout)
-        if reply_parser.reader.has_data():
+        if headers.held or reply_parser.reader.has_data():
             self.disconnect()  # more replies than requests
         elif reply_parser.unusable:
             self.unusable = True
@@ -875,7 +880,7 @@ class _FastReplies(_BlockingTimeouts):
         sock = socket_of(self)
         if sock is None or self.protocol != 2 or self._parsed_socket is not sock:
             return None
-        if self._reply_parser is None or self._reply_parser.reader.has_data() or has_unread(self):
+        if self._reply_parser is None or self._reply_parser.has_more() or has_unread(self):
             return None
         pending = getattr(sock, "pending", None)  # of TLS
         if pending is not None and pending():
@@ -970,16 +975,20 @@ class _Receiver:
         self._after(len(data))
         return data
 
-    def feed(self, reader: Any) -> None:
-        """Give hiredis some bytes; more at a time for large replies."""
+    def feed(self, headers: HeaderCheck) -> None:
+        """Give hiredis, which needs more, some bytes; more at a time for large replies."""
+        if headers.suspect:
+            headers.go_on()
+            return
         if self._size < READ_BYTES:
-            reader.feed(self.some())
+            data = self.some()
+            headers.feed(data, len(data))
             return
         self._before()
         buffer = _get_buffer()
         received = self._socket.recv_into(buffer)
         self._after(received)
-        reader.feed(buffer, 0, received)
+        headers.feed(buffer, received)
         _BUFFERS.append(buffer)
 
     def large_strings(self, replies: list[Any], count: int) -> bytes:
@@ -1023,6 +1032,7 @@ class ReplyParser:
 
     Attributes:
         poll: waits for something to read.
+        headers: feeds the reader.
         reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
         gets_decoded: returns the next reply, decoded as the connection is configured.
         gets_raw: returns the next reply as bytes.
@@ -1031,7 +1041,7 @@ class ReplyParser:
     """
 
     __slots__ = (
-        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw"),
+        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw", "headers"),
         *("poll", "reader", "refused", "unusable"),
     )
 
@@ -1047,11 +1057,18 @@ class ReplyParser:
             notEnoughData=INCOMPLETE,
             **(decode if encoder.decode_responses else {}),
         )
+        types = ARRAYS if int(connection.protocol) == 2 else AGGREGATES
+        limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
+        self.headers = HeaderCheck(self.reader, types, limit)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:
             self.gets_raw = partial(self.reader.gets, False)
             self.gets_decoded = self._decoded
+
+    def has_more(self) -> bool:
+        """Whether there is more than the replies that were read."""
+        return self.headers.held > 0 or self.reader.has_data()
 
     def _decoded(self) -> Any:
         """Return the next reply, or the error that it cannot be decoded."""
@@ -1080,7 +1097,8 @@ class ReplyParser:
         more: bool,
     ) -> None:
         """Read replies into a list; see `_FastReplies.read_replies`."""
-        reader, gets = self.reader, self.gets_decoded if decode else self.gets_raw
+        reader, headers = self.reader, self.headers
+        gets = self.gets_decoded if decode else self.gets_raw
         missing = count - len(replies)
         mid_batch, self._mid_batch = self._mid_batch, more
         if missing <= 0:
@@ -1094,17 +1112,17 @@ class ReplyParser:
         # Not as one list if part of a reply may have been read. The reader does not tell: between
         # two elements of an array it has no data either.
         if missing == 1 or more or mid_batch or gets == self._decoded:
-            reader.feed(rest)
+            headers.feed(rest, len(rest))
             replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
             while len(replies) < count:
-                receiver.feed(reader)
+                receiver.feed(headers)
                 replies.extend(iter(gets, INCOMPLETE))
             return
         reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
-        reader.feed(rest)
+        headers.feed(rest, len(rest))
         together = gets()
         while together is INCOMPLETE:
-            receiver.feed(reader)
+            receiver.feed(headers)
             together = gets()
         replies += together
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import ssl
+import weakref
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import redis
 import redis.asyncio as aioredis
@@ -43,7 +45,13 @@ from shardkit.network.connections.redis_private import (
     library_name,
     set_connection_class,
 )
-from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
+from shardkit.network.connections.sentinels import (
+    AsyncSentinelManager,
+    SentinelListener,
+    SentinelManager,
+)
+from shardkit.operations.commands import Script
+from shardkit.operations.forks import ForkSafeLock
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -69,7 +77,25 @@ _OF_CLUSTER_CLIENTS = (
 )
 
 
-class ClusterClient(redis.RedisCluster):
+registered_scripts: dict[str, Script] = {}
+"""The scripts that were registered with clients, by SHA-1."""
+
+
+class RegistersScripts:
+    """Remembers registered scripts, so that a pipeline over shards can load them."""
+
+    if not TYPE_CHECKING:  # redis-py's own type
+
+        def register_script(self, script: str | bytes) -> Any:
+            """Return redis-py's `Script`; a pipeline over shards takes it, too."""
+            registered = super().register_script(script)
+            with suppress(UnicodeDecodeError):
+                text = script.decode() if isinstance(script, bytes) else script
+                registered_scripts[registered.sha] = Script("script", text)
+            return registered
+
+
+class ClusterClient(RegistersScripts, redis.RedisCluster):
     """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
 
     After one holder has closed it, it discovers the cluster again, because others share it.
@@ -100,7 +126,7 @@ class ClusterClient(redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(aioredis.RedisCluster):
+class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -252,24 +278,16 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     tls = fields.get("ssl")
     if "sentinel" in fields:
         asked = fields["sentinel"]
-        to_sentinels = {  # the entry's timeouts and TLS, credentials of their own
-            "connection_class": classes.tls if tls else classes.tcp,
-            "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
-            "protocol": 2,
-            "retry": classes.retry(NoBackoff(), 0),
-            **library_name(),
-            **_network(fields),
-            **{name: asked[name] for name in ("username", "password") if name in asked},
-        }
-        manager = classes.sentinel()
+        manager, listeners = classes.sentinel(), []
         for host, port in asked["sentinels"]:
-            to_sentinel = classes.pool(host=host, port=port, **to_sentinels)
-            to_sentinel.credentials = fields.get("sentinel_credentials")
+            to_sentinel = _to_sentinel(fields, host, port, classes)
             manager.sentinels.append(classes.client(connection_pool=to_sentinel))
+            listeners.append(_listener(fields, host, port))
         kind = classes.sentinel_tls if tls else classes.sentinel_tcp
         pool = classes.sentinel_pool(
             asked["service"], manager, connection_class=kind, **common, **_network(fields)
         )
+        pool.listeners = tuple(listeners)
     elif "unix_socket_path" in fields:
         path = fields["unix_socket_path"]
         pool = classes.pool(connection_class=classes.unix, path=path, **common)
@@ -285,6 +303,44 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     pool.credentials = fields.get("credentials")
     _bound(pool, fields)
     return pool
+
+
+def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Classes) -> Any:
+    """Return a pool to a Sentinel: the entry's timeouts and TLS, credentials of their own."""
+    asked = fields["sentinel"]
+    pool = classes.pool(
+        host=host,
+        port=port,
+        connection_class=classes.tls if fields.get("ssl") else classes.tcp,
+        socket_timeout=fields.get("socket_timeout", SOCKET_TIMEOUT),
+        protocol=2,
+        retry=classes.retry(NoBackoff(), 0),
+        **library_name(),
+        **_network(fields),
+        **{name: asked[name] for name in ("username", "password") if name in asked},
+    )
+    pool.credentials = fields.get("sentinel_credentials")
+    return pool
+
+
+_listeners: weakref.WeakValueDictionary[str, SentinelListener] = weakref.WeakValueDictionary()
+_listeners_lock = ForkSafeLock()
+
+
+def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListener:
+    """Return the process's listener to a Sentinel."""
+    given = {n: v for n, v in fields["sentinel"].items() if n not in ("service", "sentinels")}
+    tls = sorted((n, v) for n, v in fields.items() if n.startswith("ssl"))
+    key = repr((host, port, sorted(given.items()), tls))
+    with _listeners_lock:
+        listener = _listeners.get(key)
+        if listener is None:
+
+            def connect() -> Any:
+                return _to_sentinel(fields, host, port, _BLOCKING).separate_connection()
+
+            listener = _listeners[key] = SentinelListener(connect)
+        return listener
 
 
 def _cluster(

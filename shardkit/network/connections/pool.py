@@ -52,6 +52,7 @@ from shardkit.network.connections.redis_private import (
     renew_locks,
     set_created,
 )
+from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 
@@ -750,8 +751,31 @@ def _close_if_replaced(connection: Any, pool: Any) -> None:
         connection.mark_for_reconnect()
 
 
-class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
+def _pools_over(pool: Any) -> list[Any]:
+    """Return a pool and those that share or have shared its connections."""
+
+    def origin(each: Any) -> Any:
+        while each.origin is not None:
+            each = each.origin
+        return each
+
+    return [each for each in list(_live_pools) if origin(each) is pool]
+
+
+class SentinelPool(HearsOfFailovers, _ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
+
+    def switch_master(self, address: tuple[str, int]) -> None:
+        """Leave the former master: close idle connections now, others when they are released."""
+        if self.proxy.master_address == address:
+            return
+        self.switches += 1
+        self.proxy.master_address = None
+        for pool in _pools_over(self):
+            with pool._guard:
+                for connection in in_use_of(pool):
+                    connection.ends = True
+            pool.drop_idle()
 
     def release(self, connection: Any) -> None:
         """Accept a connection back, once; close it if the Sentinels have named another master."""
@@ -763,12 +787,14 @@ class SentinelPool(_ReusingPool, sentinel.SentinelConnectionPool):
         """Close connections; those to the Sentinels, too, if nobody needs them any more."""
         super().drain()
         if not self.shares:
+            self.stop_listening()
             for client in self.sentinel_manager.sentinels:
                 client.connection_pool.drain()
 
     def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""
         super().close_for_good()
+        self.stop_listening()
         for client in self.sentinel_manager.sentinels:
             client.connection_pool.close_for_good()
 
@@ -784,8 +810,30 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
     """The awaiting pool, quicker and able to drain."""
 
 
-class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
+class AsyncSentinelPool(HearsOfFailovers, _AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def listen(self) -> None:
+        """Hear of failovers from now on."""
+        self._loop = asyncio.get_running_loop()
+        super().listen()
+
+    def switch_master(self, address: tuple[str, int]) -> None:
+        """Leave the former master, in the pool's event loop; see the blocking pool's."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(self._switch_master, address)
+
+    def _switch_master(self, address: tuple[str, int]) -> None:
+        if self.master_address == address:
+            return
+        self.switches += 1
+        self.master_address = None
+        for pool in _pools_over(self):
+            for connection in in_use_of(pool):
+                connection.ends = True
+            pool.drop_idle()
 
     def _accept(self, connection: Any) -> bool:
         """Accept a connection back; close it if the Sentinels have named another master."""
@@ -798,11 +846,13 @@ class AsyncSentinelPool(_AsyncReusingPool, aiosentinel.SentinelConnectionPool):
         """Close connections; those to the Sentinels, too, if nobody needs them any more."""
         super().drain()
         if not self.shares:
+            self.stop_listening()
             for client in self.sentinel_manager.sentinels:
                 client.connection_pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""
+        self.stop_listening()
         await super().close_for_good()
         for client in self.sentinel_manager.sentinels:
             await client.connection_pool.close_for_good()

@@ -46,6 +46,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -96,10 +97,22 @@ class _Limited:
     _connection: Callable[[], Any] = staticmethod(lambda: None)
     _first_at = 0.0
     _size = 0
+    headers: HeaderCheck
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
         self._connection = weakref.ref(connection)
+        # With all types, as the protocol is not agreed on yet.
+        reader = self._reader  # type: ignore[attr-defined]
+        limit = getattr(connection, "max_reply_bytes", 2**63)
+        self.headers = HeaderCheck(reader, AGGREGATES, limit)
+
+    def _go_on(self) -> bool:
+        """Feed what was held back; whether there was something."""
+        if not self.headers.suspect:
+            return False
+        self.headers.go_on()
+        return True
 
     def _check(self) -> None:
         """Refuse to read more of a reply that takes too long or is too large."""
@@ -113,7 +126,8 @@ class _Limited:
         if not self._size:
             self._first_at = time.monotonic()
         self._size += len(data)
-        self._reader.feed(data)  # type: ignore[attr-defined]
+        data = bytes(data)
+        self.headers.feed(data, len(data))
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -138,6 +152,8 @@ class LimitedParser(_Limited, _HiredisParser):
         if sock is None or self._reader is None:
             raise ConnectionError(SERVER_CLOSED_CONNECTION_ERROR)
         self._check()
+        if self._go_on():
+            return True
         usual = self._socket_timeout
         wanted = usual if timeout is NOT_GIVEN else timeout
         deadline = current.get()
@@ -174,6 +190,8 @@ class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
         self._check()
+        if self._go_on():
+            return True
         stream: Any = self._stream
         self._feed(await stream.read(self._read_size))
         return True
@@ -240,7 +258,8 @@ def has_connect_callbacks(connection: Any) -> bool:
 def has_unread(connection: Any) -> bool:
     """Whether redis-py has received data on a connection that was not read."""
     parser = connection._parser
-    if parser._reader.has_data():
+    headers = getattr(parser, "headers", None)
+    if parser._reader.has_data() or (headers is not None and headers.held > 0):
         return True
     stream = getattr(parser, "_stream", None)  # an awaiting connection's
     return stream is not None and bool(stream._buffer)
@@ -500,6 +519,7 @@ def client_over(client: Any, pool: Any) -> Any:
     """Return a client like another one over another pool: a tenth of the time of making it."""
     other = copy.copy(client)
     other.connection_pool = pool
+    vars(other).pop("_shardkit_kept", None)  # see `kept_with`
     callbacks = client.response_callbacks  # a table without regard to case
     other.response_callbacks = type(callbacks)({})
     dict.update(other.response_callbacks, callbacks)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -70,6 +69,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps
 
 # The future of a batch's replies, and where it was sent.
@@ -90,10 +90,6 @@ class AwaitingLink:
         self._clients = clients
         self._dispatcher = Dispatcher()
         self._subscriptions = AsyncSubscriptions()
-        # Of clusters: by client, which belongs to one loop, and by the name of the node.
-        self._connections: weakref.WeakKeyDictionary[Any, dict[str, MultiplexedConnection]] = (
-            weakref.WeakKeyDictionary()
-        )
 
     async def send(self, batch: Batch) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
@@ -344,11 +340,8 @@ class AwaitingLink:
 
     def _connection_to(self, client: Any, node: Any, name: str) -> MultiplexedConnection | None:
         """Return the connection to a cluster's node; None if its connections cannot be shared."""
-        try:
-            connections = self._connections[client]
-        except KeyError:
-            connections = self._connections[client] = {}
-        connection = connections.get(name)
+        connections = kept_with(client, self)  # it belongs to one loop
+        connection: MultiplexedConnection | None = connections.get(name)
         if connection is None or connection.source.source is not node:
             if not hasattr(node.connection_class, "is_reusable"):
                 return None

@@ -259,7 +259,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._stream_protocol: Any = None
         self._parser: Any = None
         self._pushes = False
-        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._bytes = bytearray(READ_BYTES)
+        self._buffer = memoryview(self._bytes)
         self._connecting: asyncio.Task[None] | None = None  # or opening databases
         self._apart: set[asyncio.Task[None]] = set()
         self._write_scheduled = False
@@ -585,8 +586,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._last_read = self._loop.time()
         self._received += nbytes
         try:
-            self._parser.reader.feed(self._buffer, 0, nbytes)
+            headers = self._parser.headers
+            headers.feed(self._bytes, nbytes)
             self._deliver()
+            while headers.suspect and self._in_flight:
+                headers.go_on()
+                self._deliver()
             if self._received > READ_BYTES:
                 seconds = self._last_read - self._first_since
                 self._connection.check_reply(seconds, self._received)
@@ -600,7 +605,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if not self._write_scheduled:
                 self._write()
         elif not self._in_flight:
-            if self._parser.reader.has_data():
+            if self._parser.has_more():
                 self._break_off(ConnectionError("the server sent more replies than requests"))
             else:
                 self._release()

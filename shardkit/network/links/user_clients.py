@@ -43,6 +43,7 @@ from redis.exceptions import (
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -118,7 +119,7 @@ def _reader_for(client: Any, args: Sequence[Any]) -> Any:
     return client.reader(args)
 
 
-class DirectClient(redis.Redis):
+class DirectClient(RegistersScripts, redis.Redis):
     """redis-py's blocking client, in one pass from the method to the socket.
 
     Commands that a server refuses because it loads its data, or is a replica now, are retried for
@@ -242,7 +243,7 @@ class DirectPipeline(Pipeline):
             return super().execute(*args, **kwargs)
 
 
-class MultiplexedClient(aioredis.Redis):
+class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
 
     See `DirectClient` for servers that are not ready.

@@ -44,6 +44,7 @@ from shardkit.errors import ShardKitError
 from shardkit.network.connections import extended_timeout
 from shardkit.network.links.multiplexer import ConnectionSource
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
+from shardkit.operations.kept import kept_with
 
 PREFIX = "shardkit:wake:"
 MOST_EARLY = 10_000  # wake-ups that came before their waiter, which is just sending its command
@@ -295,24 +296,19 @@ class AsyncSubscription:
 class AsyncSubscriptions:
     """The subscriptions of an async kit, one for each server and event loop."""
 
-    def __init__(self) -> None:
-        # By client, which belongs to one loop.
-        self._found: weakref.WeakKeyDictionary[Any, dict[str, asyncio.Future[Any]]] = (
-            weakref.WeakKeyDictionary()
-        )
-
     async def get(
         self, client: Any, source: ConnectionSource, node: Any, *, connect: bool
     ) -> AsyncSubscription | None:
         """Return the subscription on a server; see `Subscriptions.get`."""
         name = "" if node is None else node.name
-        starting = self._found.get(client, {}).get(name)
+        found = kept_with(client, self)  # it belongs to one loop
+        starting: asyncio.Future[Any] | None = found.get(name)
         if starting is None or (starting.done() and self._outcome(starting) is None):
             if not connect:
                 return None
             tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
             starting = asyncio.ensure_future(self._start(source, tags))
-            self._found.setdefault(client, {})[name] = starting
+            found[name] = starting
         elif not connect and not starting.done():
             return None
         # Not awaited directly: a cancelled task must not cancel it for the others.

@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-import weakref
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -52,6 +51,7 @@ from shardkit.operations.commands import (
     Replies,
     Shard,
 )
+from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import reads_only
 
@@ -293,8 +293,6 @@ class ReaderClients:
         self._clients = clients
         self._replicas = replicas
         self._read_from = read_from
-        # By the master's client, which is replaced with its entry, and is of one event loop.
-        self._readers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
     def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
         """Return the blocking client of a shard."""
@@ -325,13 +323,14 @@ class ReaderClients:
             choice = self._replicas.begin(component, number, read_from)
             return get(component, number if choice is None else choice.which)
         master = get(component, number)
-        reader = self._readers.get(master)
+        kept = kept_with(master, self)  # it is replaced with its entry, and is of one event loop
+        reader = kept.get("reader")
         if reader is None:
             reader = kind(connection_pool=master.connection_pool)
             reader.response_callbacks = master.response_callbacks
             reader.successor = getattr(master, "successor", None)
             reader.reads = _ClientReads(self._replicas, read_from, component, number, get)
-            self._readers[master] = reader
+            kept["reader"] = reader
         elif reader.reads.component is not component:
             reader.reads.component = component
         return reader

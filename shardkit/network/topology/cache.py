@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError
 
 from shardkit import log_records
 from shardkit.config.component import Component
@@ -44,7 +44,8 @@ from shardkit.errors import (
     RetiredError,
 )
 from shardkit.network.topology.feed import BEAT, ChangeFeed
-from shardkit.network.topology.sources import Reading, Source, Values
+from shardkit.network.topology.saved import shown_age
+from shardkit.network.topology.sources import AWAY, Reading, Source, Values
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
@@ -80,6 +81,8 @@ class CacheEntry:
     reader: int = 0  # the reader's thread
     since: float = 0.0  # when the reader started
     read_at: float = 0.0  # when it was last read, or an attempt failed
+    good_at: float = 0.0  # when it was last read, or saved on disk
+    saved: bool = False  # whether its entries come from the disk
     epoch: int = 0  # of all entries, when it was last read
     waiting: list[Callable[[], object]] = field(default_factory=list)  # wake waiting tasks
 
@@ -92,6 +95,8 @@ class Topology:
     """
 
     changed: Callable[[Component], object] = staticmethod(lambda component: None)
+    # Called once with the names of all components, before the first of them is read; may refuse.
+    check_names: Callable[[Iterable[str]], object] | None = None
 
     def __init__(
         self,
@@ -107,6 +112,7 @@ class Topology:
         self._closed = False
         self._lock = threading.Lock()  # of the following attributes
         self._failures = 0
+        self._disk_error: Exception | None = None  # why saved entries are in use
         self._away_until = 0.0
         self._problems: dict[str, str] = {}
         self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
@@ -255,17 +261,32 @@ class Topology:
         """
         self._check_open()
         try:
-            return self.source.names()
+            return self.checked(self.source.names())
         except (RedisError, OSError) as error:
+            if names := self._saved_names(error):
+                return names
             raise self._unreadable(error) from error
 
     async def anames(self) -> list[str]:
         """List the components that there are, awaiting."""
         self._check_open()
         try:
-            return await self.source.anames()
+            return self.checked(await self.source.anames())
         except (RedisError, OSError) as error:
+            if names := await asyncio.to_thread(self._saved_names, error):
+                return names
             raise self._unreadable(error) from error
+
+    def checked(self, names: list[str]) -> list[str]:
+        """Return the names of all components, after `check_names` has seen them.
+
+        Raises:
+            ConfigError: it refuses them.
+        """
+        if self.check_names is not None:
+            self.check_names(names)
+            self.check_names = None
+        return names
 
     def limit_age(self, name: str, wait: float, *, trusting: bool = True) -> None:
         """Read a component again, in the background, if it is older than ``wait`` seconds.
@@ -310,7 +331,11 @@ class Topology:
         cached = self._cache.get(name)
         if cached is None or cached.component is None:
             return math.inf
-        return max(0.0, self._clock() - cached.read_at)
+        return max(0.0, self._clock() - cached.good_at)
+
+    def from_disk(self) -> list[str]:
+        """List the components whose entries are those that were saved on disk."""
+        return sorted(name for name, cached in self._known().items() if cached.saved)
 
     def expire(self) -> None:
         """Expire the cached components: the next call reads again, and waits."""
@@ -365,9 +390,12 @@ class Topology:
         if lock is None and previous is not None:
             return previous
         try:
-            found = self._fresh_or_error(cached)
+            found = self._fresh_or_error(name, cached)
             if found is not None:
                 return found
+            if self.check_names is not None:
+                with suppress(RedisError, OSError):  # the reading tells
+                    self.checked(self.source.names())
             outcomes = run_steps(self._read_together([name]), self.source.fetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, self.names())
@@ -383,9 +411,12 @@ class Topology:
                 return cached.component
             await self._wait(cached)
         try:
-            found = self._fresh_or_error(cached)
+            found = self._fresh_or_error(name, cached)
             if found is not None:
                 return found
+            if self.check_names is not None:
+                with suppress(RedisError, OSError):
+                    self.checked(await self.source.anames())
             outcomes = await arun_steps(self._read_together([name]), self.source.afetch)
             if _is_unknown(cached, outcomes[name]):
                 _suggest(outcomes[name], name, await self.anames())
@@ -504,7 +535,8 @@ class Topology:
         now = self._clock()
         for name, cached in self._known().items():
             if cached.fresh_until and name not in self._unread:
-                cached.read_at, cached.fresh_until = now, now + FED
+                cached.read_at = cached.good_at = now
+                cached.fresh_until = now + FED
 
     def _known(self) -> dict[str, CacheEntry]:
         cache = list(self._cache.items())
@@ -637,12 +669,14 @@ class Topology:
         self._check_open()
         return self._cache.get(name) or self._cache.setdefault(name, CacheEntry())
 
-    def _fresh_or_error(self, cached: CacheEntry) -> Component | None:
+    def _fresh_or_error(self, name: str, cached: CacheEntry) -> Component | None:
         """Return a fresh component, or raise its cached error; None if it is time to read."""
         now = self._clock()
         if cached.component is not None and now < self._away_until:
             cached.fresh_until = self._away_until
         if now >= cached.fresh_until:
+            if cached.component is None and self._disk_error and now < self._away_until:
+                return self._from_disk(name, cached, self._disk_error)
             return None
         if cached.component is None and cached.error is not None:
             error = copy.copy(cached.error)
@@ -659,9 +693,10 @@ class Topology:
         ):
             component = previous  # the old object stays, and its clients with it
         cached.component, cached.error, cached.refused = component, None, False
+        cached.saved = False
         if previous is not None and component is not previous:
             self.changed(component)
-        cached.read_at = self._clock()
+        cached.read_at = cached.good_at = self._clock()
         if cached.since >= self._expired_at:
             lasts = FED if self._feed else self._interval_of(component)
             cached.fresh_until = cached.read_at + lasts
@@ -687,6 +722,10 @@ class Topology:
             cached.component = None
             self.changed(Component(name, epoch=previous.epoch))  # its clients go
             previous = None
+        if previous is None and _is_away(error):
+            found = self._from_disk(name, cached, error)
+            if found is not None:
+                return found
         if previous is None:
             if not isinstance(error, ConfigError):
                 cause, error = error, self._unreadable(error)
@@ -697,6 +736,11 @@ class Topology:
         if not isinstance(error, ConfigError):
             problem = ""
             cached.fresh_until = self._pause(now)
+            if cached.saved:
+                try:
+                    self.source.saved(name)
+                except ConfigError as late:
+                    error, problem = late, str(late)
         with self._lock:
             reported = problem in self._problems.values()
             self._problems[name] = problem
@@ -720,6 +764,33 @@ class Topology:
             )
         return previous
 
+    def _from_disk(self, name: str, cached: CacheEntry, error: Exception) -> Component | None:
+        """Use a component as it was saved, because the source is away; None if it was not.
+
+        Raises:
+            ConfigError: it cannot be used, or is too old.
+        """
+        found = self.source.saved(name)
+        if found is None:
+            return None
+        component, age = self._counted(found[0]), found[1]
+        now = self._clock()
+        cached.component, cached.error, cached.saved = component, None, True
+        cached.good_at, cached.fresh_until = now - age, self._pause(now)
+        with self._lock:
+            self._problems[name], self._disk_error = "", error
+        logger.warning(
+            "%s cannot be read, component %r has the entries that were saved %s ago: %s",
+            self.source,
+            name,
+            shown_age(age),
+            error,
+        )
+        return component
+
+    def _saved_names(self, error: Exception) -> list[str]:
+        return self.source.saved_names() if _is_away(error) else []
+
     def _pause(self, now: float) -> float:
         """Return when to try again after the source was unreachable."""
         with self._lock:
@@ -732,7 +803,7 @@ class Topology:
     def _recovered(self, name: str) -> None:
         """Note that the source, and a component, could be read."""
         with self._lock:
-            self._failures, self._away_until = 0, 0.0
+            self._failures, self._away_until, self._disk_error = 0, 0.0, None
             over = {"", self._problems.get(name, "")} & set(self._problems.values())
             self._problems = {n: t for n, t in self._problems.items() if t not in over}
         for problem in over:
@@ -813,6 +884,11 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def _is_away(error: Exception) -> bool:
+    """Whether a source did not answer; if it refuses, saved entries would hide that."""
+    return isinstance(error, AWAY) and not isinstance(error, AuthenticationError)
 
 
 def _is_unknown(cached: CacheEntry, outcome: object) -> bool:

@@ -17,10 +17,15 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias
+
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
 
 from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
@@ -35,9 +40,10 @@ from shardkit.config.stored import (
     epoch_number,
     reading,
 )
-from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError
+from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
 from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
+from shardkit.network.topology.saved import SavedEntries
 from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
@@ -47,6 +53,9 @@ from shardkit.operations.forks import ForkSafeLock
 _TICK = 2_000_000_000
 
 logger = logging.getLogger("shardkit")
+
+AWAY = (ConnectionError, TimeoutError, OSError)
+"""What is raised if a config server does not answer."""
 
 Values: TypeAlias = list[Any]
 Reading: TypeAlias = Generator[list[str], Values, Component]
@@ -87,6 +96,16 @@ class Source(Protocol):
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
         """Put an epoch whose entries are all in use into the names of connections."""
 
+    def saved(self, name: str) -> tuple[Component, float] | None:
+        """Return a component that is saved on disk, and its age in seconds; None if there is none.
+
+        Raises:
+            ConfigError: it cannot be used, or is too old.
+        """
+
+    def saved_names(self) -> list[str]:
+        """List the components that are saved on disk."""
+
     def names(self) -> list[str]:
         """List the components that there are."""
 
@@ -100,18 +119,27 @@ class Source(Protocol):
 class ConfigServer:
     """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
 
-    Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``client``
-    returns a blocking client, ``aclient`` an awaiting one for the running loop.
+    Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``clients``
+    has for each address what returns a blocking client, and an awaiting one for the running loop:
+    when one does not answer, the next is used. ``saves`` keeps the entries on disk.
     """
 
     local = False
     changes = True
 
-    def __init__(self, entry: Entry, client: Callable[[], Any], aclient: Callable[[], Any]) -> None:
+    def __init__(
+        self,
+        entry: Entry,
+        clients: Sequence[tuple[Callable[[], Any], Callable[[], Any]]],
+        saves: SavedEntries | None = None,
+        address: str = "",
+    ) -> None:
         self.entry = entry
+        self._address = address or entry.address
+        self._clients = clients
+        self._current = 0  # the index of the one that is used
+        self.saves = saves
         self._is_named = bool(entry.resolved("config server").get("client_name"))
-        self.client = client
-        self.aclient = aclient
         self._last: dict[str, tuple[Stored, Component]] = {}
         self.epoch = self.in_use = 0
         self.read_epochs: dict[str, int] = {}
@@ -128,8 +156,15 @@ class ConfigServer:
         stored = yield from self._reading(name, known)
         same, component = self._last.get(name, ({}, None))
         if component is None or stored != same:  # else thousands of shards were parsed every second
-            component = component_of(name, stored, place)
+            try:
+                component = component_of(name, stored, place)
+            except RetiredError:
+                if self.saves is not None:
+                    self.saves.forget(name)
+                raise
             if component is None:
+                if self.saves is not None:
+                    self.saves.forget(name)
                 raise MissingEntryError(
                     f"{entry_key(name)} and {shards_key(name)} are missing{place}, or hold no text",
                     "push a shard map that describes the component: shardkit config push",
@@ -138,7 +173,26 @@ class ConfigServer:
         if known is not None and 0 < component.epoch < known.epoch:
             raise self.went_back(f"component {name!r}", known.epoch, component.epoch)
         _require_references(component, known)
+        if self.saves is not None and component.problem is None:
+            self.saves.note(name, stored)
         return component
+
+    def saved(self, name: str) -> tuple[Component, float] | None:
+        """Return a component that is saved on disk, and its age."""
+        found = self.saves and self.saves.load(name)
+        if not found:
+            return None
+        stored, age = found
+        component = component_of(name, stored, f" in {self.saves.path}")  # type: ignore[union-attr]
+        if component is None:
+            return None
+        # So that a config server that lost its data is noticed.
+        self.epoch = max(self.epoch, epoch_number(stored.get(EPOCH_KEY)))
+        return component, age
+
+    def saved_names(self) -> list[str]:
+        """List the components that are saved on disk."""
+        return self.saves.names() if self.saves is not None else []
 
     def _reading(self, name: str, known: Component | None) -> StoredReading:
         """Read a component's stored values, and check config:epoch."""
@@ -172,12 +226,32 @@ class ConfigServer:
         """Return the epoch witness of a component."""
         return EpochWitness(self, name)
 
+    def client(self) -> Any:
+        """Return a blocking client."""
+        return self._clients[self._current][0]()
+
+    def aclient(self) -> Any:
+        """Return an awaiting client for the running loop."""
+        return self._clients[self._current][1]()
+
+    def _try_next(self) -> None:
+        self._current = (self._current + 1) % len(self._clients)
+        self._named = 0
+
     def described(self, shard: Shard) -> str:
         """Return the name of connections to the config server, with the epoch in use."""
         return f"config-server/{self.in_use}"
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
+        for _ in self._clients[1:]:
+            try:
+                return self._fetch(keys)
+            except AWAY:
+                self._try_next()
+        return self._fetch(keys)
+
+    def _fetch(self, keys: list[str]) -> Values:
         client, name = self.client(), self._new_name()
         if name is None:
             values: Values = client.mget(keys)
@@ -188,6 +262,14 @@ class ConfigServer:
 
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
+        for _ in self._clients[1:]:
+            try:
+                return await self._afetch(keys)
+            except AWAY:
+                self._try_next()
+        return await self._afetch(keys)
+
+    async def _afetch(self, keys: list[str]) -> Values:
         client, name = self.aclient(), self._new_name()
         if name is None:
             values: Values = await client.mget(keys)
@@ -203,12 +285,18 @@ class ConfigServer:
         # Not the pool's own database, which would keep the clients alive.
         named = self.described(Shard("config-server"))
         connection.database = ClientDatabase(pool.database.number, label=lambda: named)
-        return ChangeFeed(connection)
+        try:
+            return ChangeFeed(connection)
+        except AWAY:
+            self._try_next()
+            raise
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
         """Put an epoch whose entries are all in use into the names of both connections."""
         self.epoch = max(self.epoch, epoch)
         self.in_use = max(self.in_use, epoch)
+        if self.saves is not None:
+            self.saves.confirm()
         if epoch > feed.announced and not self._is_named:
             feed.announced = epoch
             feed.rename(connection_name(self.described(Shard("config-server"))))
@@ -224,16 +312,18 @@ class ConfigServer:
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
+        self.fetch([EPOCH_KEY])  # of a server that answers
         client = self.client()
         return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
 
     async def anames(self) -> list[str]:
         """List the components, awaiting."""
+        await self.afetch([EPOCH_KEY])
         client = self.aclient()
         return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
 
     def __str__(self) -> str:
-        return f"config server {self.entry.address}"
+        return f"config server {self._address}"
 
 
 def _require_references(component: Component, known: Component | None) -> None:
@@ -346,6 +436,13 @@ class MapFile:
             ) from None
         _require_references(component, known)
         return component
+
+    def saved(self, name: str) -> None:
+        """Return None: the map is on disk itself."""
+
+    def saved_names(self) -> list[str]:
+        """List nothing."""
+        return []
 
     def witness(self, name: str) -> None:
         """Return None: a map is not pushed."""

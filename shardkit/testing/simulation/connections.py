@@ -515,6 +515,7 @@ class SimulatedConnector(Connector):
         self, pool: Any, connection: type[Any], to_sentinel: type[Any], no_retry: type[Any]
     ) -> None:
         """Have a pool ask simulated Sentinels and connect to the servers that they name."""
+        pool.listeners = ()
         for each in (pool, *(one.connection_pool for one in pool.sentinel_manager.sentinels)):
             assert isinstance(each, SentinelPool | AsyncSentinelPool | Pool | AsyncPool)
             each.connection_class = connection if each is pool else to_sentinel

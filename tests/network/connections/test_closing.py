@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import pytest
 from link_helpers import clients_of, eventually
 
 import shardkit
-from shardkit import ClosedError, ShardKit, ShardMap, events
-from shardkit.local import LocalServers
+from shardkit import ClosedError, Entry, ShardKit, ShardMap, events
+from shardkit.config.component import Component
+from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
 
@@ -25,6 +27,12 @@ PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 @pytest.fixture(scope="module")
 def own() -> Iterator[LocalServers]:
     with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
         yield running
 
 
@@ -276,16 +284,35 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # asyncio's, of such loops
-def test_loops_that_were_dropped_leave_nothing_after_their_kit_is_closed(own: LocalServers) -> None:
-    kit = asyncio.run(shardkit.aconnect(own.shard_map))
-    before = len(os.listdir("/proc/self/fd"))
+@pytest.mark.parametrize("component", ["c", "nodes"])
+def test_loops_that_were_dropped_are_collected_with_their_connections(
+    own: LocalServers, cluster: LocalCluster, component: str
+) -> None:
+    entry = cluster.nodes[0].entry.fields | {"cluster": True}
+    nodes = Component("nodes", Entry(entry))
+    shard_map = ShardMap({**own.shard_map.components, "nodes": nodes})
+    kit = asyncio.run(shardkit.aconnect(shard_map))
 
     async def use() -> None:
-        await (await kit.client("c")).ping()
-        await kit.hash("h", component="c").hget("f")
+        await (await kit.client(component)).ping()
+        await kit.hash("h", component=component).hget("f")
+        await kit.hash("h", component=component, read_from="prefer_replica").hget("f")
+        lock, other = (kit.lock("busy", component=component) for _ in range(2))
+        async with lock:
+            assert not await other.acquire(wait=0.1)  # subscribes
 
-    for _ in range(3):
-        asyncio.new_event_loop().run_until_complete(use())
+    @kit.redis_connection(component, read_from="prefer_replica")
+    async def ping(conn: Any) -> None:
+        await conn.ping()
+
+    asyncio.run(use())  # once, as some connections are of the kit
+    before = len(os.listdir("/proc/self/fd"))
+    for run in (use, ping, use):
+        loop = asyncio.new_event_loop()
+        seen = weakref.ref(loop)
+        loop.run_until_complete(run())
+        del loop
+        gc.collect()
+        assert seen() is None
+        assert len(os.listdir("/proc/self/fd")) < before + 4  # as one loop has
     asyncio.run(kit.aclose())
-    gc.collect()
-    assert len(os.listdir("/proc/self/fd")) <= before

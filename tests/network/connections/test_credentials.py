@@ -127,9 +127,26 @@ async def test_providers_of_unknown_components_are_refused(face: str, server: Lo
     options = {"credential_providers": {"job": Tokens("first")}}
     with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
         await opened(face, a_map(server, port=server.port), **options)
-    where = Entry({"port": server.port, "password": "first"})  # which a blocking kit does not ask
+    with redis.Redis(port=server.port, password="first") as client:
+        client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+    where = Entry({"port": server.port, "password": "first"})
     with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
-        await shardkit.aconnect(where, **options)
+        await opened(face, where, **options)
+    kit = await opened(face, where, credential_providers={"jobs": Tokens("first")})
+    await kit.aclose()
+
+
+def test_providers_are_checked_when_the_config_server_is_back(server: LocalServer) -> None:
+    options = {"credential_providers": {"job": Tokens("first")}}
+    where = Entry({"port": server.port, "password": "first", "socket_timeout": 0.2})
+    server.pause()
+    with shardkit.connect(where, **options) as kit:
+        server.resume()
+        with redis.Redis(port=server.port, password="first") as client:
+            client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="has no component 'job'"):
+                kit.component("jobs")
 
 
 def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch) -> None:

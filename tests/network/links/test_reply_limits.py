@@ -11,15 +11,20 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
+import hiredis
 import pytest
 from faces import own_client
-from link_helpers import FACES, command, eventually, opened, two
+from hypothesis import given
+from hypothesis import strategies as st
+from link_helpers import FACES, command, eventually, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
 from shardkit import ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.connections import INCOMPLETE
+from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.network.connections.redis_private import idle_of, postpone_health_check
 from shardkit.operations.commands import Command, Shard
 
@@ -107,6 +112,89 @@ async def test_a_clusters_connections_know_the_limits(kind: str) -> None:
             assert await face.send(command("data", "k", "SET", b"x" * 500_000)) == [b"OK"]
             [reply] = await face.send(command("data", "k", "GET"))
             assert "max_reply_bytes" in str(reply)
+
+
+# ---- headers that announce too much
+
+TOO_LONG = {
+    "a reply": b"*2147483648\r\n",
+    "inside": b"*2\r\n$1\r\na\r\n*99999999\r\n:1\r\n",
+    "after a string": b"*2\r\n$70000\r\n" + b"x" * 70_000 + b"\r\n*4294967295\r\n",
+}
+
+
+@pytest.mark.parametrize("reply", TOO_LONG.values(), ids=TOO_LONG)
+@pytest.mark.parametrize("protocol", [2, 3])
+async def test_headers_that_announce_too_much_are_refused(
+    face_name: str, reply: bytes, protocol: int, own_server: LocalServer
+) -> None:
+    hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+    with scripted(GET=reply, LRANGE=reply, HELLO=hello) as server:
+        shard_map = two(server.port, own_server.port, max_reply_bytes=10**8, protocol=protocol)
+        async with opened(face_name, shard_map) as face:
+            for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
+                replies = await face.send(*batch)
+                failures = [each for each in replies if isinstance(each, ShardUnavailable)]
+                assert failures
+                for failure in failures:
+                    assert isinstance(failure.error, InvalidResponse)
+                    assert "elements, more than fit into 100,000,000 bytes" in str(failure)
+            client = await of(face.kit.client("one"))
+            for call in (lambda: client.get("k"), lambda: client.lrange("k", 0, 1)):
+                with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
+                    await of(call())
+            pipe = client.pipeline(transaction=False)
+            pipe.get("k").ping()
+            with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
+                await of(pipe.execute())
+
+
+async def test_maps_that_announce_too_much_are_refused(face_name: str) -> None:
+    hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+    with scripted(HGETALL=b"%20000000\r\n", HELLO=hello) as server:
+        shard_map = two(server.port, server.port, max_reply_bytes=10**8, protocol=3)
+        async with opened(face_name, shard_map) as face:
+            client = await of(face.kit.client("one"))
+            with pytest.raises(InvalidResponse, match="announces 20,000,000 elements"):
+                await of(client.hgetall("k"))
+
+
+async def test_strings_may_contain_any_header(face_name: str, own_server: LocalServer) -> None:
+    shard_map = two(own_server.port, own_server.port, max_reply_bytes=10**7)
+    texts = [b"*99999999\r\n", b"\r\n*99999999\r\n" * 5, b"*", b"\r\n*9", b"*1\r\n" * 20_000]
+    async with opened(face_name, shard_map) as face:
+        for text in (*texts, b"x" * 70_000 + texts[1], texts[1] * 1_000):
+            await face.send(on(0, "SET", "k", text))
+            assert await face.send(on(0, "GET", "k")) == [text]
+            assert await face.send(*[on(0, "GET", "k")] * 3) == [text] * 3
+            client = await of(face.kit.client("data", 0))
+            assert await of(client.get("k")) == text
+            pipe = client.pipeline()
+            assert await of(pipe.get("k").get("k").execute()) == [text, text]
+
+
+@given(
+    st.lists(st.sampled_from([b"*99999999\r\n", b"\r\n", b"*", b"12", b"*2\r\n", b"a", b"%"])),
+    st.lists(st.integers(1, 12)),
+)
+def test_what_is_not_refused_is_read_whatever_its_pieces_are(
+    parts: list[bytes], sizes: list[int]
+) -> None:
+    text = b"".join(parts)
+    data = (b"*3\r\n" + bulk(text) + b"*1\r\n" + bulk(text) + b":1\r\n") * 2
+    reader = hiredis.Reader(notEnoughData=INCOMPLETE)
+    headers = HeaderCheck(reader, AGGREGATES, 1000)
+    replies: list[Any] = []
+    while data:
+        size = sizes.pop() if sizes else len(data)
+        piece, data = data[:size], data[size:]
+        headers.feed(piece, len(piece))
+        replies += iter(reader.gets, INCOMPLETE)
+        while headers.suspect:
+            headers.go_on()
+            replies += iter(reader.gets, INCOMPLETE)
+    assert replies == [[text, [text], 1]] * 2
+    assert not headers.held
 
 
 # ---- one reply too many, and other ends of a connection between two chunks

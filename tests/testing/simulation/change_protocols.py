@@ -17,6 +17,7 @@ from typing import Any
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.network.topology import MapFile, Topology
+from shardkit.operations.kept import kept_with
 from shardkit.queues import AsyncWorker, Worker, WorkerSummary
 from shardkit.testing.simulation import Client, Protocol
 
@@ -139,7 +140,7 @@ class Retiring(Changing):
         self.check_connections(client)
         held = None
         gc.collect()
-        of_loop = kit.clients._by_loop[asyncio.get_running_loop()]
+        of_loop = kept_with(asyncio.get_running_loop(), kit.clients)["clients"]
         assert not [pool for pool in of_loop.built if pool.draining], "retired clients are kept"
 
     def check_connections(self, client: Client) -> None:

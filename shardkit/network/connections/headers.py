@@ -1,0 +1,87 @@
+"""Refuses replies whose header announces more elements than may arrive.
+
+hiredis allocates an array when its header arrives: 16 GiB for ``*2147483648``, which takes seconds
+to be freed. So what is received is searched for long headers before hiredis gets it. The same bytes
+may be part of a string. hiredis tells: once it has got everything in front of them, it has unread
+bytes inside a string, and none where a header may stand.
+
+The first few arrays in what was received at once are looked at: to search all would take as long as
+to parse them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from redis.exceptions import InvalidResponse
+
+ARRAYS = (b"*",)
+AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # of RESP3
+_MOST = 16  # of each type
+_SMALLEST = 3  # bytes of an element
+_LONG = re.compile(rb"([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z")
+
+
+class HeaderCheck:
+    """Feeds a hiredis reader, and holds back a header that announces too much.
+
+    Attributes:
+        held: how many bytes hiredis has not got yet.
+        suspect: whether these begin with a long header, or with part of a string that looks like
+            one. Call `go_on` once hiredis has read all that it has.
+    """
+
+    __slots__ = ("_data", "_limit", "_reader", "_types", "held", "suspect")
+
+    def __init__(self, reader: Any, types: tuple[bytes, ...], limit: int) -> None:
+        self._reader = reader
+        self._types = types
+        self._limit = limit
+        self._data = b""  # its last ``held`` bytes are held back
+        self.held = 0
+        self.suspect = False
+
+    def feed(self, data: bytes | bytearray, end: int) -> None:
+        """Feed the first ``end`` bytes, as far as no long header is among them."""
+        if self.held:
+            data = self._data[-self.held :] + data[:end]
+            end = len(data)
+        at = self._find(data, 0, end)
+        self._reader.feed(data, 0, at)
+        self.held = end - at
+        self._data = bytes(data[at:end])
+
+    def go_on(self) -> None:
+        """Feed what was held back, as it is part of a string.
+
+        Raises:
+            InvalidResponse: it is a header.
+        """
+        data, start = self._data, len(self._data) - self.held
+        if not self._reader.has_data():
+            count = int(data[start + 1 : start + 21].partition(b"\r")[0])
+            raise InvalidResponse(
+                f"a reply announces {count:,} elements, more than fit into {self._limit:,} bytes "
+                "(max_reply_bytes)"
+            )
+        at = self._find(data, start + 1, len(data))
+        self._reader.feed(data, start, at - start)
+        self.held = len(data) - at
+
+    def _find(self, data: bytes | bytearray, start: int, end: int) -> int:
+        """Return where a long header or the beginning of one is; else the end."""
+        self.suspect, first = False, end
+        for kind in self._types:
+            at = data.find(kind, start, first)
+            for _ in range(_MOST):
+                if at < 0:
+                    break
+                match = _LONG.match(data, at + 1, end)
+                if match is not None:
+                    count = int(match[1] or 0) * (2 if kind in b"%|" else 1)
+                    if match[1] is None or count * _SMALLEST > self._limit:
+                        first, self.suspect = at, match[1] is not None
+                        break
+                at = data.find(kind, at + 1, first)
+        return first

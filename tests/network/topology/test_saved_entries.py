@@ -1,0 +1,227 @@
+"""Entries saved on disk: programs start while the config server is away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link_helpers import FACES, eventually, of
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.local import LocalServer
+
+
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+@pytest.fixture
+def config(server: LocalServer) -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        shards = [{"port": server.port, "db": n} for n in (1, 2)]
+        described = {
+            "one": {"entry": {"port": server.port}},
+            "two": {"shards": shards},
+        }
+        with running.client() as client:
+            push(client, ShardMap.parse(str({"components": described})))
+        yield running
+
+
+async def opened(kind: str, config: LocalServer, **options: Any) -> Any:
+    url = f"redis://127.0.0.1:{config.port}/0"
+    if kind == "blocking":
+        return shardkit.connect(url, **options)
+    return await shardkit.aconnect(url, **options)
+
+
+async def save(kind: str, config: LocalServer, file: Path, **options: Any) -> None:
+    """Have a kit save all entries."""
+    kit = await opened(kind, config, cache=file, **options)
+    for name in ("one", "two"):
+        await of(kit.component(name))
+    assert await eventually(lambda: file.exists() and '"two"' in file.read_text())
+    await kit.aclose()
+
+
+async def test_a_kit_starts_without_its_config_server(
+    kind: str, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "entries.json"
+    await save(kind, config, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    config.kill()
+    kit = await opened(kind, config, cache=file)
+    users = kit.hash("users", component="two")
+    await of(users.hset("1", b"Ada"))
+    assert await of(users.hget("1")) == b"Ada"
+    client = await of(kit.client("one"))
+    assert await of(client.set("k", "v"))
+    assert sorted(await of(kit.components())) == ["one", "two"]
+    assert "component 'one' has the entries that were saved" in caplog.text
+    health = await of(kit.health())
+    assert health.ok
+    assert health.saved == ("one", "two")
+    assert all(0 < age < 60 for age in health.ages.values())
+    config.restart()
+    with config.client() as writing:
+        changed = ShardMap.parse(f"components: {{one: {{entry: {{port: {config.port}}}}}}}")
+        push(writing, changed, force=True, above=5)
+
+    async def is_read() -> bool:
+        return bool((await of(kit.component("one"))).entry.address.endswith(f"{config.port}/0"))
+
+    for _ in range(400):
+        if await is_read():
+            break
+        await asyncio.sleep(0.05)
+    assert await is_read()
+    await kit.aclose()
+
+
+async def test_what_is_older_than_the_limit_is_refused(
+    kind: str, config: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "entries.json"
+    await save(kind, config, file)
+    config.kill()
+    monkeypatch.setenv("SHARDKIT_CACHE", str(file))
+    monkeypatch.setenv("SHARDKIT_CACHE_MAX_AGE", "0.001")
+    with pytest.raises(ConfigServerError, match=r"more than cache_max_age=0.001 allows|cannot be"):
+        await of((await opened(kind, config)).client("one"))
+    monkeypatch.setenv("SHARDKIT_CACHE_MAX_AGE", "60")
+    kit = await opened(kind, config)
+    assert await of((await of(kit.client("one"))).ping())
+    await kit.aclose()
+
+
+async def test_entries_that_grow_too_old_in_use_are_reported_once(
+    config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "entries.json"
+    await save("blocking", config, file)
+    config.kill()
+    with shardkit.connect(f"redis://127.0.0.1:{config.port}", cache=file, cache_max_age=3) as kit:
+        client: Any = kit.client("one")
+
+        def reported() -> list[str]:
+            client.ping()
+            kit.component("one")
+            errors = [each for each in caplog.records if each.levelno == logging.ERROR]
+            return [text for each in errors if "cache_max_age" in (text := each.getMessage())]
+
+        assert await eventually(lambda: bool(reported()))
+        kit.topology.expire()
+        assert len(reported()) == 1
+
+
+DAMAGE = {
+    "no JSON": lambda text: text[:-20],
+    "nothing": lambda text: "",
+    "another host": lambda text: text.replace('\\"port\\": ', '\\"port\\": 1'),
+    "another type": lambda text: json.dumps([1, 2]),
+    "a later format": lambda text: text.replace('"format": 1', '"format": 2'),
+    "another server": lambda text: text.replace('"server": "', '"server": "x'),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+async def test_a_damaged_file_is_not_used_and_is_replaced(
+    damage: Any, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "entries.json"
+    await save("blocking", config, file)
+    file.write_text(damage(file.read_text()))
+    config.pause()
+    url = f"redis://127.0.0.1:{config.port}/0"
+    with (
+        shardkit.connect(url, cache=file) as kit,
+        pytest.raises(ConfigServerError, match="cannot be read"),
+    ):
+        kit.client("one")
+    assert f"the saved entries in {file} are not used" in caplog.text
+    config.resume()
+    await save("blocking", config, file)
+    config.pause()
+    with shardkit.connect(url, cache=file) as kit:
+        assert kit.client("one").ping()
+    config.resume()
+
+
+async def test_a_file_that_others_may_write_is_not_used(
+    config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "entries.json"
+    await save("blocking", config, file)
+    file.chmod(0o666)
+    config.kill()
+    url = f"redis://127.0.0.1:{config.port}/0"
+    with (
+        shardkit.connect(url, cache=file) as kit,
+        pytest.raises(ConfigServerError, match="cannot be read"),
+    ):
+        kit.client("one")
+    assert "others may write it" in caplog.text
+
+
+PROGRAM = """
+import sys, time
+from shardkit.network.topology.saved import SavedEntries
+saved = SavedEntries(sys.argv[1], 1000, "s")
+for n in range(60):
+    saved.note(sys.argv[2], {"config:epoch": b"%d" % n, "config:redis:" + sys.argv[2]: b"{}" * n})
+    time.sleep(0.002)
+"""
+
+
+def test_processes_share_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "entries.json"
+    names = ("a", "b", "c")
+    running = [subprocess.Popen([sys.executable, "-c", PROGRAM, str(file), name]) for name in names]
+    while any(each.poll() is None for each in running):
+        if file.exists():
+            json.loads(file.read_text())  # at any time it is whole
+    assert [each.returncode for each in running] == [0, 0, 0]
+    content = json.loads(file.read_text())["components"]
+    assert {name: content[name]["stored"]["config:epoch"] for name in content} == dict.fromkeys(
+        names, "59"
+    )
+    assert [path.name for path in tmp_path.iterdir()] == ["entries.json"]
+
+
+async def test_removed_components_are_not_saved(config: LocalServer, tmp_path: Path) -> None:
+    file = tmp_path / "entries.json"
+    await save("blocking", config, file)
+    url = f"redis://127.0.0.1:{config.port}/0"
+    with config.client() as client:
+        client.delete("config:redis:one", "config:pushed:one")
+    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigError, match="are missing"):
+        kit.component("one")
+    assert await eventually(lambda: '"one"' not in file.read_text())
+
+
+def test_what_cannot_be_a_cache_is_refused(tmp_path: Path) -> None:
+    url = "redis://127.0.0.1:1"
+    with pytest.raises(ConfigError, match="its folder does not exist"):
+        shardkit.connect(url, cache=tmp_path / "none" / "entries.json")
+    with pytest.raises(ConfigError, match=r"cache_max_age=-1 is not a number of seconds above 0"):
+        shardkit.connect(url, cache=tmp_path / "entries.json", cache_max_age=-1)
+    with pytest.raises(ConfigError, match="the entries of a shard map are not saved"):
+        shardkit.connect(ShardMap.parse("components: {a: {entry: {}}}"), cache=tmp_path / "x")
