@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
+.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs dist demo clean
 
 setup: .venv/ready
 
@@ -121,6 +121,16 @@ bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 docs: setup  ## the documentation site, in site/; a link without a target fails
 	$(BIN)/pip install -q -e '.[docs]'
 	$(BIN)/zensical build --strict
+
+# The time of the last commit is the time of all files, so the same commit gives the same bytes.
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
+dist: setup  ## the sdist, the wheel and the list of what they depend on (SBOM), in dist/; built twice and compared
+	$(BIN)/pip install -q build cyclonedx-bom
+	rm -rf dist build/dist
+	$(BIN)/python -m build -o dist . > /dev/null
+	$(BIN)/python -m build -o build/dist . > /dev/null
+	$(BIN)/python tools/same_dist.py dist build/dist
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
 
 demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo
