@@ -122,14 +122,15 @@ docs: setup  ## the documentation site, in site/; a link without a target fails
 	$(BIN)/pip install -q -e '.[docs]'
 	$(BIN)/zensical build --strict
 
-# The time of the last commit is the time of all files, so the same commit gives the same bytes.
+# The same commit gives the same bytes: all files have its time, and a tar file its order.
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
-dist: setup  ## the sdist, the wheel and the list of what they depend on (SBOM), in dist/; built twice and compared
+dist: setup  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	$(BIN)/pip install -q build cyclonedx-bom
 	rm -rf dist build/dist
-	$(BIN)/python -m build -o dist . > /dev/null
-	$(BIN)/python -m build -o build/dist . > /dev/null
-	$(BIN)/python tools/same_dist.py dist build/dist
+	$(BIN)/python -m build -o build/dist . > build/dist.log
+	mkdir -p dist && mv build/dist/*.whl dist/ && tar xf build/dist/*.tar.gz -C build/dist
+	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
+	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
 
 demo: setup  ## replay a web access log on embedded servers
