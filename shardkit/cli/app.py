@@ -38,6 +38,8 @@ COMMANDS = {
     "config": "shardkit.cli.commands.config:config",
     "locate": "shardkit.cli.commands.locate:locate",
     "url": "shardkit.cli.commands.url:url",
+    "dashboard": "shardkit.cli.commands.dashboard:dashboard",
+    "top": "shardkit.cli.commands.top:top",
     "status": "shardkit.cli.commands.status:status",
     "check": "shardkit.cli.commands.check:check_command",
     "clients": "shardkit.cli.commands.clients:clients",
