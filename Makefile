@@ -32,9 +32,9 @@ test: setup  ## the tests, on real servers that they start themselves; some case
 exhaustive: setup  ## the tests, with all cases
 	$(BIN)/python -m pytest -n 5
 
-browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser
+browser: setup  ## the chat page and the dashboard in Debian's chromium, in several sizes; pictures in build/browser
 	mkdir -p build/browser
-	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
+	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py tests/dashboard/test_page.py
 
 # It interrupts what measures coverage too, which holds a lock then and hangs: all would be lost.
 INTERRUPTS = tests/network/links/test_link_hygiene.py::test_interrupts_leave_no_replies_behind

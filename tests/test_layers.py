@@ -41,6 +41,7 @@ GROUPS = [
     "testing",
     "admin",
     "integrations",
+    "dashboard",
     "cli",
     "__main__",
 ]

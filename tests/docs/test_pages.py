@@ -32,6 +32,7 @@ PUBLIC = {
         "shardkit.admin",
         "shardkit.ads",
         "shardkit.completion",
+        "shardkit.dashboard",
         "shardkit.coordination",
         "shardkit.structures.encodings",
         "shardkit.errors",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from contextlib import suppress
 from ipaddress import ip_address
 
 import click
@@ -68,7 +69,8 @@ def dashboard(
             if token:
                 url += f"?token={token}"
             output.answer({"url": url}, f"{url}  (Ctrl-C ends it)")
-            server.run([listening])
+            with suppress(KeyboardInterrupt):  # which uvicorn raises again after it has closed
+                server.run([listening])
         finally:
             fleet.close()
     return 0
