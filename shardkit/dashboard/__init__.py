@@ -3,7 +3,7 @@
 ::
 
     server ── INFO every 2 s ──► ServerWatch ┐
-    server ── INFO every 2 s ──► ServerWatch ┼─► Fleet ──► summary, once ──► every open page
+    server ── INFO every 2 s ──► ServerWatch ┼─► FleetWatch ──► summary, once ──► every open page
     config server ─────────────► entries     ┘        └──► /api/…, /metrics
 
 A server is asked by one thread at one rate, however many people look, so a server that hangs delays
@@ -15,6 +15,6 @@ which is plain JavaScript with the charts of uPlot (its licence is beside it).
 """
 
 from shardkit.dashboard.app import application
-from shardkit.dashboard.fleet import Fleet
+from shardkit.dashboard.fleet import FleetWatch
 
-__all__ = ["Fleet", "application"]
+__all__ = ["FleetWatch", "application"]

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
-from shardkit.dashboard.fleet import Fleet
+from shardkit.dashboard.fleet import FleetWatch
 from shardkit.dashboard.views import Views
 from shardkit.errors import extra
 
@@ -62,7 +62,11 @@ METRICS = {
 
 
 def application(
-    fleet: Fleet, *, token: str = "", allow_changes: bool = False, hosts: tuple[str, ...] = ("*",)
+    fleet: FleetWatch,
+    *,
+    token: str = "",
+    allow_changes: bool = False,
+    hosts: tuple[str, ...] = ("*",),
 ) -> Starlette:
     """Return the application.
 
@@ -120,7 +124,7 @@ def application(
 
     async def metrics(request: Request) -> Response:
         registry = CollectorRegistry()
-        registry.register(_Metrics(fleet))
+        registry.register(_FleetMetrics(fleet))
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     async def file(request: Request) -> Response:
@@ -151,12 +155,12 @@ def application(
     ]
     middleware = [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
-        Middleware(_Guard, token=token),
+        Middleware(_Gate, token=token),
     ]
     return Starlette(routes=routes, middleware=middleware)
 
 
-class _Guard:
+class _Gate:
     """Lets in who knows the token, and adds the headers that keep other sites out."""
 
     def __init__(self, app: Any, token: str) -> None:
@@ -199,10 +203,10 @@ class _Guard:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-class _Metrics:
+class _FleetMetrics:
     """The metrics of a fleet, as prometheus_client collects them."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetWatch) -> None:
         self._fleet = fleet
 
     def collect(self) -> Any:

@@ -117,7 +117,7 @@ class ServerWatch:
         }
 
 
-class Fleet:
+class FleetWatch:
     """Watches the servers of a kit's components in the background, until it is closed.
 
     Args:

@@ -16,7 +16,7 @@ from shardkit.admin.growth import moves, pending_fences
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import diff
-from shardkit.dashboard.fleet import TIMEOUT, Fleet
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.server_queries import ServerErrors, client_of
 
@@ -29,7 +29,7 @@ _DEAD = 100  # dead tasks that are shown of a queue
 class Views:
     """Answers the page's questions, for any number of people at the price of one."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: FleetWatch) -> None:
         self._fleet = fleet
         self._kit = fleet.kit
         self._known: dict[Any, tuple[float, Any]] = {}

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.admin import push
-from shardkit.dashboard import Fleet
+from shardkit.dashboard import FleetWatch
 from shardkit.local import LocalServer, LocalServers
 from shardkit.queues import NewTask
 
@@ -28,7 +28,7 @@ components:
 class Shown:
     """A fleet, its kit and its servers."""
 
-    fleet: Fleet
+    fleet: FleetWatch
     kit: ShardKit
     servers: LocalServers
     url: str
@@ -64,7 +64,7 @@ def shown_fleet() -> Iterator[Shown]:
             assert task is not None
             tasks.fail(task, f"ValueError: {HOSTILE}")
             kit.lock(HOSTILE, component="jobs").acquire(ttl=600)
-            fleet = Fleet(kit, config, interval=0.2)
+            fleet = FleetWatch(kit, config, interval=0.2)
             try:
                 until(lambda: len(fleet.servers) == 3)
                 until(lambda: all(each.samples for each in fleet.servers.values()))

@@ -45,12 +45,12 @@ def dashboard(
     with extra("dashboard", "dashboards"):
         import uvicorn
 
-    from shardkit.dashboard import Fleet, application
+    from shardkit.dashboard import FleetWatch, application
 
     is_local = host == "localhost" or ip_address(host.strip("[]")).is_loopback
     token = os.environ.get(TOKEN, "") or ("" if is_local else secrets.token_urlsafe(24))
     with opened(where) as topology:
-        fleet = Fleet(topology.kit, topology.config_server, interval=interval)
+        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             app = application(
                 fleet,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
 
 import click
 
@@ -13,7 +14,8 @@ from shardkit.cli.text import size
 from shardkit.errors import extra
 
 _WAIT = 30  # looks for the first answers of all servers
-_SERVERS = (
+_Columns: TypeAlias = tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...]
+_SERVERS: _Columns = (
     ("server", lambda row: row["address"]),
     ("state", lambda row: row["state"]),
     ("role", lambda row: row["role"]),
@@ -26,7 +28,7 @@ _SERVERS = (
     ("lag", lambda row: row.get("lag")),
     ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2)),
 )
-_SHARDS = (
+_SHARDS: _Columns = (
     ("shard", lambda row: row["shard"]),
     ("server", lambda row: row["server"]),
     ("db", lambda row: row["database"]),
@@ -54,9 +56,9 @@ def top(where: str | None, interval: float, output: Output) -> int:
     the order around, / filters, Escape takes the filter away. With --json, writes one answer.
     """
     with extra("dashboard", "live tables"):
-        from shardkit.dashboard.fleet import Fleet
+        from shardkit.dashboard.fleet import FleetWatch
     with opened(where) as topology:
-        fleet = Fleet(topology.kit, topology.config_server, interval=interval)
+        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             if output.as_json:
                 output.document(_first(fleet, interval))
@@ -137,7 +139,7 @@ def _application(fleet: Any, interval: float) -> Any:
             ]
             kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
             kept.sort(key=lambda row: _order(row[self.column]), reverse=self.down)
-            table = self.query_one(DataTable)
+            table: DataTable[Any] = self.query_one(DataTable)
             place = table.cursor_row
             table.clear(columns=True)
             arrow = "↓" if self.down else "↑"
