@@ -94,8 +94,9 @@ lowest: setup .venv-lowest  ## the core's tests with the lowest versions that py
 golden: setup  ## what this release stores, kept for later ones to read; done once a release
 	PYTHONPATH=.:tests $(BIN)/python tests/golden/golden.py
 
-damage: setup  ## every damage to what structures store, one at a time, and every call on it; ONLY='ads jobs' for some
+damage: setup  ## every damage to what structures store, one at a time, and every call on it; every async call cancelled at each await; ONLY='ads jobs' for some
 	PYTHONPATH=.:tests $(BIN)/python tests/damage/damages.py $(ONLY)
+	PYTHONPATH=.:tests $(BIN)/python tests/damage/cancellations.py $(ONLY)
 
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \

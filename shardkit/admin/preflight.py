@@ -37,7 +37,8 @@ from shardkit.routing.placement import DEFAULT, placement
 _SHOWN = frozenset(
     {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, RIGHTS, RESTART, SAMPLING}
 )
-_PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action")
+_WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
+_PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action", *_WHOLE)
 _FEWEST_KEYS = 20  # that tell one placement from another
 
 

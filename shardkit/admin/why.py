@@ -54,6 +54,9 @@ def why(component: Component, key: Key) -> Why:
     if rule == "rendezvous":
         value = int.from_bytes(blake2b(hashed, digest_size=8).digest(), "big")
         return _why(number, data, value, f"blake2b = {value:016x}, highest weight of {count}")
+    if rule != "crc32" and not rule.startswith("crc:"):
+        program = rule.partition(" ")[0]
+        return Why(number, data, False, None, f"{program} among {count} = {number}")
     name = rule.removeprefix("crc:")
     value = crc32(hashed) if rule == "crc32" else int(mkPredefinedCrcFun(name)(hashed))
     return _why(number, data, value, f"{name} = {value}, mod {count} = {number}")

@@ -221,7 +221,10 @@ class Ads(Structure[Face]):
         """Return an ad as it is now; None if there is none. Cost: one exchange."""
         part = self._parts.of(check_id(self._schema, ad_id))
         [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
-        return None if found is None else ad_of(ad_id, part.tag, *found)
+        if found is None:
+            return None
+        with self._parts.naming_place(ad_id):
+            return ad_of(ad_id, part.tag, *found)
 
     @operation
     def count(self) -> Operation[int]:

@@ -37,7 +37,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, lengths
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.damage import damage, stored_integer
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000
@@ -200,8 +200,11 @@ class RecentContacts(Structure[Face]):
         key = self._key(user)
         args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *args)]
-        scores = (int(score) / 1e6 for score in flat[1::2])
-        return list(zip(_texts(self.component, key, flat[::2]), scores, strict=True))
+        times = (
+            stored_integer(self.component, key, "a time in microseconds", score, 0) / 1e6
+            for score in flat[1::2]
+        )
+        return list(zip(_texts(self.component, key, flat[::2]), times, strict=True))
 
     @operation
     def count(self, user: str | int) -> Operation[int]:

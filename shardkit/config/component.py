@@ -332,6 +332,6 @@ def wrong_placement(rule: object, count: int) -> str:
     try:
         placement(rule, count)
     except ConfigError as error:
-        reason = error.message.replace(rule, str(mask("", rule)))
+        reason = f"{error.message} ({error.remedy})".replace(rule, str(mask("", rule)))
         return f"names a placement that cannot be used: {reason}"
     return ""

@@ -112,9 +112,25 @@ def _as_json(key: str, value: Mapping[str, Any]) -> str:
     try:
         if not isinstance(value, Mapping):
             raise TypeError
-        return json.dumps(dict(value), allow_nan=False)
-    except (TypeError, ValueError):
+        text = json.dumps(dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
         raise InvalidEntryError(f"{key}: the value is no JSON object", "give a dict") from None
+    _check_keys(key, value)
+    return text
+
+
+def _check_keys(key: str, value: object) -> None:
+    """Refuse keys that JSON turns into text, so that 7 and "7" would become one."""
+    inner: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        for name in value:
+            if not isinstance(name, str):
+                raise InvalidEntryError(f"{key}: {name!r} is no key of a JSON object", "use text")
+        inner = value.values()
+    elif isinstance(value, list | tuple):
+        inner = value
+    for each in inner:
+        _check_keys(key, each)
 
 
 def _prefix(kind: str) -> str:

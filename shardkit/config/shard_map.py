@@ -44,6 +44,7 @@ from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError, counted
 from shardkit.operations.commands import Shard
+from shardkit.routing.others import described_rule, rule_of
 from shardkit.routing.placement import DEFAULT
 
 _TOP = ("config_server", "epoch", "defaults", "components")
@@ -127,7 +128,7 @@ class ShardMap:
                 described["entry"] = component.entry.fields
             if component.shards:
                 described["shards"] = [entry.fields for entry in component.shards]
-                described["placement"] = component.placement
+                described["placement"] = described_rule(component.placement)
             components[name] = described
         top: dict[str, Any] = {"components": components}
         if self.config_server is not None:
@@ -210,7 +211,7 @@ class _Reader:
         if described.get("entry") is not None:
             entry = self._entry(described["entry"], f"{path}.entry", defaults)
         shards = self._shards(described.get("shards"), f"{path}.shards", defaults)
-        rule = described.get("placement", DEFAULT)
+        rule = rule_of(described.get("placement", DEFAULT))
         if "placement" in described and described.get("shards") is None:
             self._problem(f"{path}.placement", "", "needs shards", "give shards: as well")
         elif wrong := wrong_placement(rule, max(1, len(shards))):

@@ -378,6 +378,11 @@ class Transfers(Structure[Face]):
 
     def _leg_text(self, leg: Leg) -> str:
         check_plain_name(self.name, leg.account)
+        for name in (*leg.changes, *leg.require, *leg.set):
+            if not isinstance(name, str):
+                raise InvalidArgumentError(
+                    f"{self.name}: {leg.account} has a field {shown(name)}", "give text"
+                )
         for asset, change in leg.changes.items():
             number = isinstance(change, int) and not isinstance(change, bool)
             if not number or abs(change) > HIGHEST:

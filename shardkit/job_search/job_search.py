@@ -377,7 +377,10 @@ class JobSearch(Structure[Face]):
     def _requirements(self, job_id: str) -> Operation[dict[str, int] | None]:
         part = self._parts.of(check_id(self._schema, job_id))
         [stored] = yield from self._parts.send([part.read_document(job_id)])
-        return None if stored is None else requirements_in(stored, f"{part.tag}d:{job_id}")
+        if stored is None:
+            return None
+        with self._parts.naming_place(job_id):
+            return requirements_in(stored, f"{part.tag}d:{job_id}")
 
     def _cursor(self, cursor: str, digest: str, offset: int) -> SearchCursor:
         before = read_cursor(self.name, cursor)

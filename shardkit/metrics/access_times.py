@@ -10,11 +10,12 @@ After Redis in Action, section 5.2.3.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import time
-from collections.abc import Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import ExitStack, aclosing, suppress
 from types import TracebackType
 from typing import Any, ParamSpec, Self, TypeVar
 
@@ -152,7 +153,8 @@ class TimedBlock:
         """Time every call of a function, even concurrent ones.
 
         A generator is timed from its first step to its end, including what its caller does between
-        steps. A plain function is timed until it returns, even if it returns a coroutine.
+        steps. A plain function that returns a coroutine or a future is timed until that is done;
+        one that returns another awaitable, until it returns.
         """
 
         def block() -> TimedBlock:
@@ -198,7 +200,23 @@ class TimedBlock:
 
         @functools.wraps(function)
         def timed(*args: P.args, **kwargs: P.kwargs) -> T:
-            with block():
-                return function(*args, **kwargs)
+            with ExitStack() as stack:
+                stack.enter_context(block())
+                result = function(*args, **kwargs)
+                if inspect.iscoroutine(result):
+                    return _awaited(stack.pop_all(), result)  # type: ignore[return-value]
+                if isinstance(result, asyncio.Future):
+                    result.add_done_callback(functools.partial(_done, stack.pop_all()))
+                return result
 
         return timed
+
+
+async def _awaited(stack: ExitStack, result: Coroutine[Any, Any, T]) -> T:
+    with stack:
+        return await result
+
+
+def _done(stack: ExitStack, future: asyncio.Future[Any]) -> None:
+    with suppress(BaseException), stack:
+        future.result()

@@ -385,7 +385,8 @@ def damage_in(failure: ShardFailure) -> DamagedDataError | None:
     """Return the damage that a server's refusal reports, if it does.
 
     Scripts report the key, what they found and what they expected as JSON; see
-    ``structures/base/lua/damage.lua``. Of WRONGTYPE only the command's own key is known.
+    ``structures/base/lua/damage.lua``. Of WRONGTYPE the command's keys are known: one of them
+    has the other type.
     """
     kind, _, rest = str(failure.error).partition(" ")
     component = failure.shard.partition(":")[0]

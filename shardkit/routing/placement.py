@@ -13,7 +13,8 @@ name                shard of a key among ``count`` shards
                     source of that book. Like the book, it has no hash tags.
 =================== ==========================================================================
 
-All but the last hash only the tag of a key, if it has one (see `shardkit.routing.keys`).
+All but the last hash only the tag of a key, if it has one (see `shardkit.routing.keys`). The
+placements of other programs are in `shardkit.routing.others`.
 
 The weight of rendezvous is ``mix(h ^ mix(n + 1))``: ``h`` is the key's BLAKE2b-64 digest as a
 big-endian integer, ``n`` the shard's number and ``mix`` the finaliser of SplitMix64 (G. Steele and
@@ -34,6 +35,7 @@ from crcmod.predefined import mkPredefinedCrcFun
 from shardkit.errors import ConfigError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes
+from shardkit.routing.others import place_as_others
 
 Place: TypeAlias = Callable[[Key], int]
 PlaceAll: TypeAlias = Callable[[Sequence[Key]], list[int]]
@@ -58,7 +60,7 @@ def placement(name: str, count: int) -> Place:
     """Return the function that places a key among ``count`` shards.
 
     Args:
-        name: a name from the table above.
+        name: a name from the table above, or that of another program's placement, with its options.
         count: how many shards there are, at least 1.
 
     Returns:
@@ -83,10 +85,13 @@ def placement(name: str, count: int) -> Place:
         return lambda key: crc32(b"x" + key_bytes(key)) % count
     if name.startswith("crc:"):
         return _named_crc(name, count)
-    raise ConfigError(
-        f"placement {name!r} is unknown",
-        "use crc32, slot, crc:<name>, rendezvous or redis-in-action",
-    )
+    place = place_as_others(name, count)
+    if place is None:
+        raise ConfigError(
+            f"placement {name!r} is unknown",
+            "use crc32, slot, crc:<name>, rendezvous, redis-in-action or one of docs/placement.md",
+        )
+    return place
 
 
 @lru_cache(maxsize=1024, typed=True)

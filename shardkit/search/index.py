@@ -476,13 +476,7 @@ class SearchIndex(Structure[Face]):
     @operation
     def info(self) -> Operation[list[PartInfo]]:
         """Return the content of each part. Cost: one exchange."""
-        replies = yield from self._parts.send(
-            [part.read_state("docs", "words", "next", "version") for part in self._parts.primary]
-        )
-        return [
-            PartInfo(int(docs or 0), int(words or 1) - 1, int(numbers or 0), int(version or 0))
-            for docs, words, numbers, version in replies
-        ]
+        return [PartInfo(*state) for state in (yield from self._parts.states())]
 
     # ---- steps
 
@@ -496,8 +490,10 @@ class SearchIndex(Structure[Face]):
         stored = yield from self._parts.send(
             [self._parts.of(doc_id).read_document(doc_id) for doc_id in ids]
         )
-        return {
-            doc_id: unpack(self.schema, doc_id, value, self._parts.document_key(doc_id))
-            for doc_id, value in zip(ids, stored, strict=True)
-            if value
-        }
+        documents = {}
+        for doc_id, value in zip(ids, stored, strict=True):
+            if value:
+                key = self._parts.document_key(doc_id)
+                with self._parts.naming_place(doc_id):
+                    documents[doc_id] = unpack(self.schema, doc_id, value, key)
+        return documents

@@ -7,13 +7,14 @@ component or a cluster the tag decides where it lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from zlib import crc32
 
-from shardkit.errors import InvalidArgumentError, ShardFailure
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
@@ -331,8 +332,21 @@ class IndexParts:
 
     def count(self) -> Operation[int]:
         """Return how many documents there are. Cost: one exchange."""
-        replies = yield from self.send([part.read_state("docs") for part in self.primary])
-        return sum(int(docs or 0) for [docs] in replies)
+        return sum(docs for docs, *_ in (yield from self.states()))
+
+    @contextmanager
+    def naming_place(self, doc_id: str) -> Iterator[None]:
+        """Have errors about a document's key name its shard."""
+        try:
+            yield
+        except DamagedDataError as error:
+            error.place = self.of(doc_id).to
+            raise
+
+    def states(self) -> Operation[list[tuple[int, int, int, int]]]:
+        """Return documents, words, numbers and version of each part. Cost: one exchange."""
+        calls = [part.call("search/state", ()) for part in self.primary]
+        return [tuple(reply) for reply in (yield from self.send(calls))]
 
     def write(
         self,

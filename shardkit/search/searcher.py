@@ -306,30 +306,24 @@ class Searcher:
         """Return hits with their attributes and snippets; read them unless they came inline."""
         if not request.details or not hits:
             return [Hit(one.id, one.value) for one in hits]
-        if request.inline:
-            documents = [
-                document_of(
-                    self._schema,
-                    one.id,
-                    one.attributes or b"",
-                    one.text or b"",
-                    self._parts.document_key(one.id),
-                )
-                for one in hits
-            ]
-        else:
+        documents, stored = [], None
+        if not request.inline:
             parts = self._parts.source(source)
             stored = yield from self._parts.send(
                 [parts[self._parts.number(one.id)].read_document(one.id) for one in hits],
                 source=source,
                 partial=request.partial,
             )
-            documents = [
-                unpack(self._schema, one.id, value, self._parts.document_key(one.id))
-                if isinstance(value, bytes)
-                else Document(one.id, {}, None)  # just removed, or its part failed
-                for one, value in zip(hits, stored, strict=True)
-            ]
+        for n, one in enumerate(hits):
+            key = self._parts.document_key(one.id)
+            with self._parts.naming_place(one.id):
+                if stored is None:
+                    inline = (one.attributes or b"", one.text or b"")
+                    documents.append(document_of(self._schema, one.id, *inline, key))
+                elif isinstance(stored[n], bytes):
+                    documents.append(unpack(self._schema, one.id, stored[n], key))
+                else:  # just removed, or its part failed
+                    documents.append(Document(one.id, {}, None))
         return [
             Hit(
                 one.id,

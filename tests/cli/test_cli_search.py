@@ -211,6 +211,8 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
     assert caret.index("^") == query.index("(")
     assert error.startswith("shardkit: error: query, position 5: ")
     assert result.code == 1
+    plain = cli("search", "query", "part (shard", "--plain", *TO)
+    assert (plain.code, "Error" in plain.err) == (0, False)
     assert "sort='y' is not an attribute" in cli("search", "query", "x", "--sort", "y", *TO).error()
     result = cli("search", "query", "x", "--sort", "votes=much", *TO)
     assert (result.code, "is not NAME=WEIGHT" in result.err) == (2, True)

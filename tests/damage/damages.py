@@ -16,7 +16,8 @@ its keys. After each, every call is made on a new object, from the same state. I
 * ``hang``: over ENDLESS commands, or a minute.
 
 ``make damage`` makes all cases, each face in a process of its own, and prints a table for each.
-``python tests/damage/damages.py awaiting set hash`` makes those of one face, and of these subjects.
+``python tests/damage/damages.py awaiting 100 set hash`` makes those of one face, and at most 100,
+drawn by lot, of each of these subjects; ``further``: only calls that `subjects` does not have.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 import redis
-from subjects import MAP, SUBJECTS
+from further import FURTHER
+from subjects import MAP
+from subjects import SUBJECTS as STORED
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
@@ -44,6 +47,13 @@ from shardkit.local import LocalServers
 from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Structure
 
+SUBJECTS = {
+    name: subject._replace(
+        reads={**subject.reads, **FURTHER.get(name, ({}, {}))[0]},
+        writes={**subject.writes, **FURTHER.get(name, ({}, {}))[1]},
+    )
+    for name, subject in STORED.items()
+}
 SLOW = 5_000
 ENDLESS = 1_000_000
 SECONDS = 60
@@ -322,7 +332,10 @@ class Driver:
             if called in right and found != right[called]:
                 result, detail = "wrong", f"{found!r}"[:80]
         except DamagedDataError as error:
-            named = error.key in keys or error.key.rpartition(":")[0] + ":" in keys
+            named = any(
+                key in keys or key.rpartition(":")[0] + ":" in keys
+                for key in error.key.removeprefix("one of ").split(", ")
+            )
             result = "damage" if error.shard and named else "other"
             detail = str(error)
         except ShardErrors as error:
@@ -416,10 +429,15 @@ def main(*given: str) -> int:
         running = [subprocess.Popen([*command, face, *given]) for face in faces]
         return max([each.wait() for each in running])
     names = [name for name in SUBJECTS if name in given]
-    return int(damage_all(faces[0], names or list(SUBJECTS)))
+    if "further" in given:
+        for name, (reads, writes) in FURTHER.items():
+            SUBJECTS[name] = SUBJECTS[name]._replace(reads=reads, writes=writes)
+        names = names or list(FURTHER)
+    most = next((int(word) for word in given if word.isdigit()), None)
+    return int(damage_all(faces[0], names or list(SUBJECTS), most))
 
 
-def damage_all(face: str, names: Sequence[str]) -> bool:
+def damage_all(face: str, names: Sequence[str], most: int | None = None) -> bool:
     """Make all cases of subjects; print what went wrong, and a table; return whether any did."""
     counts: Counter[tuple[str, str]] = Counter()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
@@ -429,7 +447,7 @@ def damage_all(face: str, names: Sequence[str]) -> bool:
         signal.signal(signal.SIGALRM, lambda *_: driver.end())
         for name in names:
             began = time.monotonic()
-            for outcome in driver.outcomes(name):
+            for outcome in driver.outcomes(name, most=most):
                 signal.alarm(SECONDS)
                 counts[name, outcome.result] += 1
                 silent = outcome.result in ("same", "damage", "check")

@@ -6,12 +6,14 @@ A sample of the cases of `damages`, by a seed; ``make damage`` makes all of them
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date
 from typing import Any
 
 import pytest
+from cancellations import left_behind
 from damages import DEEP, Driver
+from damages import SUBJECTS as DAMAGED
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
@@ -62,6 +64,17 @@ def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None
             assert outcome.result != "wrong", outcome
 
 
+@pytest.mark.long(12)
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
+    servers = LocalServers(ShardMap.parse(MAP), ports="free")
+    with servers, connect(servers.shard_map) as kit, asyncio.Runner() as runner:
+        driver = Driver(kit, servers.shard_map, runner)
+        for called, call in {**DAMAGED[name].reads, **DAMAGED[name].writes}.items():
+            assert left_behind(driver, name, called, call) == [], called
+        runner.run(driver.awaiting.aclose())
+
+
 def stored(driver: Driver) -> dict[bytes, bytes]:
     """What is stored, but for logs: the kit may still send what an earlier test has recorded."""
     everything = driver.snapshot()
@@ -110,6 +123,85 @@ def test_the_key_of_another_type_is_named_not_its_neighbour(
     with pytest.raises(DamagedDataError) as raised:
         face.run(calls[key]())
     assert (raised.value.shard, raised.value.key) == ("one", key)
+
+
+def _cut(client: Any, key: str) -> None:
+    client.set(key, client.get(key)[:-1])
+
+
+LOST: dict[str, tuple[str, str, Callable[[Any, str], Any], tuple[str, ...]]] = {
+    "a part": (
+        *("sorted set", "s:{0}:0", lambda c, key: c.delete(key)),
+        ("top of more", "zcount", "zrevrank", "zrangebyscore"),
+    ),
+    "a member": (
+        *("sorted set", "s:{0}:0", lambda c, key: c.zpopmin(key)),
+        ("top of more", "zcount", "zrevrank"),
+    ),
+    "a count of documents": (
+        *("search", "{docs:1}:state", lambda c, key: c.hset(key, "docs", 3)),
+        ("count", "info", "count of a word"),
+    ),
+    "ids of documents": (
+        *("search", "{docs:1}:n:0", lambda c, key: c.delete(key)),
+        ("phrase", "count of a phrase", "sorted"),
+    ),
+    "marks": (
+        *("search", "{docs:1}:v:0", lambda c, key: c.delete(key)),
+        ("count of a range",),
+    ),
+    "a column": (*("search", "{docs:1}:a:1:0", _cut), ("sorted", "weights", "facets")),
+    "a document": (
+        *("search", "{docs:3}:d:45", lambda c, key: c.delete(key)),
+        ("attributes",),
+    ),
+    "the end of a document": (
+        *("search", "{docs:2}:d:7", lambda c, key: c.set(key, c.get(key)[:25])),
+        ("get", "get_many"),
+    ),
+}
+
+
+@pytest.mark.parametrize("what", LOST)
+def test_a_loss_is_named_by_calls_that_could_miss_it(driver: Driver, what: str) -> None:
+    name, key, lose, calls = LOST[what]
+    driver.prepare(name)
+    lose(driver.client, key)
+    reads = DAMAGED[name].reads
+    for call in calls:
+        with pytest.raises(DamagedDataError) as raised:
+            driver.call(name, reads[call])
+        named = {key, key.rpartition(":")[0]}  # or the state that counts it
+        assert raised.value.key in named, (call, raised.value)
+        assert raised.value.shard == "data"
+
+
+def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
+    face: Face, kit: ShardKit
+) -> None:
+    client: Any = kit.client("one")
+    ids = face.kit.set("ids", component="one", members=int, groups=2, part_size=16)
+    face.run(ids.sadd_many(range(100)))
+    key = next(k for k in client.scan_iter("ids:{*}:*"))
+    client.srem(key, client.srandmember(key))
+    client.sadd(key, b"\xff")
+
+    def members() -> set[bytes]:
+        return set().union(*map(client.smembers, client.scan_iter("ids:{*}:*")))
+
+    before = members()
+    with pytest.raises(DamagedDataError, match=r"^one: ids:{.}:\d+ is damaged: member b'.xff'"):
+        face.run(ids.spop(100))
+    assert members() == before
+
+
+def test_times_of_contacts_that_cannot_be_are_named(face: Face, kit: ShardKit) -> None:
+    client: Any = kit.client("one")
+    known = face.kit.recent_contacts(component="one", order="time")
+    face.run(known.touch("ada", "bo"))
+    client.zadd("recent:ada", {"bo": "inf"})
+    with pytest.raises(DamagedDataError, match=r"^one: recent:ada is damaged: a time in micros"):
+        face.run(known.times("ada"))
 
 
 def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(

@@ -47,6 +47,17 @@ async def test_an_async_kit_has_the_same_directory(server: LocalServer) -> None:
             await kit.directory.get("flags", "checkout")
 
 
+@pytest.mark.parametrize("value", [{7: 1}, {"a": [{None: 1}]}, {"a": ({True: 1},)}])
+async def test_keys_that_are_not_text_are_refused(server: LocalServer, value: Any) -> None:
+    message = "config:flags:x: (7|None|True) is no key of a JSON object; use text"
+    with shardkit.connect(url(server)) as kit, pytest.raises(InvalidEntryError, match=message):
+        kit.directory.set("flags", "x", value)
+    async with await shardkit.aconnect(url(server)) as akit:
+        with pytest.raises(InvalidEntryError, match=message):
+            await akit.directory.set("flags", "x", value)
+        assert await akit.directory.names("flags") == []
+
+
 def test_an_object_is_read_again_only_after_the_wait(server: LocalServer) -> None:
     with shardkit.connect(url(server)) as kit, server.client() as client:
         kit.directory.set("flags", "checkout", {"v": 1})

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from faces import Face, Time, clocked, holder
 
-from shardkit import ShardKit
+from shardkit import AsyncShardKit, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
 from shardkit.metrics import merged
 
@@ -178,6 +178,31 @@ def test_blocks_functions_and_coroutines_are_timed_also_when_they_raise(kit: Sha
     assert counts == {"function": 4, "coroutine": 1, "block": 1, "raises": 1, "excluded": 0}
 
 
+async def test_what_a_plain_function_returns_is_timed_until_it_is_done(
+    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = akit.access_times(component="few")
+    seconds = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: seconds[0])
+
+    async def work(fails: bool = False) -> str:
+        seconds[0] += 1
+        if fails:
+            raise KeyError("task")
+        return "done"
+
+    coroutine = times.timed("coroutine")(lambda *args: work(*args))
+    task = times.timed("task", errors=False)(lambda *args: asyncio.create_task(work(*args)))
+    assert [await coroutine(), await task()] == ["done", "done"]
+    for fails in (coroutine(True), task(True)):
+        with pytest.raises(KeyError, match="task"):
+            await fails
+    await asyncio.sleep(0)
+    await times.flush()
+    assert (await times.get("coroutine")).count == (await times.get("coroutine")).sum == 2
+    assert (await times.get("task")).count == (await times.get("task")).sum == 1
+
+
 def test_generators_are_timed_to_their_end(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     times = kit.access_times(component="few")
     seconds = [0.0]
@@ -251,6 +276,27 @@ def test_an_infinite_average_is_named(kit: ShardKit) -> None:
     kit.client("one").zadd(key, {"a": math.inf, "b": 1})
     with pytest.raises(DamagedDataError, match=re.escape(key)):
         values.slowest("latency")
+
+
+def test_an_earlier_release_keeps_what_it_does_not_know(face: Face, kit: ShardKit) -> None:
+    """Without a new format: it reads, adds to and moves on what this release has stored."""
+    values = face.kit.statistics(component="few")
+    for value in (1e9, 1e9 + 1):
+        face.run(values.update("x", "y", value))
+    key = values._key("x", "y", "current")
+    client = holder(kit, "few", key)
+    # As releases added before there was a spread.
+    for name, value in {"count": 1, "sum": 1e9 + 2, "sumsq": (1e9 + 2) ** 2}.items():
+        client.hincrbyfloat(key, name, value)
+    [bucket] = [name for name in client.hkeys(key) if name.startswith(b"p")]
+    client.hincrby(key, bucket, 1)
+    between = face.run(values.get("x", "y"))
+    assert (between.count, between.sum) == (3, 3e9 + 3)
+    assert 0 <= between.spread < 1e4  # noise, as there
+    face.run(values.update("x", "y", 1e9))
+    after = face.run(values.get("x", "y"))
+    assert client.hget(key, "spread").startswith(b"4 ")
+    assert after.spread == pytest.approx(between.spread + 0.75, rel=1e-6)
 
 
 @pytest.mark.parametrize("field", ["format", "count", "min", "hour", "spread", "p-34"])

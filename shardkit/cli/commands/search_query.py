@@ -27,6 +27,7 @@ from shardkit.search.files.export import bulk_lines, mappings
 from shardkit.search.index import SearchIndex
 from shardkit.search.model.documents import Document
 from shardkit.search.model.results import Hit, Results
+from shardkit.search.query.tree import Node
 from shardkit.search.request import query_tree
 from shardkit.search.snippets import snippet
 
@@ -52,6 +53,7 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
         "shardkit search query 'redis shard*'",
         "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
         "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
+        "shardkit search query --plain 'Re: pizza (large'",
         "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
         "shardkit search query cache --json | jq -r '.hits[].id'",
     ),
@@ -72,6 +74,7 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
 @click.option(
     "--facet", "facets", metavar="NAME", multiple=True, help="Count an attribute's values."
 )
+@click.option("--plain", is_flag=True, help="Take QUERY as words, without a syntax.")
 @click.option("--partial", is_flag=True, help="Accept results of only some shards.")
 @common_options
 def query(
@@ -82,6 +85,7 @@ def query(
     offset: int,
     cursor: str | None,
     facets: Sequence[str],
+    plain: bool,
     partial: bool,
     output: Output,
 ) -> None:
@@ -101,11 +105,12 @@ def query(
             limit=limit,
             cursor=cursor,
             facets=facets,
+            plain=plain,
             partial=partial,
             attributes=True,
         )
         seconds = time.perf_counter() - began
-        previews = _previews(found, words, results)
+        previews = _previews(found, query_tree(found.schema, words, plain=plain), results)
     fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)
     if output.as_json:
         output.document(_document(results, fields, seconds))
@@ -130,12 +135,12 @@ class _Preview(NamedTuple):
     snippet: str | None = None
 
 
-def _previews(found: SearchIndex[Blocking], words: str, results: Results) -> dict[str, _Preview]:
+def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
     """Return titles and snippets of hits whose text is kept.
 
     The title is shown anyway, so snippets are of the other fields.
     """
-    tree, analyzer = query_tree(found.schema, words), found.schema.analyzer
+    analyzer = found.schema.analyzer
     shown = {}
     for key, document in found.get_many(hit.id for hit in results).items():
         if document.text:

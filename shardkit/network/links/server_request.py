@@ -18,6 +18,7 @@ which the server caches.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
@@ -35,7 +36,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.errors import CommandRefused, ShardFailure, ShardUnavailable
+from shardkit.errors import CommandRefused, RoutingError, ShardFailure, ShardUnavailable, few
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.breaker import BreakerOpenError
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
@@ -63,7 +64,8 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import DeadlineExceeded
 from shardkit.operations.server_errors import meaning
-from shardkit.routing.command_keys import reads_only
+from shardkit.routing.command_keys import key_positions, reads_only
+from shardkit.routing.keys import key_bytes
 
 LONGEST_PAUSE = 0.5
 
@@ -265,9 +267,21 @@ class ServerRequest:
             shard=str(self.shard),
             command=request.name,
             error=error,
-            key=request.key if isinstance(request.key, bytes) else str(request.key),
+            key=_keys_of(request),
             maybe_executed=maybe_executed,
         )
+
+
+def _keys_of(request: Command | Transaction) -> str | bytes:
+    """Return the key that a request is about, for messages; of a command with several, all."""
+    keys: Sequence[Any] = (request.key,)
+    if isinstance(request, Command) and request.script is None:
+        with suppress(RoutingError):  # a module's command
+            keys = [request.args[at] for at in key_positions(request.args)] or keys
+    if len(keys) == 1:
+        return keys[0] if isinstance(keys[0], bytes) else str(keys[0])
+    names = [key_bytes(key).decode(errors="backslashreplace") for key in keys]
+    return f"one of {few(names, ', ')}"
 
 
 _CHECKED_FIRST = (NoPermissionError, ReadOnlyError, NoScriptError, AskError, ClusterDownError)

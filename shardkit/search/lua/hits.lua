@@ -48,8 +48,9 @@ local function first_value(text)
   return ends and sub(text, 1, ends - 1) or text
 end
 
--- The hits for the reply: id, value, and what was requested of the document.
-local function reply_hits(ids, values, first, last, attributes, text)
+-- The hits for the reply: id, value, and what was requested of the document; `found`: this script
+-- has found them, so that none was removed since.
+local function reply_hits(ids, values, first, last, attributes, text, found)
   local hits = {}
   for i = first, last do
     hits[#hits + 1] = ids[i]
@@ -57,7 +58,7 @@ local function reply_hits(ids, values, first, last, attributes, text)
     if attributes or text then
       local key = document_key(ids[i])
       local head = call('GETRANGE', key, '0', '11')
-      if head == '' then head = ('\0'):rep(12) end -- removed since
+      if head == '' and not found then head = ('\0'):rep(12) end -- removed since
       if #head < 12 then damaged(key, #head .. ' bytes', 'a document') end
       local _, words, size = struct.unpack('<I4I4I4', head)
       local from = 12 + words

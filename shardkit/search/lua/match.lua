@@ -99,10 +99,10 @@ local function bounds_of(n)
   return run.of, low, seek(run.of, here.last, low)
 end
 
-local function open_window(chunk, first, last, documents)
+local function open_window(state, chunk, first, last, documents)
   if here.chunk ~= chunk then loaded = {} end
   here = {
-    chunk = chunk, first = first, last = last, documents = documents,
+    chunk = chunk, first = first, last = last, documents = documents, live = state.live[chunk],
     counts = {}, postings = {}, places = {}, columns = {},
   }
 end
@@ -158,12 +158,12 @@ local function each_window(state, from, stop, work, estimate, visit)
           last = math.min(behind, first + math.max(8, 8 * floor((last - first) * share / 8)))
         end
       end
-      open_window(chunk, first, last, behind)
+      open_window(state, chunk, first, last, behind)
       here.rough = true
       shorten(0.9 * work / estimate(last - first))
       local cost
       while true do
-        open_window(chunk, first, last, behind)
+        open_window(state, chunk, first, last, behind)
         cost = estimate(last - first)
         if cost <= 1.5 * work or last - first <= 8 then break end
         shorten(math.min(work / cost, 0.8))
@@ -285,7 +285,10 @@ end
 local function all_places()
   if here.all then return here.all end
   local found, size, last = {}, 0, here.last
-  local from = floor(here.first / 8)
+  local from, marked = floor(here.first / 8), call('BITCOUNT', live_key(here.chunk))
+  if marked ~= here.live then
+    damaged(live_key(here.chunk), int(marked) .. ' marks', int(here.live) .. ', one a document,')
+  end
   local bits = call('GETRANGE', live_key(here.chunk), int(from), int(floor((last - 1) / 8)))
   for start = 1, #bits, 4000 do
     local bytes = {byte(bits, start, start + 3999)}
@@ -424,8 +427,10 @@ local function words_of(id)
   local beginning = call('GETRANGE', key, '0', '1023')
   if #beginning < 12 then damaged(key, #beginning .. ' bytes', 'a document') end
   local _, size = struct.unpack('<I4I4', beginning)
-  if size > 1012 then return call('GETRANGE', key, '12', int(11 + size)) end
-  return sub(beginning, 13, 12 + size)
+  local found = size > 1012 and call('GETRANGE', key, '12', int(11 + size))
+    or sub(beginning, 13, 12 + size)
+  if #found < size then damaged(key, int(12 + #found) .. ' bytes', 'at least ' .. int(12 + size)) end
+  return found
 end
 
 -- Where a sequence of words is; nil if it is not there.
@@ -465,7 +470,8 @@ local function matching_phrase(numbers, field, candidates)
   for i, place in ipairs(candidates) do full[i] = here.chunk * CHUNK + place end
   local found, size = {}, 0
   for i, id in ipairs(ids_of(full)) do
-    if id and has_phrase(words_of(id), sequence, field) then
+    if not id then damaged(ids_key(full[i]), 'no id', 'that of document ' .. int(full[i])) end
+    if has_phrase(words_of(id), sequence, field) then
       size = size + 1
       found[size] = candidates[i]
     end

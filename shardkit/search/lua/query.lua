@@ -405,7 +405,7 @@ end
 
 local reply = {
   state.docs, state.version, total, frequencies, cache_result(),
-  reply_hits(ids, values, 1, #ids, query.attributes, query.text), next, stop,
+  reply_hits(ids, values, 1, #ids, query.attributes, query.text, true), next, stop,
 }
 for f, facet in ipairs(query.facets) do
   local flat, given = {}, {}

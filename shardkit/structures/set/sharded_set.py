@@ -37,7 +37,7 @@ from collections.abc import Iterable, Sequence, Sized
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.errors import InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
@@ -72,6 +72,13 @@ MOST_RANDOM = 100_000
 
 # The servers' compact form by the type of members.
 _FORMS: dict[type, str] = {int: "intset", str: "set", bytes: "set"}
+
+
+_MOST_IN_VAIN = 10  # rounds in which nothing of what was drawn could be popped
+
+
+def _sadd(members: Sequence[bytes], _: Any) -> tuple[Argument, ...]:
+    return ("SADD", *members)
 
 
 class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
@@ -257,18 +264,33 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return popped if count is not None else next(iter(popped), None)
 
     def _popped(self, wanted: int) -> Operation[set[M]]:
-        popped: set[M] = set()
+        popped: set[bytes] = set()
+        in_vain = 0
         while len(popped) < wanted:
             drawn = yield from self._random(wanted - len(popped))
             if not drawn:
                 break
+            if in_vain == _MOST_IN_VAIN:  # others would have taken them by now
+                yield from self.layout.write([(m, None) for m in popped], _sadd)
+                raise DamagedDataError(
+                    self.name,
+                    f"member {shown(drawn[0])} in a part that is not its own",
+                    "only members of each part",
+                    search=partial(self._find, drawn[0]),
+                )
             replies = yield from self.layout.write(
                 [(member, None) for member in drawn],
                 lambda some, _: ("SPOP", len(some)),
                 adds=False,
             )
-            popped.update(self._members.decode(member) for _, some in replies for member in some)
-        return popped
+            new = {member for _, some in replies for member in some}
+            in_vain = 0 if new else in_vain + 1
+            popped |= new
+        try:
+            return set(map(self._members.decode, popped))
+        except DamagedDataError:  # it names the part that has the member
+            yield from self.layout.write([(m, None) for m in popped], _sadd)
+            raise
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:

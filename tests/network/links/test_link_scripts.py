@@ -200,6 +200,22 @@ async def test_an_error_inside_a_transaction_stands_in_its_place(face: Face) -> 
     assert "WRONGTYPE" in str(wrong)
 
 
+async def test_a_refused_command_of_a_transaction_names_its_own_key(face: Face) -> None:
+    """Also if the transaction, and the command in it, are placed by another key."""
+    texts, members = "{k}texts", "{k}members"
+    await face.send(command("many", texts, "SET", "x"), command("many", members, "SADD", "x"))
+    inner = [
+        Command("many", texts, ("STRLEN", texts)),
+        Command("many", texts, ("INCR", members)),
+        Command("many", texts, ("PFCOUNT", texts, members)),
+        Command("many", texts, ("SINTERSTORE", "{k}both", members, texts)),
+    ]
+    [replies] = await face.send(group(texts, *inner))
+    assert [getattr(reply, "key", reply) for reply in replies] == [
+        *(1, members, f"one of {texts}, {members}", f"one of {{k}}both, {members}, {texts}"),
+    ]
+
+
 async def test_an_aborted_transaction_says_why_and_did_nothing(face: Face) -> None:
     before, aborted, after = await face.send(
         command("many", "a", "SET", 1),

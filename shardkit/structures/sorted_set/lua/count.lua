@@ -14,6 +14,7 @@
 --@include structures/sorted_set/order
 local state = read_state(KEYS[1], ARGV[2])
 if state.parts ~= tonumber(ARGV[1]) then return {state.parts, 0} end
+check_members(state)
 local score, member, following = ARGV[6], ARGV[7], ARGV[8] == '1'
 local count = 0
 for n = 2, #KEYS do

@@ -128,3 +128,15 @@ local function first_of_parts(first, last, n, by, reverse, start, stop, after)
   if size > n then narrow() end
   return found
 end
+
+-- Stop if a group's parts, KEYS[2] and on, have fewer members than its state counts. Of groups with
+-- more parts than one call reads, only `check()` tells.
+local function check_members(state)
+  if #KEYS ~= state.parts + 1 then return end
+  local members = 0
+  for n = 2, #KEYS do members = members + redis.call('ZCARD', KEYS[n]) end
+  if members < state.count then
+    damaged(state.key, string.format('%.0f members', members),
+      string.format('%.0f, as its state has it,', state.count))
+  end
+end

@@ -18,6 +18,7 @@
 local state = read_state(KEYS[1], ARGV[2])
 local reply = {state.parts}
 if state.parts ~= tonumber(ARGV[1]) then return reply end
+check_members(state)
 local after = ARGV[8] and {number = number(ARGV[8]), member = ARGV[9]}
 local found = first_of_parts(
   2, #KEYS, tonumber(ARGV[3]), ARGV[4], ARGV[5] == '1', ARGV[6], ARGV[7], after)
