@@ -23,7 +23,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
+
+_COMMON = "shardkit.kit.kit"  # what all of them need; threads must import redis-py one by one
 
 
 def lazy_names(
@@ -39,7 +42,10 @@ def lazy_names(
 
     def find(name: str) -> Any:
         if name not in owners:
+            if not name.startswith("_") and find_spec(f"{package}.{name}"):
+                return import_module(f"{package}.{name}")  # `shardkit.errors`, as if imported
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        import_module(_COMMON)
         found = getattr(import_module(owners[name]), name)
         setattr(sys.modules[package], name, found)  # the next use finds it there
         return found

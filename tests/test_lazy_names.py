@@ -88,7 +88,7 @@ print(json.dumps([name for name in sys.modules if name.startswith("shardkit.")])
 def components_in(loaded: list[str]) -> set[str]:
     """The components of which more than the package itself is loaded."""
     found = {name.split(".")[1] for name in loaded if name.count(".") > 1}
-    return found & {package.split(".")[1] for package in PACKAGES}
+    return found & {package.partition(".")[2].partition(".")[0] for package in PACKAGES}
 
 
 def test_a_process_imports_the_components_that_it_uses_and_no_others() -> None:

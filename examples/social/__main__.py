@@ -10,6 +10,5 @@ NAME = "examples.social"
 
 if __name__ == "__main__":
     # The application of the command line, for its error messages and exit codes.
-    Application(lazy={NAME: "examples.social.command:demo"}).main(
-        [NAME, *sys.argv[1:]], "python -m"
-    )
+    place = "examples.social.command:demo", "Simulate a social network."
+    Application(sections={"Examples": {NAME: place}}).main([NAME, *sys.argv[1:]], "python -m")

@@ -10,7 +10,7 @@ from typing import Any, Final
 from examples.social.acting import PAGE, Activity
 from examples.social.measuring import Agreement, MemoryWeights, ServerState
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, number
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 
 _MB: Final = 1 << 20
 

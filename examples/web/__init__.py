@@ -2,6 +2,9 @@
 
 Each keeps users' names in a sharded hash, and counts who looks at them. They run on the servers of
 ``shardkit up configs/local.yaml``, or of the map or config server that ``$SHARDKIT_CONFIG`` names.
+
+``deploy/`` runs the Flask and the FastAPI application and the worker of ``letters.py`` as a team
+would: by systemd, in containers, and in Kubernetes, with probes and a restricted environment.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Users' names with FastAPI: an async kit, times by route, and maintenance.
+"""Users' names with FastAPI: an async kit, times by route, maintenance, and probes.
 
 ::
 
@@ -8,11 +8,24 @@
     curl localhost:8000/users/7
 """
 
+from typing import Any
+
 from fastapi import FastAPI, HTTPException, Request
 
 from examples.web import CONFIG, USERS
-from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
+from shardkit.integrations.asgi import (
+    MaintenanceMiddleware,
+    TimingMiddleware,
+    lifespan,
+    request_kit,
+)
 from shardkit.kit.kit import AsyncShardKit, Where
+from shardkit.network import health
+
+
+async def probes(scope: Any, receive: Any, send: Any) -> None:
+    """Answer ``/live`` and ``/ready`` with the kit that the lifespan has opened."""
+    await health.asgi(request_kit(scope))(scope, receive, send)
 
 
 def make_app(where: Where = CONFIG) -> FastAPI:
@@ -20,6 +33,8 @@ def make_app(where: Where = CONFIG) -> FastAPI:
     app = FastAPI(lifespan=lifespan(where))
     app.add_middleware(TimingMiddleware, component="hits")
     app.add_middleware(MaintenanceMiddleware, component="hits", part="users")
+
+    app.mount("/health", probes)
 
     @app.put("/users/{number}")
     async def rename(number: int, name: str, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""Users' names with Flask: a blocking kit that each worker shares, times by rule, maintenance.
+"""Users' names with Flask: a blocking kit that each worker shares, times by rule, probes.
 
 ::
 
@@ -8,11 +8,15 @@
     curl localhost:5000/users/7
 """
 
+from typing import Any
+
 from flask import Flask, abort, request
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from examples.web import CONFIG, USERS
 from shardkit.integrations.wsgi import MaintenanceWSGI, TimingWSGI, init_flask
 from shardkit.kit.kit import Where
+from shardkit.network import health
 
 
 def make_app(where: Where = CONFIG) -> Flask:
@@ -20,13 +24,17 @@ def make_app(where: Where = CONFIG) -> Flask:
     app = Flask(__name__)
     kit = init_flask(app, where)
     served = MaintenanceWSGI(app.wsgi_app, kit, component="hits", part="users")
-    app.wsgi_app = TimingWSGI(served, kit, component="hits")  # type: ignore[method-assign]
+    timed = TimingWSGI(served, kit, component="hits")
+    probes: Any = {"/health": health.wsgi(kit)}  # /health/live and /health/ready
+    app.wsgi_app = DispatcherMiddleware(timed, probes)  # type: ignore[method-assign]
     users = kit.hash("users", component="timelines", total=USERS)
     hits = kit.counters(component="hits")
+    letters = kit.queues(component="timelines")
 
     @app.put("/users/<int:number>")
     def rename(number: int) -> str:
         users.hset(str(number), request.args["name"])
+        letters.enqueue("mail", "write", [str(number)])  # see letters.py
         return ""
 
     @app.get("/users/<int:number>")

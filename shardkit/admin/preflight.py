@@ -10,13 +10,15 @@ Each entry that the push adds or changes is surveyed (`shardkit.network.survey`)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.errors import few
+from shardkit.config.store import force_options
+from shardkit.errors import PushRefusedError, few
+from shardkit.network.connections import Connector
 from shardkit.network.rules import (
     LOADING,
     MISPLACED_SHARE,
@@ -31,7 +33,16 @@ from shardkit.network.rules import (
     judge,
     keys_of_other_shards,
 )
-from shardkit.network.survey import SurveyedEntry, Target, query_entries, reason, survey, targets_of
+from shardkit.network.survey import (
+    SAMPLED_KEYS,
+    SurveyedEntry,
+    Target,
+    query_entries,
+    reason,
+    sample_of,
+    survey,
+    targets_of,
+)
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
@@ -39,6 +50,7 @@ _SHOWN = frozenset(
 )
 _WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action", *_WHOLE)
+_MOST_FINDINGS = 5  # that an error lists
 _FEWEST_KEYS = 20  # that tell one placement from another
 
 
@@ -252,6 +264,59 @@ def _wrong_placement(component: Component, surveyed: _Surveyed) -> Iterator[Pref
         )
 
 
+def _remedy(strange: str) -> str:
+    if "{tag}" in strange:
+        return "use a placement that hashes whole keys (docs/placement.md)"
+    return "check the address, and the order of the shards"
+
+
+def misplaced(
+    components: Iterable[Component], timeout: float, connector: Connector | None = None
+) -> list[PreflightFinding]:
+    """Return what is wrong with the shards of new components: their servers hold others' keys.
+
+    Servers that cannot be asked are left out. Cost: an exchange with each shard, or a few where
+    keys are sparse, all at the same time.
+    """
+    targets = [
+        target
+        for target in targets_of(components, replicas=False)
+        if target.shard and target.shard.number is not None and not target.entry.is_cluster
+    ]
+    answers = query_entries(
+        {target: target.entry for target in targets},
+        lambda target, client: sample_of(client, SAMPLED_KEYS),
+        timeout,
+        connector,
+    )
+    findings = []
+    for target, keys in answers.items():
+        assert target.component is not None
+        assert target.shard is not None
+        strange = ""
+        if isinstance(keys, list):
+            strange = keys_of_other_shards(target.component, target.shard, keys)
+        if strange:
+            problem = f"holds keys that are not this shard's: {strange}"
+            change = _Change(target, target.component)
+            findings.append(change.finding(problem, _remedy(strange)))
+    return findings
+
+
+def refuse(findings: Sequence[PreflightFinding]) -> None:
+    """Refuse a push because of findings, if there are any."""
+    if not findings:
+        return
+    names = dict.fromkeys(finding.component for finding in findings)
+    shown = [str(finding) for finding in findings[:_MOST_FINDINGS]]
+    if len(findings) > _MOST_FINDINGS:
+        shown.append(f"and {len(findings) - _MOST_FINDINGS} more")
+    raise PushRefusedError(
+        f"nothing was pushed: {'; '.join(shown)}",
+        f"{findings[0].remedy}, or push with {force_options(names)}",
+    )
+
+
 def _data_problems(
     change: _Change, surveyed: _Surveyed, shared: Mapping[_Change, float | Exception]
 ) -> Iterator[tuple[str, str, bool]]:
@@ -259,10 +324,10 @@ def _data_problems(
     assert target.shard is not None
     keys = surveyed[target.entry].database.keys or ()
     strange = keys_of_other_shards(change.component, target.shard, keys)
-    foreign = f"holds keys that are not this shard's: {strange}", "check the address"
+    foreign = f"holds keys that are not this shard's: {strange}", _remedy(strange)
     if before is None:
         if strange:
-            yield *foreign, True
+            yield *foreign, False
         return
     if before.address == target.entry.address:
         return

@@ -15,6 +15,7 @@ from typing import Any
 
 import redis
 
+from shardkit.admin.preflight import misplaced, refuse
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import ComponentChange
@@ -35,6 +36,8 @@ def push(
     *,
     timeout: float = TIMEOUT,
     connector: Connector | None = None,
+    force: bool | Collection[str] = (),
+    check_keys: bool = True,
     **options: Any,
 ) -> list[ComponentChange]:
     """Push a shard map, and have the servers of its components witness the push.
@@ -44,20 +47,29 @@ def push(
         shard_map: the map to push; components that it does not describe stay unchanged.
         timeout: seconds for one answer of a data server.
         connector: connects to the data servers; with `shardkit.testing.MemoryServers`, pass these.
-        options: ``force``, ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
+        force: names of components to push in spite of what speaks against it, or True for all.
+        check_keys: whether to sample the keys on the shards of new components. The push is refused
+            if they live on other shards than those that the map gives them.
+        options: ``prune``, ``has_data``, ``sample``, ``epoch``, ``above``, ``author``
             and ``message``, as in `shardkit.config.store.push`.
 
     Returns:
         The changes. A server that could not witness the push is logged as a warning.
 
     Raises:
-        PushRefusedError: the push would strand data, or another one came in between.
+        PushRefusedError: the push would strand data, also data that was there before the first
+            push, or another push came in between.
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
     # Include the old components: clients that have not read the push yet still use them.
-    known = [*_components(config, shard_map), *shard_map.components.values()]
-    changes = store.push(config, shard_map, **options)
+    before = _components(config, shard_map)
+    known = [*before, *shard_map.components.values()]
+    if check_keys and force is not True:
+        settled = {*(force or ()), *(component.name for component in before)}
+        new = [each for name, each in shard_map.components.items() if name not in settled]
+        refuse(misplaced(new, timeout, connector))
+    changes = store.push(config, shard_map, force=force, **options)
     epoch = store.read_epoch(config)
     missed = attest(known, epoch, timeout, connector)
     if missed:
@@ -70,7 +82,7 @@ def push(
     return changes
 
 
-def _components(config: redis.Redis, shard_map: ShardMap) -> Iterable[Component]:
+def _components(config: redis.Redis, shard_map: ShardMap) -> Collection[Component]:
     """Return the current components; none if they are unusable, which the push then reports."""
     try:
         return store.read_components(config, shard_map.components).values()

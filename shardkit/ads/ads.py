@@ -41,7 +41,7 @@ from shardkit.ads.records import (
     utf8,
 )
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -104,10 +104,11 @@ class Ads(Structure[Face]):
         name: str = "ads",
         shards: int = 1,
         analyzer: Analyzer | None = None,
-        averages_ttl: float = AVERAGES_TTL,
+        averages_ttl: Seconds = AVERAGES_TTL,
         clock: ServerClock | None = None,
         chunk: int = CHUNK,
     ) -> None:
+        averages_ttl = in_seconds(averages_ttl)
         if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
             raise InvalidArgumentError(
                 f"{name}: averages_ttl={shown(averages_ttl)}", "give seconds, 0 or more"

@@ -3,7 +3,8 @@
 Commands are imported when they are used, so that one that cannot be imported does not break the
 others.
 
-Exit codes: 0 all is well; 1 something is wrong; 2 invalid command line; 130 interrupted.
+Exit codes: 0 all is well; 1 something is wrong; 2 invalid command line; 130 interrupted;
+141 the reader of the output has gone (``… | head``).
 """
 
 from __future__ import annotations
@@ -18,67 +19,134 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from getpass import GetPassWarning
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 from warnings import filterwarnings
 
 import click
+from click.shell_completion import CompletionItem
 
 import shardkit
-from shardkit.cli.options import INTERRUPTED, Session, examples, timed
+from shardkit.cli.groups import INTERRUPTED, CommandGroup, Session, examples, timed
 from shardkit.cli.output import PROGRAM, Output, write_error
-from shardkit.cli.text import reason
-from shardkit.errors import ShardErrors, ShardKitError
-from shardkit.network.server_queries import ServerErrors
 
 FAILED, MISUSED = 1, 2
+READER_GONE = 141  # as of a program that a SIGPIPE ended
 _MOST_SHOWN = 3  # errors of one run
 
-COMMANDS = {
-    "up": "shardkit.cli.commands.up:up",
-    "config": "shardkit.cli.commands.config:config",
-    "locate": "shardkit.cli.commands.locate:locate",
-    "url": "shardkit.cli.commands.url:url",
-    "dashboard": "shardkit.cli.commands.dashboard:dashboard",
-    "top": "shardkit.cli.commands.top:top",
-    "status": "shardkit.cli.commands.status:status",
-    "check": "shardkit.cli.commands.check:check_command",
-    "clients": "shardkit.cli.commands.clients:clients",
-    "keys": "shardkit.cli.commands.keys:keys",
-    "rotate": "shardkit.cli.commands.rotate:rotate_command",
-    "plan": "shardkit.cli.commands.plan:plan",
-    "failover": "shardkit.cli.commands.failover:failover",
-    "move": "shardkit.cli.commands.move:move",
-    "replicas": "shardkit.cli.commands.replicas:replicas",
-    "verify-replica": "shardkit.cli.commands.replicas:verify_replica_command",
-    "persistence": "shardkit.cli.commands.persistence:persistence",
-    "retire": "shardkit.cli.commands.retire:retire",
-    "backup": "shardkit.cli.commands.backup:backup_command",
-    "restore": "shardkit.cli.commands.backup:restore_command",
-    "exec": "shardkit.cli.commands.exec:exec_",
-    "geo": "shardkit.cli.commands.geo:geo",
-    "search": "shardkit.cli.commands.search:search",
-    "doctor": "shardkit.cli.commands.doctor:doctor",
-    "upgrade": "shardkit.cli.commands.upgrade:upgrade_",
-    "locks": "shardkit.cli.commands.locks:locks",
-    "queues": "shardkit.cli.commands.queues:queues",
-    "worker": "shardkit.cli.commands.worker:worker",
-    "files": "shardkit.cli.commands.files:files",
-    "logs": "shardkit.cli.commands.logs:logs",
-    "bench": "shardkit.cli.bench.command:bench",
-    "demo": "shardkit.cli.demo.command:demo",
+# Each command's place and short help, so that a list of commands imports none of them.
+COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Shard maps": {
+        "config": ("shardkit.cli.commands.config:config", "Show and change the configuration."),
+        "locate": ("shardkit.cli.commands.locate:locate", "Show where keys live, and why."),
+        "url": ("shardkit.cli.commands.url:url", "Write an entry as a URL, with its password."),
+        "up": ("shardkit.cli.commands.up:up", "Run a map's servers on this machine."),
+    },
+    "Servers": {
+        "status": ("shardkit.cli.commands.status:status", "Show every shard and its server."),
+        "dashboard": (
+            "shardkit.cli.commands.dashboard:dashboard",
+            "Serve a page over the whole fleet.",
+        ),
+        "top": (
+            "shardkit.cli.commands.top:top",
+            "Show servers and shards live, to sort and filter.",
+        ),
+        "check": ("shardkit.cli.commands.check:check_command", "Show what is wrong, or will be."),
+        "clients": (
+            "shardkit.cli.commands.clients:clients",
+            "Show the processes that are connected.",
+        ),
+        "keys": ("shardkit.cli.commands.keys:keys", "Show the biggest keys."),
+        "exec": ("shardkit.cli.commands.exec:exec_", "Run a command on many servers."),
+        "rotate": ("shardkit.cli.commands.rotate:rotate_command", "Rotate a user's password."),
+    },
+    "Growth and failures": {
+        "plan": ("shardkit.cli.commands.plan:plan", "Plan how a component grows."),
+        "move": (
+            "shardkit.cli.commands.move:move",
+            "Move a server's data to another server, in use.",
+        ),
+        "failover": ("shardkit.cli.commands.failover:failover", "Replace a master by its replica."),
+        "replicas": (
+            "shardkit.cli.commands.replicas:replicas",
+            "Show, attach and detach replicas.",
+        ),
+        "verify-replica": (
+            "shardkit.cli.commands.replicas:verify_replica_command",
+            "Check whether writes reach replicas and their disks.",
+        ),
+        "retire": (
+            "shardkit.cli.commands.retire:retire",
+            "Remove a component, and later its data.",
+        ),
+    },
+    "Data": {
+        "backup": (
+            "shardkit.cli.commands.backup:backup_command",
+            "Take snapshots of all servers at one moment.",
+        ),
+        "restore": (
+            "shardkit.cli.commands.backup:restore_command",
+            "Copy a backup into other servers.",
+        ),
+        "persistence": (
+            "shardkit.cli.commands.persistence:persistence",
+            "Show and set how servers keep data.",
+        ),
+        "doctor": ("shardkit.cli.commands.doctor:doctor", "Check that data is stored compactly."),
+        "upgrade": (
+            "shardkit.cli.commands.upgrade:upgrade_",
+            "Bring what is stored into the newest form.",
+        ),
+    },
+    "Structures": {
+        "search": (
+            "shardkit.cli.commands.search:search",
+            "Index documents over shards, and find them.",
+        ),
+        "geo": (
+            "shardkit.cli.commands.geo:geo",
+            "Import the cities of IP address ranges, and look up addresses.",
+        ),
+        "queues": (
+            "shardkit.cli.commands.queues:queues",
+            "Show task queues, and revive, cancel or purge their tasks.",
+        ),
+        "worker": ("shardkit.cli.commands.worker:worker", "Run a worker of task queues."),
+        "locks": (
+            "shardkit.cli.commands.locks:locks",
+            "Show who holds locks, semaphores and elections, and end holds.",
+        ),
+        "files": (
+            "shardkit.cli.commands.files:files",
+            "Publish files in chunks over shards for many readers, and read them.",
+        ),
+        "logs": ("shardkit.cli.commands.logs:logs", "Show a log, and follow it."),
+    },
+    "Trying it out": {
+        "demo": (
+            "shardkit.cli.demo.command:demo",
+            "Count the hits and unique visitors per day of a web access log.",
+        ),
+        "bench": ("shardkit.cli.bench.command:bench", "Measure memory and speed."),
+    },
 }
 
 
-class Application(click.Group):
+class Application(CommandGroup):
     """A group that imports its commands lazily, and shows errors in one line."""
 
-    def __init__(self, *, lazy: Mapping[str, str], **arguments: Any) -> None:
+    def __init__(self, *, sections: Mapping[str, Mapping[str, tuple[str, str]]], **arguments: Any):
         super().__init__(**arguments)
-        self._lazy = dict(lazy)
+        self._sections = sections
+        self._lazy = {
+            name: place for commands in sections.values() for name, (place, _) in commands.items()
+        }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the commands, in the order in which users need them."""
-        return list(self._lazy)
+        """List the commands of this installation, in the order in which users need them."""
+        return [name for name, place in self._lazy.items() if _is_installed(place)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command; None if there is none of that name."""
@@ -92,6 +160,33 @@ class Application(click.Group):
                 return None  # not part of this installation
             return _broken(cmd_name, error)
         return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command. click would exit with 1 if the reader of its output has gone."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
+            ctx.exit(READER_GONE)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the groups of commands."""
+        there = set(self.list_commands(ctx))
+        for title, commands in self._sections.items():
+            rows = [(name, text) for name, (_, text) in commands.items() if name in there]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return what completes a word: without importing the commands."""
+        there = set(self.list_commands(ctx))
+        return [
+            CompletionItem(name, help=text)
+            for commands in self._sections.values()
+            for name, (_, text) in commands.items()
+            if name in there and name.startswith(incomplete)
+        ] or click.Command.shell_complete(self, ctx, incomplete)
 
     def main(
         self,
@@ -124,7 +219,7 @@ class Application(click.Group):
             sys.stdout.flush()
         except BrokenPipeError:  # the reader of the output has gone
             sys.stdout = sys.stderr = open("/dev/null", "w")  # noqa: SIM115 - for the rest of it
-            sys.exit(FAILED)
+            sys.exit(READER_GONE)
         except (Exception, KeyboardInterrupt) as error:
             if session.debug:
                 traceback.print_exc()
@@ -138,14 +233,27 @@ def _broken(name: str, error: ImportError) -> click.Command:
     """Return a command that says why the real one cannot be imported."""
 
     def fail() -> None:
+        from shardkit.errors import ShardKitError
+
         raise ShardKitError(f"{name} cannot be used: {error}", "install what is missing") from error
 
     anything = {"ignore_unknown_options": True, "allow_extra_args": True}
-    return click.Command(name, anything, fail, short_help="Cannot be used here.")
+    return click.Command(name, anything, fail)
+
+
+def _is_installed(place: str) -> bool:
+    try:
+        return find_spec(place.partition(":")[0]) is not None
+    except ModuleNotFoundError:
+        return False
 
 
 def _explain(error: Exception | KeyboardInterrupt) -> int:
     """Write what went wrong, and return the exit code."""
+    from shardkit.cli.text import reason
+    from shardkit.errors import ShardErrors, ShardKitError
+    from shardkit.network.server_queries import ServerErrors
+
     if isinstance(error, click.Abort) and isinstance(error.__context__, EOFError):
         write_error(
             "there is no terminal to ask on", "see --help for --yes, or for the variable to export"
@@ -215,7 +323,7 @@ class _WarningHandler(logging.Handler):
 @click.group(
     PROGRAM,
     cls=Application,
-    lazy=COMMANDS,
+    sections=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
         "shardkit demo",
@@ -225,8 +333,5 @@ class _WarningHandler(logging.Handler):
     ),
 )
 @click.version_option(shardkit.__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
-@click.option("--debug", is_flag=True, help="Show where an error comes from.")
-@click.pass_obj
-def app(session: Session, debug: bool) -> None:
+def app() -> None:
     """Sharding-aware middleware for Redis and Valkey: show and change where data lives."""
-    session.debug = session.debug or debug

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import logging
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -16,60 +14,29 @@ import click
 import redis
 
 import shardkit
+from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
+from shardkit.cli.groups import Session as Session
+from shardkit.cli.groups import debug_option as debug_option
+from shardkit.cli.groups import examples as examples
+from shardkit.cli.groups import timed as timed
 from shardkit.cli.output import FAINT, Output
-from shardkit.cli.text import counted, reason
+from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.url import SCHEMES
-from shardkit.errors import ConfigError, ConfigServerError
+from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
 from shardkit.network.connections import Connector
 from shardkit.network.server_queries import ServerErrors
 from shardkit.routing.placement import DEFAULT
 
-INTERRUPTED = 130  # the exit code after Ctrl-C
-
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
 
 
-@dataclass
-class Session:
-    """One run of the program."""
-
-    debug: bool = False
-    timed: bool = False
-    noted: set[str] = field(default_factory=set)
-
-
-def timed(record: logging.LogRecord) -> str:
-    """Return a log record's message with its local time."""
-    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
-    return f"{when} {record.getMessage()}"
-
-
-def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help."""
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
-
-
-def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.ensure_object(Session).debug = True
-
-
 LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
-
-debug_option = click.option(
-    "--debug",
-    is_flag=True,
-    expose_value=False,
-    callback=_set_debug,
-    is_eager=True,
-    help="Show where an error comes from.",
-)
 
 _json_option = click.option(
     "--json",

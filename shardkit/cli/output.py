@@ -27,12 +27,19 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from shardkit.cli.text import one_line, printable
-from shardkit.errors import naming
 
 PROGRAM = "shardkit"
 _UNLIMITED = 100_000  # columns, where nothing is folded
 
 GOOD, BAD, DOUBTFUL, FAINT, STRONG = "green", "red", "yellow", "dim", "bold"
+
+
+class _Console(Console):
+    """rich's console, which leaves it to the application what a broken pipe means."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error that is being handled; rich exits."""
+        raise
 
 
 class Styled(NamedTuple):
@@ -51,11 +58,17 @@ class Column(NamedTuple):
     title: str  # its heading
     right: bool = False  # whether cells are aligned to the right, as numbers are
     folds: bool = False  # whether cells may take several lines in a narrow terminal
+    identifies: bool = False  # whether cells are numbers without separators
 
 
 def number(title: str) -> Column:
     """Return a column of numbers."""
     return Column(title, right=True)
+
+
+def identifier(title: str) -> Column:
+    """Return a column of numbers that are names: ports, process ids, epochs."""
+    return Column(title, right=True, identifies=True)
 
 
 def wordy(title: str) -> Column:
@@ -192,6 +205,8 @@ def write_private(path: str, text: str) -> None:
     Raises:
         OSError: it cannot be written.
     """
+    from shardkit.errors import naming
+
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with naming(path), open(descriptor, "w", encoding="utf-8") as file:
         if stat.S_ISREG(os.fstat(descriptor).st_mode):  # never /dev/null
@@ -218,17 +233,17 @@ def _table(table: Table, gap: int) -> RichTable:
             overflow="fold" if column.folds else "ellipsis",
         )
     for row in table.rows:
-        rendered.add_row(*map(_cell, row))
+        rendered.add_row(*map(_cell, row, table.columns))
     return rendered
 
 
-def _cell(cell: Cell) -> Text:
+def _cell(cell: Cell, column: Column) -> Text:
     if isinstance(cell, Styled):
         return Text("\n".join(map(printable, cell.text.split("\n"))), cell.style)
     if cell is None or cell == "":
         return Text("-", FAINT)
     if isinstance(cell, int):
-        return Text(f"{cell:,}")
+        return Text(str(cell) if column.identifies else f"{cell:,}")
     if isinstance(cell, float):
         return Text(f"{cell:.2f}")
     return Text("\n".join(map(printable, cell.split("\n"))))
@@ -236,7 +251,7 @@ def _cell(cell: Cell) -> Text:
 
 def _console(stream: TextIO) -> Console:
     width = None if _is_terminal(stream) else _UNLIMITED
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False)
 
 
 def _is_terminal(stream: TextIO) -> bool:

@@ -2,18 +2,17 @@
 
 All text from a server, a file or the command line passes through `printable`, so that an escape
 sequence in a key cannot control the terminal, and `masked`, so that no URL shows its password.
+Imports what takes long when it is used.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from shardkit.config.url import SCHEMES, mask_url
-from shardkit.errors import counted as counted
-from shardkit.network.survey import reason as unprintable_reason
-from shardkit.network.survey import server_of
-from shardkit.operations.commands import Shard
+if TYPE_CHECKING:
+    from shardkit.operations.commands import Shard
 
 _PROGRESSION = 4  # more numbers than this in even steps are written as first, second, …, last
 _UNITS = ("B", "K", "M", "G", "T", "P")
@@ -28,6 +27,10 @@ def printable(text: str) -> str:
 
 def masked(text: str) -> str:
     """Return a message in which no URL shows a password."""
+    if "://" not in text:
+        return text
+    from shardkit.config.url import SCHEMES, mask_url
+
     return re.sub(rf"\b(?:{'|'.join(SCHEMES)})://\S+", lambda match: mask_url(match[0]), text)
 
 
@@ -102,11 +105,15 @@ def shard_list(shards: Iterable[Shard]) -> str:
 
 def reason(error: Exception) -> str:
     """Return on one line why a server cannot be used: ``connection refused``."""
+    from shardkit.network.survey import reason as unprintable_reason
+
     return one_line(unprintable_reason(error))
 
 
 def server_list(addresses: Iterable[str]) -> str:
     """Return the servers of entries, grouped by host: ``a.internal:7101-7104 b:6379``."""
+    from shardkit.network.survey import server_of
+
     ports: dict[str, list[int]] = {}
     others = []
     for server in dict.fromkeys(map(server_of, addresses)):

@@ -12,6 +12,7 @@ from typing import Any
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.holdable import UNSET, Holdable, Holder
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -44,7 +45,7 @@ class Election(Holdable[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     @operation
-    def campaign(self, *, wait: float | None = UNSET) -> Operation[Hold[Face] | None]:
+    def campaign(self, *, wait: Seconds | None = UNSET) -> Operation[Hold[Face] | None]:
         """Be a candidate until elected, for at most `wait` seconds; see `acquire`.
 
         Returns:

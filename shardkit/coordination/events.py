@@ -19,6 +19,7 @@ from typing import Any
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.cancellation import Interrupted
 from shardkit.operations.commands import (
     Abandon,
@@ -93,7 +94,7 @@ class CountdownLatch(Structure[Face]):
         return int(left)
 
     @operation
-    def wait(self, timeout: float | None = None) -> Operation[bool]:
+    def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
         """Wait until it is open.
 
         Args:
@@ -155,7 +156,7 @@ class Barrier(Structure[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     @operation
-    def wait(self, timeout: float | None = None) -> Operation[bool]:
+    def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
         """Arrive, and wait for the others.
 
         Args:
@@ -213,7 +214,7 @@ def _wait(
     ask: Callable[[str], Command],
     give_up: Callable[[str], Command],
     opened: Callable[[Any], bool],
-    timeout: float | None,
+    timeout: Seconds | None,
     monotonic: Callable[[], float],
 ) -> Operation[Any]:
     """Ask until it has opened, and be woken in between; None if the wait times out."""

@@ -64,7 +64,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     ShardErrors,
 )
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import (
     Abandon,
@@ -98,13 +98,16 @@ UNSET: Any = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
 class HoldOptions(TypedDict, total=False):
     """The parameters that all kinds of locks share; see `Holdable`."""
 
-    ttl: float
-    wait: float | None
+    ttl: Seconds
+    wait: Seconds | None
+    timeout: Seconds
+    blocking: bool
+    blocking_timeout: Seconds | None
     reentrant: bool
     owner: str | None
     fair: bool
     durable: int
-    durable_timeout: float
+    durable_timeout: Seconds
     label: str | None
     on_lost: Callable[[Hold[Any]], object] | None
 
@@ -149,6 +152,8 @@ class HoldState(NamedTuple):
 class Holdable(Structure[Face]):
     """A lock, semaphore, read-write lock or election.
 
+    Threads and tasks may share it; each hold belongs to the one that acquired it.
+
     Args:
         driver: runs its operations.
         component: where it lives.
@@ -160,6 +165,9 @@ class Holdable(Structure[Face]):
         limit: the most holders that share it; 0 for any number.
         ttl: the seconds that a hold lasts if it is not renewed, 0.001 to 86,400.
         wait: the most seconds to wait; 0 not to wait, None for ever.
+        timeout: redis-py's name for ``ttl``.
+        blocking: as in redis-py; False means ``wait=0``.
+        blocking_timeout: redis-py's name for ``wait``.
         reentrant: whether the holding thread or task may acquire it again.
         owner: text that identifies the holder of a reentrant hold, in place of the thread or task;
             callers with the same text, in any process, are the same holder.
@@ -187,13 +195,16 @@ class Holdable(Structure[Face]):
         kind: str = "lock",
         mode: str = EXCLUSIVE,
         limit: int = 1,
-        ttl: float = TTL,
-        wait: float | None = WAIT,
+        ttl: Seconds = TTL,
+        wait: Seconds | None = WAIT,
+        timeout: Seconds = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
         reentrant: bool = False,
         owner: str | None = None,
         fair: bool = True,
         durable: int = 0,
-        durable_timeout: float = DURABLE_TIMEOUT,
+        durable_timeout: Seconds = DURABLE_TIMEOUT,
         label: str | None = None,
         on_lost: Callable[[Hold[Any]], object] | None = None,
     ) -> None:
@@ -203,7 +214,10 @@ class Holdable(Structure[Face]):
         self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
         self._keys.append(f"{self.key}:waiters")
         self.limit = limit
-        self.ttl = ttl
+        wait = _wait(self.key, wait, WAIT, blocking, blocking_timeout)
+        if timeout is not UNSET:
+            ttl = timeout
+        self.ttl: float = in_seconds(ttl)
         microseconds(self.key, "ttl", ttl)
         self._wait = wait
         waiting_time(self.key, "wait", wait)
@@ -219,7 +233,7 @@ class Holdable(Structure[Face]):
         self._mode = mode
         self._patience = 0 if fair else PATIENCE
         self._durable = durable
-        self._durable_timeout = durable_timeout
+        self._durable_timeout: float = in_seconds(durable_timeout)
         self._label = label
         self.on_lost = on_lost
         self.monotonic = (clock or ServerClock()).monotonic
@@ -237,13 +251,20 @@ class Holdable(Structure[Face]):
 
     @operation
     def acquire(
-        self, *, wait: float | None = UNSET, ttl: float | None = None
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        ttl: Seconds | None = None,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[Hold[Face] | None]:
         """Acquire it, waiting for it in order of arrival.
 
         Args:
             wait: the most seconds to wait; 0 not to wait, None for ever. By default, the lock's.
             ttl: the seconds that the hold lasts if it is not renewed. By default, the lock's.
+            blocking: as in redis-py; False means ``wait=0``.
+            blocking_timeout: redis-py's name for ``wait``.
 
         Returns:
             The hold; None if the wait timed out.
@@ -260,8 +281,9 @@ class Holdable(Structure[Face]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Otherwise
         one more for each two seconds of waiting, and none when it is granted.
         """
+        wait = _wait(self.key, wait, UNSET, blocking, blocking_timeout)
         seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
-        lasts = self.ttl if ttl is None else ttl
+        lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
         if self._reentrant:
             id_, number = running_id(), id_
@@ -406,7 +428,7 @@ class Holdable(Structure[Face]):
         return self._call("release", hold.id, "release", hold.number)
 
     @operation
-    def extend(self, ttl: float | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
+    def extend(self, ttl: Seconds | None = None, hold: Hold[Face] | None = None) -> Operation[bool]:
         """Extend a hold to `ttl` seconds from now.
 
         Args:
@@ -425,7 +447,7 @@ class Holdable(Structure[Face]):
         if ttl is not None:
             microseconds(self.key, "ttl", ttl)
         hold = self._own(hold)
-        hold.ttl = hold.ttl if ttl is None else ttl
+        hold.ttl = hold.ttl if ttl is None else in_seconds(ttl)
         return (yield from self.extend_hold(hold, hold.ttl))
 
     def extend_hold(self, hold: Hold[Any], ttl: float) -> Operation[bool]:
@@ -614,3 +636,17 @@ def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder
         0 if waits else int(words[6]),
         id_.decode(errors="replace"),
     )
+
+
+def _wait(
+    owner: str, wait: Any, default: Any, blocking: bool, blocking_timeout: Any
+) -> Seconds | None:
+    """Return the waiting time, given by our name or by redis-py's."""
+    if blocking_timeout is not UNSET:
+        if wait is not default or not blocking:
+            raise InvalidArgumentError(
+                f"{owner}: blocking_timeout={shown(blocking_timeout)} beside another wait",
+                "use one of them",
+            )
+        wait = blocking_timeout
+    return wait if blocking else 0

@@ -14,7 +14,7 @@ from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.forks import process
 from shardkit.structures.base.arguments import check_name
 
@@ -51,7 +51,7 @@ def base_key(kind: str, name: str) -> str:
 def microseconds(
     owner: str,
     field: str,
-    seconds: float,
+    seconds: Seconds,
     least: float = SHORTEST_TTL,
     most: float = LONGEST_TTL,
 ) -> int:
@@ -60,6 +60,7 @@ def microseconds(
     Raises:
         InvalidArgumentError: it is not a number, or out of range.
     """
+    seconds = in_seconds(seconds)
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
     if not number or not least <= seconds <= most:
         raise InvalidArgumentError(
@@ -68,7 +69,7 @@ def microseconds(
     return round(seconds * MICROSECONDS)
 
 
-def waiting_time(owner: str, field: str, seconds: float | None) -> float:
+def waiting_time(owner: str, field: str, seconds: Seconds | None) -> float:
     """Return the seconds to wait; the longest wait for None.
 
     Raises:
@@ -77,7 +78,7 @@ def waiting_time(owner: str, field: str, seconds: float | None) -> float:
     if seconds is None:
         return LONGEST_WAIT
     microseconds(owner, field, seconds, 0.0, LONGEST_WAIT)
-    return seconds
+    return in_seconds(seconds)
 
 
 class _Identity:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Command, Key, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -94,7 +94,7 @@ class RateLimit(Structure[Face]):
         name: str,
         *,
         limit: int,
-        per: float = 1.0,
+        per: Seconds = 1.0,
         burst: int | None = None,
         algorithm: str = GCRA,
         clock: ServerClock | None = None,
@@ -105,6 +105,7 @@ class RateLimit(Structure[Face]):
             raise InvalidArgumentError(
                 f"{name}: algorithm={shown(algorithm)}", f"give one of {', '.join(ALGORITHMS)}"
             )
+        per = in_seconds(per)
         window = microseconds(name, "per", per, 0.001, LONGEST)
         check_integer(name, "limit", limit, 1, MOST if algorithm == GCRA else MOST_IN_WINDOW)
         if burst is not None:
@@ -120,7 +121,7 @@ class RateLimit(Structure[Face]):
                 "give at most 100,000 a second for one key, or spread it over several keys",
             )
         self.limit = limit
-        self.per = per
+        self.per: float = per
         self.burst = burst or limit
         self.algorithm = algorithm
         self._script = script(f"coordination/{algorithm}")
@@ -188,7 +189,7 @@ class RateLimit(Structure[Face]):
         return now._replace(allowed=False, retry_after=wait)
 
     @operation
-    def wait(self, key: Key, hits: int = 1, *, timeout: float | None = None) -> Operation[bool]:
+    def wait(self, key: Key, hits: int = 1, *, timeout: Seconds | None = None) -> Operation[bool]:
         """Wait until hits are allowed, and count them.
 
         Waiters do not queue: chance decides which is served.
@@ -203,7 +204,7 @@ class RateLimit(Structure[Face]):
 
         Cost: one exchange for each attempt.
         """
-        until = float("inf") if timeout is None else self._monotonic() + timeout
+        until = float("inf") if timeout is None else self._monotonic() + in_seconds(timeout)
         while True:
             decision = yield from RateLimit.hit.steps(self, key, hits)
             if decision.allowed:

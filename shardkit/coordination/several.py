@@ -37,7 +37,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardKitError,
 )
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
@@ -65,7 +65,7 @@ class MultiLock(Structure[Face]):
         self,
         driver: Driver,
         locks: Iterable[Lock[Any]],
-        wait: float | None = WAIT,
+        wait: Seconds | None = WAIT,
         clock: ServerClock | None = None,
     ) -> None:
         self._locks = sorted(locks, key=lambda lock: (lock.component, lock.name))
@@ -81,7 +81,7 @@ class MultiLock(Structure[Face]):
         self._held: OwnHolds[Sequence[Hold[Any]]] = OwnHolds()
 
     @operation
-    def acquire(self, *, wait: float | None = UNSET) -> Operation[list[Hold[Face]] | None]:
+    def acquire(self, *, wait: Seconds | None = UNSET) -> Operation[list[Hold[Face]] | None]:
         """Acquire all of them, or none.
 
         Args:
@@ -252,8 +252,8 @@ class QuorumLock(Structure[Face]):
         renewals: Renewals | AsyncRenewals | None = None,
         clock: ServerClock | None = None,
         *,
-        ttl: float = TTL,
-        wait: float | None = WAIT,
+        ttl: Seconds = TTL,
+        wait: Seconds | None = WAIT,
     ) -> None:
         key = base_key("quorum", name)
         texts = all(isinstance(each, str) for each in components)
@@ -270,12 +270,12 @@ class QuorumLock(Structure[Face]):
         self._renewals = renewals
         waiting_time(key, "wait", wait)
         self._wait = wait
-        self._ttl = ttl
+        self._ttl: float = in_seconds(ttl)
         self._monotonic = (clock or ServerClock()).monotonic
         self._held: OwnHolds[QuorumHold] = OwnHolds()
 
     @operation
-    def acquire(self, *, wait: float | None = UNSET) -> Operation[QuorumHold | None]:
+    def acquire(self, *, wait: Seconds | None = UNSET) -> Operation[QuorumHold | None]:
         """Acquire it on a majority of the servers.
 
         Args:

@@ -44,7 +44,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
@@ -140,14 +140,15 @@ class Transfers(Structure[Face]):
         component: str,
         name: str = "transfers",
         *,
-        grace: float = GRACE,
+        grace: Seconds = GRACE,
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
         super().__init__(driver, component, check_plain_name("transfers", name))
+        grace = in_seconds(grace)
         if not 0.01 <= grace <= 86_400:
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
-        self.grace = grace
+        self.grace: float = grace
         self._clock = clock or ServerClock()
 
     @property

@@ -30,7 +30,7 @@ from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.metrics.outbox import Background
-from shardkit.operations.arguments import check_calls
+from shardkit.operations.arguments import Seconds, check_calls
 from shardkit.operations.operation import Driver, Face
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_name
@@ -63,8 +63,8 @@ class _Bounded(_InParts, total=False):
 
 
 class _QuorumOptions(TypedDict, total=False):
-    ttl: float
-    wait: float | None
+    ttl: Seconds
+    wait: Seconds | None
 
 
 class Catalogue(Generic[Face]):
@@ -388,7 +388,7 @@ class Catalogue(Generic[Face]):
         component: str | None = None,
         shards: int | None = None,
         read_from: ReadsFrom | Sequence[str] = None,
-        statistics_ttl: float = 10.0,
+        statistics_ttl: Seconds = 10.0,
         **parameters: Unpack[_search.SchemaParameters],
     ) -> _search.SearchIndex[Face]:
         """Return an index of documents; see `shardkit.search.SearchIndex`.
@@ -415,7 +415,7 @@ class Catalogue(Generic[Face]):
         component: str,
         shards: int | None = None,
         analyzer: _search.Analyzer | None = None,
-        averages_ttl: float = 60.0,
+        averages_ttl: Seconds = 60.0,
     ) -> _ads.Ads[Face]:
         """Return ads, chosen by place and text; see `shardkit.ads.Ads`.
 
@@ -446,8 +446,8 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         attempts: int = 5,
-        retry_delay: float = 1.0,
-        longest_retry_delay: float = 3600.0,
+        retry_delay: Seconds = 1.0,
+        longest_retry_delay: Seconds = 3600.0,
     ) -> _queues.TaskQueues[Face]:
         """Return task queues; see `shardkit.queues.TaskQueues`."""
         return _queues.TaskQueues(
@@ -518,7 +518,8 @@ class Catalogue(Generic[Face]):
         See `shardkit.coordination.MultiLock`; its parameters are those of `lock`.
         """
         locks = [self.lock(name, component=component, renew=renew, **options) for name in names]
-        wait = {"wait": options["wait"]} if "wait" in options else {}
+        given = options.keys() & {"wait", "blocking", "blocking_timeout"}
+        wait = {"wait": locks[0]._wait} if given and locks else {}
         return _coordination.MultiLock(self._driver, locks, clock=self._clock, **wait)
 
     def quorum_lock(
@@ -560,7 +561,7 @@ class Catalogue(Generic[Face]):
         name: str = "transfers",
         *,
         component: str,
-        grace: float = 10.0,
+        grace: Seconds = 10.0,
     ) -> _coordination.Transfers[Face]:
         """Return accounts and transfers between them; see `shardkit.coordination.Transfers`."""
         return _coordination.Transfers(
@@ -568,7 +569,7 @@ class Catalogue(Generic[Face]):
         )
 
     def market(
-        self, name: str = "market", *, component: str, grace: float = 10.0
+        self, name: str = "market", *, component: str, grace: Seconds = 10.0
     ) -> _market.Market[Face]:
         """Return a market; see `shardkit.market.Market`."""
         return _market.Market(self._driver, component, name, grace=grace, clock=self._clock)
@@ -582,7 +583,7 @@ class Catalogue(Generic[Face]):
         *,
         component: str,
         limit: int,
-        per: float = 1.0,
+        per: Seconds = 1.0,
         burst: int | None = None,
         algorithm: str = "gcra",
     ) -> _coordination.RateLimit[Face]:

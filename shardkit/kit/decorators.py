@@ -38,6 +38,7 @@ from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.kit.lookup import CallSite, reading_plane
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Key
 
 P = ParamSpec("P")
@@ -104,7 +105,7 @@ class Decorator(Protocol):
 def redis_connection(
     connections: Connections,
     component: str,
-    wait: float | None = None,
+    wait: Seconds | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
     """Return a decorator that passes the connection of a component's unsharded entry.
@@ -143,7 +144,7 @@ def sharded_connection(
     component: str,
     shards: int | None = None,
     key: KeyOf = None,
-    wait: float | None = None,
+    wait: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:
@@ -199,7 +200,7 @@ def sharded_connection(
 class _NoOlder:
     """Connections whose entries are read again if they are older than ``wait`` seconds."""
 
-    def __init__(self, connections: Connections, wait: float) -> None:
+    def __init__(self, connections: Connections, wait: Seconds) -> None:
         self._connections = connections
         self._wait = wait
 
@@ -217,9 +218,10 @@ class _NoOlder:
         return found
 
 
-def _no_older(connections: Connections, wait: float | None) -> Any:
+def _no_older(connections: Connections, wait: Seconds | None) -> Any:
     if wait is None:
         return connections
+    wait = in_seconds(wait)
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
         raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "use 0 or more")
     return _NoOlder(connections, wait)

@@ -9,7 +9,7 @@
         timelines = kit.key_sharded("timelines", shards=8)
         ids = kit.set("ids", component="unique", total=1_000_000, members=int)
 
-    async with await shardkit.aconnect() as kit:               # the same, awaited
+    async with shardkit.aconnect() as kit:                     # the same, awaited
         await kit.set("ids", component="unique", total=1_000_000, members=int).scard()
 
 Either kit's decorators serve blocking and async functions. The default kit, which the module-level
@@ -24,11 +24,11 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -68,6 +68,7 @@ from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
@@ -78,13 +79,28 @@ from shardkit.structures.upgrade import Upgrade, upgrade_component
 logger = logging.getLogger("shardkit")
 
 ENVIRONMENT = "SHARDKIT_CONFIG"
+CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
 # The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
 
 Where: TypeAlias = str | Path | ShardMap | Entry
 
+# The parts of a kit that only shardkit uses.
+_PARTS = frozenset({"breakers", "clients", "driver", "plane", "topology"})
+
 R = TypeVar("R")
 T = TypeVar("T")
+
+
+class KitOptions(TypedDict, total=False):
+    """The options of `connect` and `aconnect`."""
+
+    connector: Connector
+    clock: ServerClock
+    credential_providers: Mapping[str, CredentialProvider]
+    deadline: Seconds
+    zone: str
+    check_keys: bool
 
 
 class Kit(Catalogue[Face]):
@@ -102,22 +118,24 @@ class Kit(Catalogue[Face]):
         clock: ServerClock | None = None,
         config_clients: Clients | None = None,
         credential_providers: Mapping[str, CredentialProvider] | None = None,
-        deadline: float | None = None,
+        deadline: Seconds | None = None,
         zone: str = "",
+        check_keys: bool | None = None,
     ) -> None:
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
-        if deadline is not None:
-            _check_deadline(deadline)
-        self._deadline = deadline
+        self._deadline = None if deadline is None else _checked_deadline(deadline)
         self.topology = Topology(source)
         connector_used = connector or Connector(DirectClient, MultiplexedClient)
         self.breakers = Breakers()
         self.clients = Clients(
-            connector_used, credential_providers, deadline, breakers=self.breakers
+            connector_used, credential_providers, self._deadline, breakers=self.breakers
         )
         self.clients.topology = weakref.ref(self.topology)
         self.plane = ClientPlane(self.topology, self.clients, zone)
+        if check_keys is None:
+            check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
+        self.plane.check_keys = check_keys
         self._background = Background(BlockingDriver(self.plane.links[True]))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
@@ -131,7 +149,7 @@ class Kit(Catalogue[Face]):
         self,
         component: str,
         *,
-        wait: float | None = None,
+        wait: Seconds | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
         """Return a decorator that passes the client of a component's unsharded entry.
@@ -146,7 +164,7 @@ class Kit(Catalogue[Face]):
         shards: int | None = None,
         key: KeyOf = None,
         *,
-        wait: float | None = None,
+        wait: Seconds | None = None,
         placement: str | None = None,
         read_from: str | ReadFrom | None = None,
     ) -> Decorator:
@@ -160,7 +178,7 @@ class Kit(Catalogue[Face]):
         self.topology.count(component, shards, placement or DEFAULT)
         return found
 
-    def deadline(self, seconds: float) -> DeadlineBlock:
+    def deadline(self, seconds: Seconds) -> DeadlineBlock:
         """Return a context that limits everything inside it to ``seconds`` seconds.
 
         ::
@@ -181,11 +199,10 @@ class Kit(Catalogue[Face]):
         Raises:
             InvalidArgumentError: ``seconds`` is not a number from 0.
         """
-        _check_deadline(seconds)
-        return DeadlineBlock(seconds)
+        return DeadlineBlock(_checked_deadline(seconds))
 
     def durable(
-        self, *, replicas: int = 1, fsync: bool = False, timeout: float = DURABLE_TIMEOUT
+        self, *, replicas: int = 1, fsync: bool = False, timeout: Seconds = DURABLE_TIMEOUT
     ) -> DurableBlock:
         """Return a context whose writes are on replicas, or on disk, at its end.
 
@@ -210,7 +227,7 @@ class Kit(Catalogue[Face]):
         Cost: one exchange with each written shard, all at the same time. With ``fsync`` and
         ``appendfsync everysec``, a second and two more exchanges.
         """
-        return DurableBlock(self._driver.run, replicas, fsync, timeout)
+        return DurableBlock(self._driver.run, replicas, fsync, in_seconds(timeout))
 
     def _count(self, component: str, shards: int) -> None:
         self.topology.count(component, shards)
@@ -265,9 +282,14 @@ class Kit(Catalogue[Face]):
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 
+    def __dir__(self) -> Iterable[str]:
+        """Name what users need: completion in a shell leaves out the kit's own parts."""
+        return [name for name in super().__dir__() if name not in _PARTS and name[:1] != "_"]
+
     def __repr__(self) -> str:
-        shown = "".join(f"\n  {line}" for line in self.clients.shown())
-        return f"<{type(self).__name__} of {self.topology.source}{':' if shown else ''}{shown}>"
+        clients = self.clients.shown()
+        shown = f": {few(clients, '; ')}" if clients else ""
+        return f"<{type(self).__name__} of {self.topology.source}{shown}>"
 
 
 def _whole(component: Component) -> Component:
@@ -292,7 +314,8 @@ def _tell_changed(
 class ShardKit(Kit[Blocking]):
     """A topology opened for blocking use. Created by `connect`; a context manager.
 
-    Thread-safe. A forked child may continue to use it, over connections of its own.
+    Thread-safe, and so is all that it makes, except pipelines and what `lock` and its like return
+    for one hold. A forked child may continue to use it, over connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -333,7 +356,9 @@ class ShardKit(Kit[Blocking]):
         """List all components."""
         return self.topology.names()
 
-    def client(self, component: str, shard: int | None = None, *, private: bool = False) -> Client:
+    def client(
+        self, component: str, shard: int | None = None, *, private: bool = False
+    ) -> redis.Redis:
         """Return the client of a shard, or of a component's unsharded entry.
 
         Args:
@@ -345,16 +370,18 @@ class ShardKit(Kit[Blocking]):
                 to an old address are closed when they are released. A cluster's does not.
 
         Returns:
-            redis-py's client. Without ``private`` it is shared with decorated functions and all
-            other callers: changes to its pool affect them, but not the kit's own connections. Do
-            not keep it.
+            redis-py's client. That of a cluster is a `redis.RedisCluster`: the type leaves it out,
+            so that libraries accept the client. Without ``private`` it is shared with decorated
+            functions and all other callers: changes to its pool affect them, but not the kit's own
+            connections. Do not keep it.
 
         Raises:
             ConfigError: the component or its entry is missing or broken.
             ShardUnavailable: the entry is a cluster, and none of its nodes answers.
         """
         if not private:
-            return self.clients.get(self.topology.component(component), shard)
+            client = self.clients.get(self.topology.component(component), shard)
+            return cast("redis.Redis", client)
         clients = self._new_private()
 
         def find(anew: bool) -> Client:
@@ -364,7 +391,7 @@ class ShardKit(Kit[Blocking]):
         client = find(False)
         if isinstance(client, redis.RedisCluster):
             _close_after(client, clients)
-            return client
+            return cast("redis.Redis", client)
         pool = PrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
@@ -399,7 +426,7 @@ class ShardKit(Kit[Blocking]):
         """Return a router by pairs of ids; see `key_sharded`."""
         return self._router(IdPairShardedConnection, component, shards, placement, read_from)
 
-    def health(self, seconds: float = TIMEOUT) -> Health:
+    def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
@@ -411,7 +438,7 @@ class ShardKit(Kit[Blocking]):
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
         """
-        return health_of(self, seconds)
+        return health_of(self, in_seconds(seconds))
 
     def upgrade(
         self, component: str, structures: Collection[str] = (), *, dry_run: bool = False
@@ -466,7 +493,7 @@ class ShardKit(Kit[Blocking]):
 class AsyncShardKit(Kit[Awaiting]):
     """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
-    Each event loop has connections of its own.
+    For the tasks of any event loop, each of which has connections of its own.
     """
 
     def __init__(self, source: Source, **options: Any) -> None:
@@ -520,10 +547,11 @@ class AsyncShardKit(Kit[Awaiting]):
 
     async def client(
         self, component: str, shard: int | None = None, *, private: bool = False
-    ) -> AsyncClient:
+    ) -> aioredis.Redis:
         """Return the awaiting client of a shard; see `ShardKit.client`."""
         if not private:
-            return self.clients.aget(await self.topology.acomponent(component), shard)
+            client = self.clients.aget(await self.topology.acomponent(component), shard)
+            return cast("aioredis.Redis", client)
         clients = self._new_private()
 
         async def find(anew: bool) -> AsyncClient:
@@ -533,7 +561,7 @@ class AsyncShardKit(Kit[Awaiting]):
         client = await find(False)
         if isinstance(client, aioredis.RedisCluster):
             _close_after(client, clients)
-            return client
+            return cast("aioredis.Redis", client)
         pool = AsyncPrivatePool(find, client)
         clients.follower = weakref.ref(pool)
         _close_after(pool, clients)
@@ -561,9 +589,9 @@ class AsyncShardKit(Kit[Awaiting]):
         """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
         return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
 
-    async def health(self, seconds: float = TIMEOUT) -> Health:
+    async def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server, all at the same time; see `ShardKit.health`."""
-        return await ahealth_of(self, seconds)
+        return await ahealth_of(self, in_seconds(seconds))
 
     async def together(self, *operations: Operation[T]) -> list[T]:
         """Run deferred operations in lock step; see `ShardKit.together`."""
@@ -576,11 +604,13 @@ class AsyncShardKit(Kit[Awaiting]):
         await self.aclose()
 
 
-def _check_deadline(seconds: object) -> None:
+def _checked_deadline(time: Seconds) -> float:
+    seconds = in_seconds(time)
     if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
         raise InvalidArgumentError(
             f"deadline={seconds!r} is not a number of seconds from 0", "use seconds: 0.2"
         )
+    return seconds
 
 
 def _close_after(holder: object, clients: Clients) -> None:
@@ -588,7 +618,7 @@ def _close_after(holder: object, clients: Clients) -> None:
     weakref.finalize(holder, clients.close).atexit = False
 
 
-def connect(where: Where | None = None, **options: Any) -> ShardKit:
+def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardKit:
     """Open a topology for blocking use.
 
     Args:
@@ -601,7 +631,8 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
             connect uses it instead of the entry's user and password. Names that are not components
             are refused, by a blocking kit only if it has a shard map. ``deadline`` limits a whole
             call, in seconds, where an entry sets no deadline. ``zone`` is the zone of this process,
-            for reads from replicas.
+            for reads from replicas. ``check_keys`` has clients of key routers refuse keys of other
+            shards, for tests and staging (by default as ``$SHARDKIT_CHECK_KEYS`` says).
 
     Returns:
         The kit. It connects only when it is used.
@@ -609,19 +640,61 @@ def connect(where: Where | None = None, **options: Any) -> ShardKit:
     Raises:
         ConfigError: the map cannot be read, or no topology is given.
         InvalidEntryError: the map or URL has an invalid field.
+        TypeError: an option is unknown.
     """
     source, clients = _source(where, options)
     return ShardKit(source, config_clients=clients, **options)
 
 
-async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
+def aconnect(where: Where | None = None, **options: Unpack[KitOptions]) -> KitOpening:
     """Open a topology for awaiting use, and read all its components; see `connect`.
+
+    ::
+
+        async with shardkit.aconnect() as kit:         # closes it at the end
+        kit = await shardkit.aconnect()                # and later: await kit.aclose()
 
     A broken component is logged; calls that use it raise the error.
 
     Raises:
         ConfigError: the map or the config server cannot be read, or no topology is given.
+        TypeError: an option is unknown.
     """
+    return KitOpening(_open(where, options))
+
+
+class KitOpening(Coroutine[Any, Any, AsyncShardKit]):
+    """A kit that is being opened: await it for the kit, or enter it, with or without ``await``."""
+
+    def __init__(self, opening: Coroutine[Any, Any, AsyncShardKit]) -> None:
+        self._opening = opening
+        self._kit: AsyncShardKit | None = None
+
+    def __await__(self) -> Generator[Any, Any, AsyncShardKit]:
+        return self._opening.__await__()
+
+    def send(self, value: Any) -> Any:
+        """See `collections.abc.Coroutine`; ``asyncio.run`` calls it."""
+        return self._opening.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See `collections.abc.Coroutine`."""
+        return self._opening.throw(*error)
+
+    def close(self) -> None:
+        """See `collections.abc.Coroutine`."""
+        self._opening.close()
+
+    async def __aenter__(self) -> AsyncShardKit:
+        self._kit = await self
+        return self._kit
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if self._kit is not None:
+            await self._kit.aclose()
+
+
+async def _open(where: Where | None, options: KitOptions) -> AsyncShardKit:
     source, clients = _source(where, options)
     kit = AsyncShardKit(source, config_clients=clients, **options)
     try:
@@ -635,6 +708,12 @@ async def aconnect(where: Where | None = None, **options: Any) -> AsyncShardKit:
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:
+    known = KitOptions.__annotations__
+    for name in options.keys() - known.keys():
+        raise TypeError(
+            f"connect() has no option {name!r}; use one of {', '.join(known)}, or put connection "
+            "settings into the map's entries"
+        )
     if where is None:
         where = os.environ.get(ENVIRONMENT)
         if not where:
@@ -754,7 +833,7 @@ def default_kit() -> ShardKit:
 
 
 def redis_connection(
-    component: str, *, wait: float | None = None, read_from: str | ReadFrom | None = None
+    component: str, *, wait: Seconds | None = None, read_from: str | ReadFrom | None = None
 ) -> Decorator:
     """The default kit's `ShardKit.redis_connection`, opened when the function is first called."""
     return decorators.redis_connection(DEFAULT_PLANE, component, wait, read_from)
@@ -765,7 +844,7 @@ def sharded_connection(
     shards: int | None = None,
     key: KeyOf = None,
     *,
-    wait: float | None = None,
+    wait: Seconds | None = None,
     placement: str | None = None,
     read_from: str | ReadFrom | None = None,
 ) -> Decorator:

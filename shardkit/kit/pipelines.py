@@ -156,7 +156,7 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
 
     Has every command method of redis-py's pipeline; each collects and returns the pipeline. Made
     by `KeyShardedConnection.pipeline`. After `execute`, even a failed one, it is empty and can be
-    used again.
+    used again. For one thread.
     """
 
     _is_async_client: Literal[False] = False  # how redis-py's commands tell types their replies
@@ -197,7 +197,10 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
 
 
 class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
-    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited."""
+    """The awaiting `ShardedPipeline`: command methods collect, ``execute`` is awaited.
+
+    For one task.
+    """
 
     _is_async_client: Literal[True] = True
 

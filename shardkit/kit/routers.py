@@ -3,7 +3,8 @@
 ::
 
     timelines = kit.key_sharded("timelines", shards=8)
-    timelines["home:42"].zadd("home:42", {"7": 1.0})       # a redis.Redis
+    timelines.zadd("home:42", {"7": 1.0})                  # redis-py's methods, routed by the key
+    timelines["home:42"].pipeline()                        # the owner's redis.Redis
 
     timelines.mget(keys), timelines.each("ZCARD", keys)    # any number of keys, at once
 
@@ -15,10 +16,14 @@ routers never wait: they use the cached component. ``aconnect`` loads all compon
 of the default kit call ``await router.load()``. A changed entry takes effect one use later.
 """
 
+# Keys may be integers, too, and several keys may live on different shards:
+# mypy: disable-error-code=override
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Generic, Protocol, Self, TypeAlias, TypeVar, overload
+from types import CoroutineType
+from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
@@ -26,7 +31,14 @@ from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidKeyError
 from shardkit.events import observed
 from shardkit.kit import bulk
-from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, ClientPlane, reading_plane
+from shardkit.kit.key_commands import AsyncKeyCommands, KeyCommands, checked, owner
+from shardkit.kit.lookup import (
+    DEFAULT_PLANE,
+    CallSite,
+    ClientPlane,
+    MaybeAwaited,
+    reading_plane,
+)
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
@@ -52,6 +64,9 @@ class Planes(Protocol):
 
     def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key, without waiting."""
+
+    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
+        """Return the awaiting client of the shard of a key, or a coroutine for it."""
 
 
 class Router(Generic[K]):
@@ -113,6 +128,14 @@ class Router(Generic[K]):
         """Return the number of shards; 1 for an unsharded component."""
         return max(1, len(self._now().shards))
 
+    def __contains__(self, key: object) -> NoReturn:
+        raise InvalidKeyError("'key in router' is not supported", "use router.exists(key)")
+
+    def __setitem__(self, key: object, value: object) -> NoReturn:
+        raise InvalidKeyError(
+            "'router[key] = value' is not supported", "use router.set(key, value)"
+        )
+
     def __repr__(self) -> str:
         shards = "" if self.shards is None else f", shards={self.shards}"
         return f"{type(self).__name__}({self.component!r}{shards})"
@@ -148,9 +171,7 @@ class BlockingRouter(Router[K]):
 
     def __iter__(self) -> Iterator[Client]:
         """Iterate over all shards' clients, shard 0 first."""
-        component = self._now()
-        get = self._plane.plane().clients_of(component).get
-        return iter([get(component, shard.number) for shard in component.all_shards()])
+        return iter([self.client(number) for number in range(len(self))])
 
     def pipeline(self, transaction: bool = False) -> ShardedPipeline:
         """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
@@ -207,9 +228,7 @@ class AwaitingRouter(Router[K]):
 
     def __iter__(self) -> Iterator[AsyncClient]:
         """Iterate over all shards' clients, shard 0 first."""
-        component = self._now()
-        get = self._plane.plane().clients_of(component).aget
-        return iter([get(component, shard.number) for shard in component.all_shards()])
+        return iter([self.client(number) for number in range(len(self))])
 
     async def load(self) -> Self:
         """Read the component, so that the router can return its clients without waiting.
@@ -283,8 +302,34 @@ class ByPair(Router[Pair]):
         return self._group(pairs)
 
 
-class KeyShardedConnection(ByKey, BlockingRouter[Key]):
-    """Routes by key: ``router[key]`` is the redis-py client of the shard that owns the key."""
+class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ignore[misc]
+    """Routes by key: commands go to the shard that owns their key.
+
+    ``router.get(key)`` is redis-py's method, and so are all others for keys; ``router[key]`` is
+    the client of the key's shard. Thread-safe.
+    """
+
+    def __getitem__(self, key: Key) -> Client:
+        """Return the client of the shard that owns a key; see `BlockingRouter`."""
+        client = self._plane.shard_connection(self._site, key)
+        if self._plane.plane().check_keys:
+            client = checked(client, self.shard_of, self.shard_of(key))
+        return client
+
+    def client(self, shard: int) -> Client:
+        """Return the client of the shard with number ``shard``; see `BlockingRouter`."""
+        client = super().client(shard)
+        return checked(client, self.shard_of, shard) if self._plane.plane().check_keys else client
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to the shard of its keys; redis-py's methods call this.
+
+        Raises:
+            RoutingError: the command is unknown, or has no key.
+            CrossShardError: its keys live on different shards.
+        """
+        client: Any = self._plane.shard_connection(self._site, owner(self._now, args))
+        return client.execute_command(*args, **options)
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards, in their order.
@@ -397,8 +442,30 @@ class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
     """
 
 
-class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key]):
-    """Routes by key to awaiting clients; see `KeyShardedConnection`."""
+class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
+    """Routes by key, awaiting: ``await router.get(key)``; see `KeyShardedConnection`.
+
+    For the tasks of any event loop.
+    """
+
+    def __getitem__(self, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard that owns a key; see `AwaitingRouter`."""
+        client = self._plane.cached_connection(self._site, key)
+        if self._plane.plane().check_keys:
+            client = checked(client, self.shard_of, self.shard_of(key))
+        return client
+
+    def client(self, shard: int) -> AsyncClient:
+        """Return the awaiting client of the shard with number ``shard``."""
+        client = super().client(shard)
+        return checked(client, self.shard_of, shard) if self._plane.plane().check_keys else client
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to the shard of its keys; see `KeyShardedConnection.execute_command`."""
+        client: Any = self._plane.ashard_connection(self._site, owner(self._now, args))
+        if type(client) is CoroutineType:  # the component must be read first
+            client = await client
+        return await client.execute_command(*args, **options)
 
     async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards; see `KeyShardedConnection.mget`."""

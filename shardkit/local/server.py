@@ -39,7 +39,7 @@ from shardkit.local.binary import find_server, named_server
 from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
 from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
-from shardkit.network.connections.connector import driver_info
+from shardkit.network.connections.redis_private import library_name
 
 logger = logging.getLogger("shardkit")
 
@@ -167,7 +167,7 @@ class LocalServer(StartStopContext):
                 "protocol": 2,
                 "socket_timeout": 5,
                 "retry": Retry(NoBackoff(), 0),
-                "driver_info": driver_info(),
+                **library_name(),
                 **arguments,
             }
         )

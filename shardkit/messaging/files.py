@@ -68,7 +68,7 @@ from shardkit.messaging.messages import (
     wait_seconds,
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
     Argument,
@@ -405,8 +405,8 @@ class Files(Structure[Face]):
         source: str | os.PathLike[str] | io.IOBase,
         *,
         name: str | None = None,
-        timeout: float | None = None,
-        lease: float = LEASE,
+        timeout: Seconds | None = None,
+        lease: Seconds = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Operation[PublishedFile]:
         """Publish a file, and wait for space while the channel is full.
@@ -456,8 +456,8 @@ class Files(Structure[Face]):
         path: str | os.PathLike[str],
         *,
         pattern: str = "*",
-        timeout: float | None = None,
-        lease: float = LEASE,
+        timeout: Seconds | None = None,
+        lease: Seconds = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Stream[PublishedFile]:
         """Publish the files of a directory in the order of their names; see `publish`.
@@ -489,8 +489,8 @@ class Files(Structure[Face]):
         path: str | os.PathLike[str],
         *,
         part_size: int,
-        timeout: float | None = None,
-        lease: float = LEASE,
+        timeout: Seconds | None = None,
+        lease: Seconds = LEASE,
         progress: Callable[[int], object] | None = None,
     ) -> Stream[PublishedFile]:
         """Publish a file of lines in parts, so that several processes of a reader can share it.
@@ -526,7 +526,7 @@ class Files(Structure[Face]):
 
     @operation
     def take(
-        self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = 0.0
+        self, channel: str, reader: str, *, lease: Seconds = LEASE, timeout: Seconds | None = 0.0
     ) -> Operation[LeasedFile | None]:
         """Lease the first unleased file that a reader has not finished.
 
@@ -549,7 +549,7 @@ class Files(Structure[Face]):
 
     @stream
     def take_all(
-        self, channel: str, reader: str, *, lease: float = LEASE, timeout: float | None = None
+        self, channel: str, reader: str, *, lease: Seconds = LEASE, timeout: Seconds | None = None
     ) -> Stream[LeasedFile]:
         """Lease files, see `take`, until the channel is closed and all files are finished.
 
@@ -739,7 +739,7 @@ class Files(Structure[Face]):
         call = script(f"messaging/files_{step}")
         return script_call(self.component, call, self._keys(channel), args, idempotent=idempotent)
 
-    def _publisher_limits(self, timeout: float | None, lease: float) -> tuple[float, int]:
+    def _publisher_limits(self, timeout: Seconds | None, lease: Seconds) -> tuple[float, int]:
         """Return a publisher's timeout in seconds, and its lease in microseconds."""
         seconds = check_seconds(self.name, "lease", lease, 0.001, 86_400)
         return wait_seconds(self.name, timeout), round(seconds * 1e6)
@@ -867,7 +867,7 @@ class Files(Structure[Face]):
         return int(reply[0])
 
     def _take(
-        self, channel: str, reader: str, lease: float, timeout: float | None
+        self, channel: str, reader: str, lease: Seconds, timeout: Seconds | None
     ) -> Operation[tuple[LeasedFile | None, bool]]:
         self._check_reader(reader)
         microseconds = round(check_seconds(self.name, "lease", lease, 0.001, 86_400) * 1e6)

@@ -46,7 +46,7 @@ from shardkit.messaging.messages import (
     wait_seconds,
 )
 from shardkit.messaging.waiting import seconds_until, wait_for
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
 from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
 from shardkit.operations.lua import script
@@ -230,8 +230,8 @@ class Mailboxes(Structure[Face]):
         owner: str,
         limit: int = 10,
         *,
-        lease: float = LEASE,
-        timeout: float | None = 0.0,
+        lease: Seconds = LEASE,
+        timeout: Seconds | None = 0.0,
     ) -> Operation[list[Message]]:
         """Lease the oldest unleased messages: each is delivered at least once.
 
@@ -258,7 +258,7 @@ class Mailboxes(Structure[Face]):
 
     @operation
     def pop(
-        self, owner: str, limit: int = 10, *, timeout: float | None = 0.0
+        self, owner: str, limit: int = 10, *, timeout: Seconds | None = 0.0
     ) -> Operation[list[Message]]:
         """Remove and return the oldest messages: each is delivered at most once.
 
@@ -394,7 +394,7 @@ class Mailboxes(Structure[Face]):
         return list(counts)
 
     def _fetch(
-        self, owner: str, limit: int, lease: int, timeout: float | None
+        self, owner: str, limit: int, lease: int, timeout: Seconds | None
     ) -> Operation[list[Message]]:
         check_integer(self.name, "limit", limit, 1, MOST_AT_ONCE)
         seconds = wait_seconds(self.name, timeout)

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import MOST_STORED, damage
@@ -88,12 +88,13 @@ def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
     return ids
 
 
-def check_seconds(owner: str, field: str, value: float, least: float, most: float) -> float:
+def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
     """Return an argument in seconds.
 
     Raises:
         InvalidArgumentError: it is not a number, or out of range.
     """
+    value = in_seconds(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
         raise InvalidArgumentError(
@@ -102,7 +103,7 @@ def check_seconds(owner: str, field: str, value: float, least: float, most: floa
     return float(value)
 
 
-def wait_seconds(owner: str, timeout: float | None) -> float:
+def wait_seconds(owner: str, timeout: Seconds | None) -> float:
     """Return the argument ``timeout``; None means for ever."""
     if timeout is None:
         return LONGEST_WAIT

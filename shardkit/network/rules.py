@@ -11,6 +11,7 @@ Each problem has a kind, by which a command chooses what it shows. No I/O.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -476,16 +477,24 @@ def _shared(rows: Sequence[SurveyedEntry]) -> dict[int, ServerProblem]:
 
 def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[bytes]) -> str:
     """Return, in words, how many keys are placed on other shards; empty if hardly any is."""
-    number = shard.number
-    if number is None or not keys:
+    if shard.number is None or not keys:
         return ""
-    suffix = b":%d" % number  # of the tag where structures place their parts by number
+    address = component.shards[shard.number].address
+    here = [n for n, entry in enumerate(component.shards) if entry.address == address]
+    suffixes = tuple(b":%d" % n for n in here)  # of tags where structures place parts by number
     others = [
-        key for key in keys if component.place(key) != number and not hash_tag(key).endswith(suffix)
+        key
+        for key in keys
+        if component.place(key) not in here and not hash_tag(key).endswith(suffixes)
     ]
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
-    return f"{component.placement} places {len(others)} of {len(keys)} sampled keys on other shards"
+    [(likely, count)] = Counter(map(component.place, others)).most_common(1)
+    where = "other shards" if count < _NEARLY * len(others) else f"shard {likely}"
+    found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
+    if sum(hash_tag(key) != key for key in others) < _NEARLY * len(others):
+        return found
+    return f"{found}, by the {{tag}} in them: whole keys may have been hashed before"
 
 
 # ---- the config server

@@ -26,13 +26,16 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache, wraps
-from typing import Any, Literal, ParamSpec, TypeVar, Union
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, Union, overload
 
 from shardkit.callbacks import makes
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+Seconds: TypeAlias = float | dates.timedelta
+"""A length of time: a number of seconds, or a timedelta."""
 
 # Iterable, but one value.
 SINGLE = (str, bytes, bytearray, memoryview)
@@ -42,6 +45,15 @@ _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredi
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
+
+
+@overload
+def in_seconds(time: Seconds) -> float: ...
+@overload
+def in_seconds(time: Seconds | None) -> float | None: ...
+def in_seconds(time: Seconds | None) -> float | None:
+    """Return a length of time in seconds; whatever is no timedelta unchanged."""
+    return time.total_seconds() if isinstance(time, dates.timedelta) else time
 
 
 def shown(value: object) -> str:

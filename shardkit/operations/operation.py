@@ -159,7 +159,7 @@ class _Defer:
 
 
 class Structure(Generic[Face]):
-    """The base of everything that has operations.
+    """The base of everything that has operations. Threads may share it, and so may tasks.
 
     Args:
         driver: what runs its steps; decides the face.

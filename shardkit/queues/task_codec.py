@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, NewerFormatError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.structures.codecs.named import encode_json
 
 FORMAT = 1
@@ -63,7 +63,7 @@ class NewTask(NamedTuple):
 
     name: str
     args: Sequence[Any] = ()
-    delay: float = 0
+    delay: Seconds = 0
     id: str | None = None
 
 

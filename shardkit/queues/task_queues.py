@@ -40,7 +40,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import rows_of, shown
+from shardkit.operations.arguments import Seconds, in_seconds, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
@@ -112,8 +112,8 @@ class TaskQueues(Structure[Face]):
         component: str,
         name: str = "queues",
         attempts: int = ATTEMPTS,
-        retry_delay: float = RETRY_DELAY,
-        longest_retry_delay: float = LONGEST_RETRY_DELAY,
+        retry_delay: Seconds = RETRY_DELAY,
+        longest_retry_delay: Seconds = LONGEST_RETRY_DELAY,
         clock: ServerClock | None = None,
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
@@ -144,7 +144,7 @@ class TaskQueues(Structure[Face]):
         name: str,
         args: Sequence[Any] = (),
         *,
-        delay: float = 0,
+        delay: Seconds = 0,
         id: str | None = None,  # noqa: A002 - its usual name
     ) -> Operation[str]:
         """Queue a task.
@@ -215,7 +215,7 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def take(
-        self, queues: QueueOrder | str, *, lease: float = LEASE, timeout: float | None = None
+        self, queues: QueueOrder | str, *, lease: Seconds = LEASE, timeout: Seconds | None = None
     ) -> Operation[Task | None]:
         """Take the next task from the first queue that has one; wait if none has.
 
@@ -285,7 +285,7 @@ class TaskQueues(Structure[Face]):
         return (yield from self._try_acknowledge(task))
 
     @operation
-    def extend(self, task: Task, lease: float = LEASE) -> Operation[bool]:
+    def extend(self, task: Task, lease: Seconds = LEASE) -> Operation[bool]:
         """Extend a task's lease to `lease` seconds from now.
 
         Returns:
@@ -300,7 +300,7 @@ class TaskQueues(Structure[Face]):
         return bool(extended)
 
     @operation
-    def release(self, task: Task, *, delay: float = 0) -> Operation[bool]:
+    def release(self, task: Task, *, delay: Seconds = 0) -> Operation[bool]:
         """Requeue a task that was not started, without counting an attempt.
 
         Args:
@@ -315,7 +315,9 @@ class TaskQueues(Structure[Face]):
         return (yield from self._requeue(task, self._delay(delay), counts=False))
 
     @operation
-    def fail(self, task: Task, reason: str = "", *, delay: float | None = None) -> Operation[bool]:
+    def fail(
+        self, task: Task, reason: str = "", *, delay: Seconds | None = None
+    ) -> Operation[bool]:
         """Report that a task failed: it is retried later, or is dead.
 
         Args:
@@ -629,11 +631,13 @@ class TaskQueues(Structure[Face]):
             )
         return keys
 
-    def _delay(self, delay: float) -> float:
+    def _delay(self, delay: Seconds) -> float:
+        delay = in_seconds(delay)
         past = isinstance(delay, int | float) and delay <= 0
         return 0.0 if past else self._seconds("delay", delay, 0.0)
 
-    def _seconds(self, field: str, value: float, least: float = 0.001) -> float:
+    def _seconds(self, field: str, value: Seconds, least: float = 0.001) -> float:
+        value = in_seconds(value)
         if (
             not isinstance(value, int | float)
             or isinstance(value, bool)

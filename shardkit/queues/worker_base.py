@@ -11,7 +11,7 @@ from redis.exceptions import RedisError
 
 from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import Face
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
@@ -96,13 +96,14 @@ class BaseWorker(Generic[Face]):
         callbacks: Mapping[str, Callable[..., Any]] | None = None,
         *,
         concurrency: int = 1,
-        lease: float = LEASE,
+        lease: Seconds = LEASE,
     ) -> None:
         self.tasks = tasks
         self.queues: QueueOrder = [queues] if isinstance(queues, str) else list(queues)
         if not 0 < len(self.queues) <= MOST_QUEUES:
             raise InvalidArgumentError(f"worker: queues={shown(queues)}", "give 1 to 100 queues")
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
+        lease = in_seconds(lease)
         if not isinstance(lease, int | float) or isinstance(lease, bool) or lease < LEAST_LEASE:
             raise InvalidArgumentError(f"worker: lease={shown(lease)}", "give seconds, at least 1")
         self.concurrency = concurrency

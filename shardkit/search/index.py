@@ -51,7 +51,7 @@ from functools import partial
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -143,9 +143,10 @@ class SearchIndex(Structure[Face]):
         component: str,
         schema: Schema,
         read_from: Sequence[str] = (),
-        statistics_ttl: float = STATISTICS_TTL,
+        statistics_ttl: Seconds = STATISTICS_TTL,
         clock: ServerClock | None = None,
     ) -> None:
+        statistics_ttl = in_seconds(statistics_ttl)
         is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
         if not is_number or not statistics_ttl >= 0:
             raise InvalidArgumentError(

@@ -19,6 +19,7 @@ import what they need when they are used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from shardkit.testing.memory import MemoryServers
 
 _MAP = "shardkit_map"
+_CHECK_KEYS = "shardkit_check_keys"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -40,6 +42,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--shardkit-map", dest=_MAP, metavar="PATH", help=f"{about}."
     )
     parser.addini(_MAP, f"{about}; relative to this file", default="")
+    parser.addini(
+        _CHECK_KEYS,
+        "whether clients of key routers refuse keys that belong to other shards",
+        type="bool",
+        default=False,
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have all kits of the run, and of processes that it starts, check keys if that is set."""
+    if config.getini(_CHECK_KEYS):
+        os.environ.setdefault(_CHECK_KEYS.upper(), "1")
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ def test_wrong_databases_are_problems(running: LocalServer, server: redis.Redis)
         client.mset({f"key:{n}": 1 for n in range(40)})
     found = only(looked_at(running, {"db": 1}, {"db": 2}))
     assert found.where == f"data:0 (127.0.0.1:{running.port}/1)"
-    assert found.problem.endswith("of 40 sampled keys on other shards")
+    assert found.problem.endswith("of 40 sampled keys on shard 1")
 
 
 def test_the_unusable_does_not_hide_the_rest(running: LocalServer, server: redis.Redis) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from cli_helpers import Cli
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.errors import PushRefusedError
 from shardkit.local import LocalServer, LocalServers
 
 Edit = Callable[..., Path]
@@ -177,17 +180,74 @@ def test_every_entry_that_cannot_be_used_is_named(
     assert refused.endswith("or push with --force away --force unique")
 
 
-def test_keys_of_other_shards_are_a_remark_of_a_new_shard_and_stop_one_that_moves(
-    cli: Cli, servers: LocalServers, stranger: LocalServer, pushed: Path, edited: Edit
-) -> None:
+@pytest.fixture
+def swapped(pushed: Path) -> Path:
+    """A map with a new component over data that is there already, its two shards swapped."""
     more = yaml.safe_load(pushed.read_text())
     first, second = more["components"]["unique"]["shards"]
     more["components"]["newcomer"] = {"shards": [second, first]}
     pushed.write_text(yaml.safe_dump(more))
-    done = cli("config", "push", pushed)
-    assert done.code == 0, done
+    return pushed
+
+
+def test_a_first_push_over_data_on_other_shards_is_refused(
+    cli: Cli, servers: LocalServers, swapped: Path
+) -> None:
+    before = stored(servers)
+    refused = cli("config", "push", swapped).error()
     where = f"config:redis:newcomer:0 ({servers.server_of('unique', 1).address}/1)"
-    assert f"warning: {where} holds keys that are not this shard's" in done.err
+    assert f"{where} holds keys that are not this shard's: crc32 places " in refused
+    assert "sampled keys on shard 1" in refused
+    assert "check the address, and the order of the shards" in refused
+    assert "--force newcomer" in refused
+    wanted = ShardMap.load(swapped)
+    assert servers.config_server is not None
+    with servers.config_server.client() as config:
+        with pytest.raises(PushRefusedError, match="sampled keys on shard 1"):
+            push(config, wanted)
+        assert stored(servers) == before
+        assert cli("config", "push", swapped, "--force", "newcomer").code == 0
+        push(config, wanted)  # only the first one is asked
+
+
+def test_python_pushes_over_misplaced_data_by_force(swapped: Path, servers: LocalServers) -> None:
+    assert servers.config_server is not None
+    with servers.config_server.client() as config:
+        push(config, ShardMap.load(swapped), force=["newcomer"])
+
+
+def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
+    cli: Cli, servers: LocalServers, pushed: Path
+) -> None:
+    more = yaml.safe_load(pushed.read_text())
+    shards = [{**each, "db": 7} for each in more["components"]["unique"]["shards"]]
+    for n in range(200):
+        key = b"{cart:%d}:items" % n
+        with servers.server_of("unique", zlib.crc32(key) % 2).client(db=7) as client:
+            client.set(key, n)
+    more["components"]["carts"] = {"shards": shards}
+    pushed.write_text(yaml.safe_dump(more))
+    refused = cli("config", "push", pushed).error()
+    assert "by the {tag} in them: whole keys may have been hashed before" in refused
+    assert "use a placement that hashes whole keys (docs/placement.md)" in refused
+
+
+def test_shards_that_share_a_database_share_its_keys(
+    cli: Cli, servers: LocalServers, pushed: Path
+) -> None:
+    more = yaml.safe_load(pushed.read_text())
+    shared = {**more["components"]["unique"]["shards"][0], "db": 7}
+    with servers.server_of("unique", 0).client(db=7) as client:
+        client.mset({f"k{n}": n for n in range(100)})
+    more["components"]["together"] = {"shards": [shared, shared]}
+    pushed.write_text(yaml.safe_dump(more))
+    done = cli("config", "push", pushed)
+    assert done.code == 0, done.err
+
+
+def test_keys_of_other_shards_stop_a_shard_that_moves(
+    cli: Cli, servers: LocalServers, stranger: LocalServer, edited: Edit
+) -> None:
     with servers.server_of("unique", 1).client(db=1) as own, stranger.client(db=1) as new:
         copy(own, new)
     with servers.server_of("unique", 0).client(db=1) as old:

@@ -6,18 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardkit.cli.text import (
-    counted,
     masked,
     one_line,
     percent,
     printable,
     reason,
     server_list,
-    server_of,
     shard_list,
     size,
     spans,
 )
+from shardkit.errors import counted
+from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.kit.kit import KitOpening
 from shardkit.local import LocalServers
 
 ROOT = Path(__file__).parents[2]
@@ -152,9 +153,12 @@ def test_the_examples_of_a_page_show_what_happens(
         opened.append(connect(servers.shard_map, **options))
         return opened[-1]
 
-    async def aopens(path: str, **options: Any) -> Any:
-        opened.append(await aconnect(servers.shard_map, **options))
-        return opened[-1]
+    def aopens(path: str, **options: Any) -> Any:
+        async def opening() -> Any:
+            opened.append(await aconnect(servers.shard_map, **options))
+            return opened[-1]
+
+        return KitOpening(opening())
 
     shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
     with LocalServers(shard_map, ports="free") as servers:

@@ -447,3 +447,20 @@ def test_the_fixture_of_the_documentation_for_entries_works(pytester: pytest.Pyt
         """,
         count=2,
     )
+
+
+def test_kits_of_the_run_check_keys_if_that_is_set(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHARDKIT_CHECK_KEYS", raising=False)
+    pytester.makeini("[pytest]\nshardkit_check_keys = true")
+    source = """
+        import pytest
+        from shardkit.errors import RoutingError
+
+        def test_keys(memory_kit):
+            with pytest.raises(RoutingError, match="belongs to shard"):
+                for n in range(20):
+                    memory_kit.key_sharded("timelines")["a"].get(f"b{n}")
+    """
+    passed(pytester, source, count=1)

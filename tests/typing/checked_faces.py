@@ -114,7 +114,7 @@ async def awaiting(kit: AsyncShardKit) -> None:
     assert_type(await jobs.brpop(), bytes | None)
     assert_type(jobs.items(), AsyncIterator[bytes])
     assert_type(await kit.unique_visitors().visit("550e8400"), bool)
-    assert_type(await kit.client("c"), AsyncClient)
+    assert_type(await kit.client("c"), aioredis.Redis)
     for _ in ids.sscan_iter():  # type: ignore
         pass
 
@@ -406,6 +406,7 @@ def routers(kit: ShardKit) -> None:
     router = kit.key_sharded("c", shards=8)
     assert_type(router, KeyShardedConnection)
     assert_type(router["k"], Client)
+    assert_type(kit.client("c"), redis.Redis)
     assert_type(router.shard_of("k"), int)
     assert_type(router.group(["a", 1, b"c"]), dict[int, list[str | bytes | int]])
     assert_type(router.group(["a", "b"]), dict[int, list[str]])
@@ -416,6 +417,12 @@ def routers(kit: ShardKit) -> None:
     assert_type(router.pipeline().execute(), list[Any])
     assert_type(router.pipeline().set("a", 1, ex=9).get("b"), ShardedPipeline)
     assert_type(router.pipeline().zadd("a", {"m": 1.0}).mget("b", "c").execute(), list[Any])
+    assert_type(router.zadd("a", {"m": 1.0}), int | float | None)
+    assert_type(router.incr("a"), int)
+    assert_type(router.mget(["a", 7]), list[Any])
+    assert_type(router.delete("a", 7), int)
+    router.incr("a", "b", "c")  # type: ignore
+    router.ping()  # type: ignore
     router.pipeline().set("a", 1).nonsense("b")  # type: ignore[attr-defined]
     router.pipeline().incr("a").set("b")  # type: ignore[call-arg]
     pairs = kit.id_pair_sharded("c")
@@ -431,6 +438,8 @@ async def arouters(kit: AsyncShardKit) -> None:
     assert_type(router, AsyncKeyShardedConnection)
     assert_type(router["k"], AsyncClient)
     assert_type(router.pipeline(), AsyncShardedPipeline)
+    assert_type(await router.incr("a"), int)
+    assert_type(await router.delete("a", 7), int)
     assert_type(await router.pipeline().execute(), list[Any])
     assert_type(router.pipeline().hset("a", "f", 1).expire("a", 9), AsyncShardedPipeline)
     assert_type(await router.pipeline().incr("a").get("b").execute(), list[Any])

@@ -30,7 +30,7 @@ from shardkit.cli.progress import progress
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@click.group(short_help="Measure memory and speed.")
+@click.group()
 def bench() -> None:
     """Measure the memory and speed of structures, on embedded servers or on your own.
 

@@ -20,9 +20,9 @@ from shardkit.cli.options import (
     opened,
 )
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
-from shardkit.cli.text import counted, size
+from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, counted
 from shardkit.local import LocalServers
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -30,7 +30,6 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 @click.command(
     "backup",
-    short_help="Take snapshots of all servers at one moment.",
     epilog=examples(
         "shardkit backup /backups/2026-11-22 -c redis://config.internal",
         "shardkit backup /backups/hits --no-pause hits",
@@ -79,7 +78,6 @@ def backup_command(
 
 @click.command(
     "restore",
-    short_help="Copy a backup into other servers.",
     epilog=examples(
         "shardkit restore /backups/2026-11-22 --local",
         "shardkit restore /backups/2026-11-22 configs/standby.yaml",

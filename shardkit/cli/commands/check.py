@@ -21,14 +21,13 @@ from shardkit.cli.options import (
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
 
 @click.command(
     "check",
-    short_help="Show what is wrong, or will be.",
     epilog=examples(
         "shardkit check -c redis://config.internal",
         "shardkit check unique timelines",

@@ -14,13 +14,13 @@ from shardkit.cli.options import (
     number_option,
     opened,
 )
-from shardkit.cli.output import DOUBTFUL, FAINT, Output, number, wordy
+from shardkit.cli.output import DOUBTFUL, FAINT, Output, identifier, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.text import counted, reason
+from shardkit.cli.text import reason
+from shardkit.errors import counted
 
 
 @click.command(
-    short_help="Show the processes that are connected.",
     epilog=examples(
         "shardkit clients -c redis://config.internal",
         "shardkit clients --using unique",
@@ -71,7 +71,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
 
 _FIELDS: tuple[Field[ClientProcess], ...] = (
     Field("host", lambda each: each.host, wordy("host")),
-    Field("pid", lambda each: each.pid or None, number("pid")),
+    Field("pid", lambda each: each.pid or None, identifier("pid")),
     Field("library", lambda each: each.library or None, wordy("library")),
     Field(
         "users",
@@ -85,7 +85,7 @@ _FIELDS: tuple[Field[ClientProcess], ...] = (
         wordy("components"),
         lambda each: ", ".join(sorted(each.components)),
     ),
-    Field("epoch", lambda each: each.epoch, number("epoch")),
+    Field("epoch", lambda each: each.epoch, identifier("epoch")),
     Field("entries", lambda each: each.entries),
     Field("connections", lambda each: each.connections, number("conns")),
     Field("idle_seconds", lambda each: each.idle, number("idle s")),

@@ -8,16 +8,18 @@ from shardkit.cli.commands.config_diff import diff_command
 from shardkit.cli.commands.config_push import push, rollback
 from shardkit.cli.commands.config_show import history, pull, show_command
 from shardkit.cli.commands.config_validate import validate
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import examples
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit config validate configs/*.yaml",
         "shardkit config diff configs/production.yaml",
         "shardkit config push configs/production.yaml",
         "shardkit config show unique",
-    )
+    ),
 )
 def config() -> None:
     """Show and change the configuration."""

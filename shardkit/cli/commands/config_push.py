@@ -12,7 +12,7 @@ import click
 import redis
 
 from shardkit.admin.difference import compare, holds_data
-from shardkit.admin.preflight import PreflightFinding, preflight
+from shardkit.admin.preflight import PreflightFinding, preflight, refuse
 from shardkit.admin.push import newest_witness
 from shardkit.admin.push import push as push_witnessed
 from shardkit.cli.commands.config_diff import document, show
@@ -32,8 +32,6 @@ from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.config import store
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError
-
-_MOST_FINDINGS = 5  # that an error lists
 
 
 @dataclass(frozen=True)
@@ -162,6 +160,7 @@ def _push(
             force=options.forced,
             prune=options.prune,
             has_data=holds_data(wanted),
+            check_keys=False,  # just done, if asked for
             sample=difference.sample,
             epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
             above=above,
@@ -193,15 +192,7 @@ def _heed(
     for finding in findings:
         if finding not in serious:
             output.warning(f"{finding}; {finding.remedy}")
-    if serious:
-        names = dict.fromkeys(finding.component for finding in serious)
-        shown = [str(finding) for finding in serious[:_MOST_FINDINGS]]
-        if len(serious) > _MOST_FINDINGS:
-            shown.append(f"and {len(serious) - _MOST_FINDINGS} more")
-        raise PushRefusedError(
-            f"nothing was pushed: {'; '.join(shown)}",
-            f"{serious[0].remedy}, or push with {store.force_options(names)}",
-        )
+    refuse(serious)
 
 
 @click.command(

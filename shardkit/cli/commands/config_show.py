@@ -25,7 +25,17 @@ from shardkit.cli.options import (
     opened,
     shards_options,
 )
-from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
+from shardkit.cli.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    Column,
+    Output,
+    identifier,
+    number,
+    wordy,
+    write_private,
+)
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import server_list
 from shardkit.config import store
@@ -107,7 +117,7 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
         lambda component: component.placement if component.shards else None,
         Column("placement"),
     ),
-    Field("epoch", lambda component: component.epoch or None, number("epoch")),
+    Field("epoch", lambda component: component.epoch or None, identifier("epoch")),
     Field(
         "entry",
         lambda component: None if component.entry is None else component.entry.masked(),
@@ -248,7 +258,7 @@ def _when(record: PushRecord) -> str:
 
 
 _PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
-    Field("epoch", lambda record: record.epoch, number("epoch")),
+    Field("epoch", lambda record: record.epoch, identifier("epoch")),
     Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
     Field("author", lambda record: record.author, wordy("author")),
     Field("source", lambda record: record.source, wordy("map")),

@@ -11,9 +11,8 @@ from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, u
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
-from shardkit.cli.text import counted
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import few
+from shardkit.errors import counted, few
 
 _WIDE = 140  # columns; in a narrower terminal the table has three
 

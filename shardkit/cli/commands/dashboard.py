@@ -19,7 +19,6 @@ _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
 @click.command(
-    short_help="Serve a page over the whole fleet.",
     epilog=examples(
         "shardkit dashboard -c redis://config.internal",
         "shardkit dashboard --port 9000 --allow-changes",

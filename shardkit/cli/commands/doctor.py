@@ -36,14 +36,13 @@ from shardkit.cli.output import (
 )
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.text import counted, reason, size
-from shardkit.errors import ConfigError, ShardKitError
+from shardkit.cli.text import reason, size
+from shardkit.errors import ConfigError, ShardKitError, counted
 from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
 
 
 @click.command(
-    short_help="Check that data is stored compactly.",
     epilog=examples(
         "shardkit doctor -c configs/local.yaml",
         "shardkit doctor geo --all",

@@ -27,7 +27,6 @@ from shardkit.errors import ConfigError
 
 @click.command(
     "exec",
-    short_help="Run a command on many servers.",
     context_settings={"ignore_unknown_options": True},
     epilog=examples(
         "shardkit exec --on all -- CONFIG GET maxmemory",

@@ -20,7 +20,6 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
 
 
 @click.command(
-    short_help="Replace a master by its replica.",
     epilog=examples(
         "shardkit failover timelines:3",
         "shardkit failover a.internal:6379 --to b.internal:6379",

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     StructureOptions,
     common_options,
@@ -17,11 +18,10 @@ from shardkit.cli.options import (
     number_option,
     structure_options,
 )
-from shardkit.cli.output import Column, Output, number, wordy
+from shardkit.cli.output import Column, Output, identifier, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
-from shardkit.cli.text import counted
-from shardkit.errors import ChannelError, UnreadableFileError, naming
+from shardkit.errors import ChannelError, UnreadableFileError, counted, naming
 from shardkit.kit.kit import ShardKit
 from shardkit.messaging import ChannelStatus, PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
@@ -29,18 +29,19 @@ from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 _structure_options = structure_options("files", "files")
 _FIELDS: tuple[Field[PublishedFile], ...] = (
     Field("name", lambda file: file.name, wordy("file")),
-    Field("number", lambda file: file.number, number("number")),
+    Field("number", lambda file: file.number, identifier("number")),
     Field("size", lambda file: file.size if file.new else None, number("bytes")),
     Field("new", lambda file: file.new, Column("new"), lambda file: "yes" if file.new else "no"),
 )
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit files publish logs /var/log/access --reader country --reader errors --close",
         "shardkit files read logs errors | grep -c ' 500 '",
         "shardkit files status logs",
-    )
+    ),
 )
 def files() -> None:
     """Publish files in chunks over shards for many readers, and read them."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     StructureOptions,
     common_options,
@@ -23,7 +24,7 @@ from shardkit.cli.options import (
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
 from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
@@ -38,11 +39,12 @@ _structure_options = structure_options("geo", "ip2city")
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit geo import GeoLite2-City.mmdb",
         "shardkit geo find 192.0.2.7 2001:db8::7",
         "shardkit geo info",
-    )
+    ),
 )
 def geo() -> None:
     """Import the cities of IP address ranges, and look up addresses."""

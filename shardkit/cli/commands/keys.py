@@ -19,11 +19,11 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import FAINT, Column, Output, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.text import counted, printable, size
+from shardkit.cli.text import printable, size
+from shardkit.errors import counted
 
 
 @click.command(
-    short_help="Show the biggest keys.",
     epilog=examples(
         "shardkit keys --biggest 20",
         "shardkit keys --biggest 5 --by elements timelines",

@@ -28,7 +28,6 @@ from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE
 
 
 @click.command(
-    short_help="Show where keys live, and why.",
     epilog=examples(
         "shardkit locate timelines home:42 home:43",
         "shardkit locate followers --pair 42 99",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import click
 
 from shardkit.admin.locks import KINDS, LockState, lock_states
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     common_options,
     components,
@@ -15,9 +16,10 @@ from shardkit.cli.options import (
     number_option,
     opened,
 )
-from shardkit.cli.output import Output, number, wordy
+from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
-from shardkit.cli.text import counted, reason
+from shardkit.cli.text import reason
+from shardkit.errors import counted
 from shardkit.network.server_queries import ServerErrors
 
 _FIELDS: tuple[Field[LockState], ...] = (
@@ -33,18 +35,19 @@ _FIELDS: tuple[Field[LockState], ...] = (
     Field(
         "token",
         lambda row: row.holder.token,
-        number("token"),
-        lambda row: str(row.holder.token or "-"),
+        identifier("token"),
+        lambda row: row.holder.token or None,
     ),
 )
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit locks show",
         "shardkit locks show orders --json",
         "shardkit locks break orders stock --reason 'its host is gone'",
-    )
+    ),
 )
 def locks() -> None:
     """Show who holds locks, semaphores and elections, and end holds."""

@@ -19,7 +19,6 @@ from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
 
 
 @click.command(
-    short_help="Show a log, and follow it.",
     epilog=examples(
         "shardkit logs shop --component metrics",
         "shardkit logs shop --component metrics --severity warning --follow",

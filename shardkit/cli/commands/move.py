@@ -22,6 +22,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -30,9 +31,8 @@ from shardkit.cli.options import (
     examples,
     number_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, number, write_error
-from shardkit.cli.text import counted
-from shardkit.errors import ShardKitError
+from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, identifier, number, write_error
+from shardkit.errors import ShardKitError, counted
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -61,7 +61,7 @@ def _limits(command: Callable[..., object]) -> Callable[..., object]:
 
 
 @click.group(
-    short_help="Move a server's data to another server, in use.",
+    cls=CommandGroup,
     epilog=examples(
         "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
         "shardkit move server a.internal:6379 --to new.internal:6379",
@@ -186,7 +186,7 @@ def status(where: str | None, output: Output) -> int:
         output.line("nothing is being moved")
     if not all_moves:
         return code
-    table = Table.of("what", "from", "to", "phase", number("keys"), number("epoch"), "same")
+    table = Table.of("what", "from", "to", "phase", number("keys"), identifier("epoch"), "same")
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"

@@ -21,6 +21,7 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.servers import entries_of, query_servers
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     common_options,
     components,
@@ -36,7 +37,7 @@ _wait = number_option("--wait", WAIT, "How long it may take.", least=0.1, unit="
 
 
 @click.group(
-    short_help="Show and set how servers keep data.",
+    cls=CommandGroup,
     epilog=examples(
         "shardkit persistence show",
         "shardkit persistence apply everysec timelines",

@@ -16,7 +16,6 @@ from shardkit.cli.rows import Field, column_only, table_of
 
 
 @click.command(
-    short_help="Plan how a component grows.",
     epilog=examples(
         "shardkit plan users --server a.internal:6379 --growth 4 --periods 4",
         "shardkit plan users --server a.internal:6379 --growth 2 --periods 3 --data 8e9 \\\n"

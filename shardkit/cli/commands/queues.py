@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     StructureOptions,
     common_options,
@@ -20,8 +21,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, number, wordy
 from shardkit.cli.rows import Field, json_rows, rounded, table_of
-from shardkit.cli.text import counted
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.queues import DeadTask
 
@@ -29,11 +29,12 @@ _queue_options = structure_options("queues", "queues")
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit queues show",
         "shardkit queues dead email",
         "shardkit queues revive email --all",
-    )
+    ),
 )
 def queues() -> None:
     """Show task queues, and revive, cancel or purge their tasks."""

@@ -19,6 +19,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     common_options,
     components,
@@ -35,7 +36,7 @@ from shardkit.cli.text import reason
 
 
 @click.group(
-    short_help="Show, attach and detach replicas.",
+    cls=CommandGroup,
     epilog=examples(
         "shardkit replicas tree",
         "shardkit replicas attach c.internal:6379 --to a.internal:6379",
@@ -144,7 +145,6 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
 
 @click.command(
     "verify-replica",
-    short_help="Check whether writes reach replicas and their disks.",
     epilog=examples("shardkit verify-replica", "shardkit verify-replica timelines --timeout 2"),
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)

@@ -20,7 +20,6 @@ from shardkit.config.store import read_epoch
 
 
 @click.command(
-    short_help="Remove a component, and later its data.",
     epilog=examples(
         "shardkit retire sessions -m 'replaced by logins'",
         "shardkit retire sessions --delete-data",

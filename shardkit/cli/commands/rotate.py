@@ -23,7 +23,7 @@ from shardkit.cli.options import (
     timeout_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 
 NEW_PASSWORD = "SHARDKIT_NEW_PASSWORD"
 
@@ -36,7 +36,6 @@ _SOURCES = {
 
 @click.command(
     "rotate",
-    short_help="Rotate a user's password.",
     epilog=examples(
         f"{NEW_PASSWORD}=… shardkit rotate app --dry-run",
         f"{NEW_PASSWORD}=… shardkit rotate app -m 'quarterly'",

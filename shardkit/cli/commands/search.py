@@ -18,12 +18,12 @@ import click
 from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
 from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.commands.search_repair import drop, rebuild, verify
+from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import StructureOptions, common_options, examples, number_option
-from shardkit.cli.output import Output, number
+from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.text import counted
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.search.files.adapt import AdaptedDocument, adapt
 from shardkit.search.files.readers import (
     KINDS,
@@ -41,11 +41,12 @@ _SKIPPED_SHOWN = 10
 
 
 @click.group(
+    cls=CommandGroup,
     epilog=examples(
         "shardkit search index docs notes.txt",
         "shardkit search query 'shard +cluster -windows \"blocking pop\"'",
         "shardkit search info",
-    )
+    ),
 )
 def search() -> None:
     """Index documents over shards, and find them."""
@@ -309,7 +310,7 @@ def info(at: StructureOptions, output: Output) -> None:
 
 
 _PART_FIELDS: tuple[Field[tuple[int, PartInfo]], ...] = (
-    column_only(number("part"), lambda part: part[0]),
+    column_only(identifier("part"), lambda part: part[0]),
     Field("documents", lambda part: part[1].documents, number("documents")),
     Field("words", lambda part: part[1].words, number("words")),
     Field("numbers", lambda part: part[1].numbers),

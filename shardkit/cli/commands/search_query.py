@@ -20,8 +20,7 @@ from shardkit.cli.options import StructureOptions, common_options, examples, num
 from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.text import counted
-from shardkit.errors import naming
+from shardkit.errors import counted, naming
 from shardkit.operations.operation import Blocking, pages
 from shardkit.search.files.export import bulk_lines, mappings
 from shardkit.search.index import SearchIndex

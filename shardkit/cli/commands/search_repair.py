@@ -11,7 +11,7 @@ from shardkit.cli.options import StructureOptions, common_options, examples
 from shardkit.cli.output import BAD, GOOD, Output, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 from shardkit.structures.base.check import Damage
 
 _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (

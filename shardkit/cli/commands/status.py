@@ -37,10 +37,10 @@ from shardkit.cli.output import (
     wordy,
 )
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
-from shardkit.cli.text import counted, shard_list, size
+from shardkit.cli.text import shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
-from shardkit.errors import ConfigError, few
+from shardkit.errors import ConfigError, counted, few
 from shardkit.network.rules import (
     LOADING,
     OK,
@@ -61,7 +61,6 @@ _WIDE = 110  # columns from which on there is room for details
 
 
 @click.command(
-    short_help="Show every shard and its server.",
     epilog=examples(
         "shardkit status -c configs/local.yaml",
         "shardkit status -c redis://config.internal unique timelines",

@@ -39,7 +39,6 @@ _SHARDS: _Columns = (
 
 
 @click.command(
-    short_help="Show servers and shards live, to sort and filter.",
     epilog=examples(
         "shardkit top -c redis://config.internal",
         "shardkit top --interval 1",

@@ -14,14 +14,23 @@ from typing import Any
 import click
 
 from shardkit.cli.options import common_options, connected, examples
-from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, number, wordy, write_private
+from shardkit.cli.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    Column,
+    Output,
+    identifier,
+    wordy,
+    write_private,
+)
 from shardkit.cli.rows import Field, json_rows, table_of
-from shardkit.cli.text import counted, shard_list
+from shardkit.cli.text import shard_list
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.config.url import REFERENCE
-from shardkit.errors import LocalServerError, PushRefusedError
+from shardkit.errors import LocalServerError, PushRefusedError, counted
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import HOST
@@ -32,7 +41,6 @@ _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
 
 
 @click.command(
-    short_help="Run a map's servers on this machine.",
     epilog=examples(
         "shardkit up configs/local.yaml",
         "shardkit up configs/production.yaml --free-ports --write local.yaml",
@@ -204,7 +212,7 @@ def _show(
             wordy("shards"),
             lambda server: shard_list(shards[server]),
         ),
-        Field("pid", lambda server: server.pid, number("pid"), lambda server: str(server.pid)),
+        Field("pid", lambda server: server.pid, identifier("pid")),
     )
     if output.as_json:
         output.document(

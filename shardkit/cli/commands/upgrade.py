@@ -9,7 +9,7 @@ import click
 from shardkit.cli.options import common_options, components, config_option, examples, opened
 from shardkit.cli.output import GOOD, Output, wordy
 from shardkit.cli.rows import Field, write_rows
-from shardkit.cli.text import counted
+from shardkit.errors import counted
 from shardkit.structures.upgrade import Upgrade
 
 _FIELDS: tuple[Field[Upgrade], ...] = (
@@ -27,7 +27,6 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
 
 @click.command(
     "upgrade",
-    short_help="Bring what is stored into the newest form.",
     epilog=examples(
         "shardkit upgrade --dry-run",
         "shardkit upgrade geo --yes",

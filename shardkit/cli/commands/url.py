@@ -24,7 +24,6 @@ from shardkit.operations.commands import Shard
 
 
 @click.command(
-    short_help="Write an entry as a URL, with its password.",
     epilog=examples(
         "shardkit url jobs --shard 3 -o jobs.url",
         'rq worker -u "$(shardkit url jobs)"',

@@ -27,15 +27,13 @@ from shardkit.cli.options import (
     topology_of,
 )
 from shardkit.cli.output import Output
-from shardkit.cli.text import counted
-from shardkit.errors import ShardKitError
+from shardkit.errors import ShardKitError, counted
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 
 
 @click.command(
-    short_help="Run a worker of task queues.",
     epilog=examples(
         "shardkit worker myapp.tasks:worker",
         "shardkit worker myapp.tasks:worker --queue high --queue low --concurrency 8",

@@ -38,8 +38,8 @@ from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.demo.servers import started
 from shardkit.cli.options import INTERRUPTED, common_options, examples, number_option, opened
 from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
-from shardkit.cli.text import counted
 from shardkit.config.shard_map import ShardMap
+from shardkit.errors import counted
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.local import LocalServers
 

@@ -25,8 +25,9 @@ from shardkit.cli.output import (
     wordy,
 )
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
-from shardkit.cli.text import counted, printable
+from shardkit.cli.text import printable
 from shardkit.config.component import Component
+from shardkit.errors import counted
 from shardkit.structures.unique.days import VisitorPlace
 
 _ROWS: Final = 40  # of a table
@@ -118,7 +119,7 @@ def _malformed(replayed: ReplayResult) -> Iterator[str]:
     verb = "is" if replayed.malformed == 1 else "are"
     yield f"{counted(replayed.malformed, 'line')} {verb} malformed and not counted:"
     for n, line in replayed.examples.items():
-        yield f"  line {n:,}: {_shown(line) or 'empty'}"
+        yield f"  line {n}: {_shown(line) or 'empty'}"
     if rest:
         yield f"  and {rest:,} more"
 

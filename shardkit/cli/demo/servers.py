@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from shardkit.cli.output import FAINT, Output
-from shardkit.cli.text import counted
 from shardkit.config.store import push
+from shardkit.errors import counted
 from shardkit.local import LocalServers
 
 

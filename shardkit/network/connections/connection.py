@@ -58,6 +58,7 @@ from shardkit.network.connections.redis_private import (
     has_unread,
     lost_its_role,
     postpone_health_check,
+    reading_within,
     set_timeout,
     socket_of,
     transport_of,
@@ -222,6 +223,11 @@ class Closable(ReplyLimits):
         self._closing = threading.RLock()  # between shutting a socket down and closing it
         super().__init__(*args, **kwargs)
 
+    @property
+    def is_connected(self) -> bool:
+        """Whether it has a socket; redis-py's own tells from version 7.2 on."""
+        return socket_of(self) is not None
+
     def shut_down(self) -> None:
         """Shut the socket down, as if the server had closed it; it is closed on release."""
         self.mark_for_reconnect()  # type: ignore[attr-defined]
@@ -238,7 +244,7 @@ class Closable(ReplyLimits):
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             return
         with self._closing:
-            if handlers and self.is_connected:  # type: ignore[attr-defined]
+            if handlers and self.is_connected:
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             self.due, self._watches, self.unusable = 0, False, False
@@ -246,7 +252,7 @@ class Closable(ReplyLimits):
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
-        if self.is_connected:  # type: ignore[attr-defined]
+        if self.is_connected:
             return
         for retry in count(1):
             try:
@@ -679,7 +685,7 @@ class _BlockingTimeouts(Closable):
             and check_health
             and (blocks is not None or self.moved_to is not None)
         ):
-            if not self.is_connected:  # type: ignore[attr-defined]
+            if not self.is_connected:
                 self.connect()  # type: ignore[attr-defined]
             self.check_health()  # type: ignore[attr-defined]
             check_health = False
@@ -695,12 +701,13 @@ class _BlockingTimeouts(Closable):
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # Otherwise a Sentinel connection stays open when its reader is interrupted.
         kwargs.setdefault("disconnect_on_error", True)
-        if self._blocking_for is None:
-            return super().read_response(*args, timeout=timeout, **kwargs)
-        if timeout is NOT_GIVEN and self.extend_blocking_timeout:
+        if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         try:
-            return super().read_response(*args, timeout=timeout, **kwargs)
+            if timeout is NOT_GIVEN:
+                return super().read_response(*args, **kwargs)
+            with reading_within(self, timeout) as options:
+                return super().read_response(*args, **options, **kwargs)
         finally:
             self._blocking_for = None
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Mapping
-from functools import cache
-from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import redis
@@ -14,7 +12,6 @@ import redis.asyncio as aioredis
 from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import ExponentialWithJitterBackoff, NoBackoff
 from redis.cluster import LoadBalancingStrategy
-from redis.driver_info import DriverInfo
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisClusterException,
@@ -43,6 +40,7 @@ from shardkit.network.connections.redis_private import (
     ask_entry_again,
     learn_commands_of_any,
     learn_slots,
+    library_name,
     set_connection_class,
 )
 from shardkit.network.connections.sentinels import AsyncSentinelManager, SentinelManager
@@ -259,7 +257,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
             "protocol": 2,
             "retry": classes.retry(NoBackoff(), 0),
-            "driver_info": driver_info(),
+            **library_name(),
             **_network(fields),
             **{name: asked[name] for name in ("username", "password") if name in asked},
         }
@@ -355,16 +353,6 @@ def _bound(pool: Any, fields: Mapping[str, Any]) -> None:
         pool.policy.breaker.pools.add(pool)
 
 
-@cache
-def driver_info() -> DriverInfo:
-    """Return the library name and version that ``CLIENT LIST`` shows.
-
-    Without it, redis-py looks up its own version for every connection, which takes longer than
-    connecting.
-    """
-    return DriverInfo().add_upstream_driver("shardkit", version("shardkit"))
-
-
 def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
     """Return the arguments of every kind of connection."""
     retries = fields.get("retries", 0)
@@ -376,7 +364,7 @@ def _common(fields: Mapping[str, Any], retry: type[Any]) -> dict[str, Any]:
         "protocol": fields.get("protocol", 2),
         "socket_timeout": fields.get("socket_timeout", SOCKET_TIMEOUT),
         "retry": retry(backoff, retries),
-        "driver_info": driver_info(),
+        **library_name(),
         **{name: fields.get(name, default) for name, default in _COMMON.items()},
         **{name: fields[name] for name in ("max_connections", *_LIMITS) if name in fields},
     }

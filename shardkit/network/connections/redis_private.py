@@ -17,12 +17,17 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
 from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import version
+from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
 from typing import Any
 
+import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis._parsers.socket import SENTINEL as NOT_GIVEN  # type: ignore[attr-defined]
 from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
@@ -38,7 +43,6 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
-from redis.utils import SENTINEL as NOT_GIVEN
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
@@ -62,6 +66,22 @@ def set_timeout(connection: Any, seconds: float | None) -> None:
     if sock is not None and hasattr(sock, "settimeout"):  # not a fake one
         sock.settimeout(seconds)
         connection._parser._socket_timeout = seconds
+
+
+_READS_WITHIN = "timeout" in signature(redis.Connection.read_response).parameters
+
+
+@contextmanager
+def reading_within(connection: Any, seconds: float | None) -> Iterator[dict[str, Any]]:
+    """Read replies within another timeout; give the arguments for ``read_response``."""
+    if _READS_WITHIN:
+        yield {"timeout": seconds}
+        return
+    set_timeout(connection, seconds)  # before redis-py 8
+    try:
+        yield {}
+    finally:
+        set_timeout(connection, connection.socket_timeout)
 
 
 # ---- connections of both kinds
@@ -243,6 +263,21 @@ def health_check_is_due(connection: Any, now: float) -> bool:
 def transport_of(connection: Any) -> Any:
     """Return the asyncio transport; None while it is not connected, and in memory."""
     return getattr(connection._writer, "transport", None)
+
+
+@cache
+def library_name() -> dict[str, Any]:
+    """Return the arguments of connections for the name and version that ``CLIENT LIST`` shows.
+
+    Without them, redis-py looks up its own version for every connection, which takes longer than
+    connecting.
+    """
+    name, ours = "shardkit", version("shardkit")
+    try:
+        from redis.driver_info import DriverInfo
+    except ModuleNotFoundError:  # before redis-py 7.2
+        return {"lib_name": f"redis-py({name}_v{ours})", "lib_version": redis.__version__}
+    return {"driver_info": DriverInfo().add_upstream_driver(name, ours)}
 
 
 # ---- pools
@@ -500,10 +535,12 @@ __all__ = [
     "is_script_missing",
     "learn_commands_of_any",
     "learn_slots",
+    "library_name",
     "lock_of",
     "node_of",
     "parse_error",
     "postpone_health_check",
+    "reading_within",
     "renew_locks",
     "reply_callbacks",
     "set_connection_class",

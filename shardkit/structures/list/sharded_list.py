@@ -46,7 +46,7 @@ from itertools import islice
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import CrossShardError, InvalidArgumentError, counted
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
 from shardkit.operations.lua import script
@@ -218,7 +218,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         return (yield from self._pop("RPOP", count))
 
     @operation
-    def blpop(self, timeout: float | None = 0) -> Operation[M | None]:
+    def blpop(self, timeout: Seconds | None = 0) -> Operation[M | None]:
         """Remove and return the first value; wait for one if the list is empty.
 
         redis-py's returns a pair of key and value, as it waits for several lists. Here there is one
@@ -240,7 +240,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         return (yield from self._wait(lambda: self._pop_values("LPOP", 1, waits=True), timeout))
 
     @operation
-    def brpop(self, timeout: float | None = 0) -> Operation[M | None]:
+    def brpop(self, timeout: Seconds | None = 0) -> Operation[M | None]:
         """Remove and return the last value; wait for one if the list is empty; see `blpop`."""
         return (yield from self._wait(lambda: self._pop_values("RPOP", 1, waits=True), timeout))
 
@@ -275,7 +275,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def blmove(
         self,
         destination: ShardedList[Any, M],
-        timeout: float | None = 0,
+        timeout: Seconds | None = 0,
         src: str = "LEFT",
         dest: str = "RIGHT",
     ) -> Operation[M | None]:
@@ -641,7 +641,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 return [place - start for place in places if 0 <= place - start < length]
 
     def _wait(
-        self, attempt: Callable[[], Operation[list[bytes]]], timeout: float | None
+        self, attempt: Callable[[], Operation[list[bytes]]], timeout: Seconds | None
     ) -> Operation[M | None]:
         values = yield from self._waiter.wait(attempt, timeout)
         return self._values.decode(values[0]) if values else None

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -34,7 +34,7 @@ class SignalWaiter:
         self._clock = clock
 
     def wait(
-        self, attempt: Callable[[], Operation[list[T]]], timeout: float | None
+        self, attempt: Callable[[], Operation[list[T]]], timeout: Seconds | None
     ) -> Operation[list[T]]:
         """Make attempts until one returns something or the timeout has passed.
 
@@ -60,7 +60,8 @@ class SignalWaiter:
                 left = min(deadline - now, left if token else left - block)
         return []
 
-    def _seconds(self, timeout: float | None) -> float:
+    def _seconds(self, timeout: Seconds | None) -> float:
+        timeout = in_seconds(timeout)
         if timeout is None:
             return math.inf
         if (

@@ -35,7 +35,7 @@ def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
         held = client.connection_pool.get_connection()
         pool = repr(client.connection_pool)
         assert pool == f"<Pool 127.0.0.1:{port}/1: 1 in use, 0 idle>"
-        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}:\n  visits:1 {pool}>"
+        assert repr(kit) == f"<ShardKit of {servers.shard_map.source}: visits:1 {pool}>"
         client.connection_pool.release(held)
         assert repr(client.connection_pool).endswith("0 in use, 1 idle>")
         kit.client("visits")

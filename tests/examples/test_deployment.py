@@ -1,0 +1,263 @@
+"""The files of examples/web/deploy, as far as a machine without containers can run them."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import tomllib
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from faces import eventually
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.cli.app import app as command_line
+from shardkit.local import LocalServers
+from shardkit.local.server import free_port
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "web" / "deploy"
+UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.load(ROOT / "configs" / "local.yaml"), ports="free") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def url(servers: LocalServers, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The config server, to which the map was pushed."""
+    path = tmp_path_factory.mktemp("map") / "map.yaml"
+    path.write_text(servers.shard_map.to_yaml(), encoding="utf-8")
+    subprocess.run([BIN / "shardkit", "config", "push", path], check=True, capture_output=True)
+    assert servers.config_server is not None
+    return f"redis://{servers.config_server.address}/0"
+
+
+def unit(name: str) -> configparser.SectionProxy:
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(DEPLOY / "systemd" / f"{name}.service")
+    return parser["Service"]
+
+
+def environment_of(url: str, ports: dict[str, int]) -> dict[str, str]:
+    """The environment of the units: their file, with this machine's servers and free ports."""
+    lines = (DEPLOY / "systemd" / "shop.env").read_text().splitlines()
+    given = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
+    given |= {"SHARDKIT_CONFIG": url, "BIND": f"127.0.0.1:{ports['BIND']}"}
+    given["FASTAPI_PORT"] = str(ports["FASTAPI_PORT"])
+    return {**os.environ, **given}
+
+
+def started(name: str, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start what a unit starts."""
+    command = re.sub(r"\$\{(\w+)\}", lambda m: environment[m[1]], unit(name)["ExecStart"]).replace(
+        "/srv/shop/.venv/bin", str(BIN)
+    )
+    return subprocess.Popen(
+        shlex.split(command),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def is_up(port: int) -> bool:
+    try:
+        return get(port, "/health/live")[0] == 200
+    except OSError:
+        return False
+
+
+def stopped(process: subprocess.Popen[str]) -> str:
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGTERM), output
+    return output
+
+
+@pytest.mark.timeout(240)
+def test_the_units_serve_the_applications_and_the_worker(url: str) -> None:
+    ports = {"BIND": free_port(), "FASTAPI_PORT": free_port()}
+    environment = environment_of(url, ports)
+    names = ("shop-flask", "shop-fastapi", "shop-worker")
+    flask, fastapi, worker = running = [started(name, environment) for name in names]
+    try:
+        for port in ports.values():
+            assert eventually(lambda port=port: is_up(port), 60)
+            status, body = get(port, "/health/ready")
+            assert (status, yaml.safe_load(body)["ok"]) == (200, True)
+        assert get(ports["BIND"], "/users/7?name=Ann", "PUT")[0] == 200
+        assert get(ports["FASTAPI_PORT"], "/users/7") == (200, '{"name":"Ann"}')
+        with shardkit.connect(url) as kit:
+            letters = kit.key_sharded("timelines")
+            assert eventually(lambda: letters.get("letters:7") == b"1", 60)
+        assert [process.poll() for process in running] == [None] * 3
+        assert "Shutting down: Master" in stopped(flask)
+        assert "Finished server process" in stopped(fastapi)
+        assert "write" in stopped(worker)
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+
+
+@pytest.mark.timeout(240)
+def test_an_application_is_not_ready_while_its_servers_are_away(
+    url: str, servers: LocalServers
+) -> None:
+    ports = {"BIND": free_port(), "FASTAPI_PORT": free_port()}
+    process = started("shop-fastapi", environment_of(url, ports))
+    try:
+        assert eventually(lambda: is_up(ports["FASTAPI_PORT"]), 60)
+        data = [server for server in servers.servers if server is not servers.config_server]
+        for server in data:
+            server.kill()
+        assert get(ports["FASTAPI_PORT"], "/health/ready")[0] == 503
+        assert get(ports["FASTAPI_PORT"], "/health/live")[0] == 200
+        for server in data:
+            server.restart()
+        assert eventually(lambda: get(ports["FASTAPI_PORT"], "/health/ready")[0] == 200, 60)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_units_have_what_systemd_needs(path: Path) -> None:
+    service = unit(path.stem)
+    assert service["ExecStart"].startswith("/srv/shop/.venv/bin/")
+    assert service["EnvironmentFile"] == "/etc/shop.env"
+    assert int(service["TimeoutStopSec"]) > 25  # the graceful timeouts of the servers
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(path)
+    assert {"Unit", "Service", "Install"} <= set(parser)
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Each command of the containers, by the file that has it."""
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    for service in compose["services"].values():
+        if "build" in service and "command" in service:
+            yield "compose.yaml", service["command"]
+    for document in kubernetes():
+        for container in containers(document):
+            yield "kubernetes.yaml", container["command"]
+    [line] = re.findall(r"^CMD (.*)$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
+    yield "Dockerfile", yaml.safe_load(line)
+
+
+def kubernetes() -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text()))
+
+
+def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
+    template = document.get("spec", {}).get("template", {})
+    found: list[dict[str, Any]] = template.get("spec", {}).get("containers", [])
+    return found
+
+
+def test_containers_run_the_commands_of_the_units() -> None:
+    in_units = [unit(path.stem)["ExecStart"] for path in UNITS]
+    programs = {shlex.split(command)[0].rpartition("/")[2] for command in in_units}
+    applications = re.findall(r"examples\.web\.\w+:\w+", " ".join(in_units))
+    found = list(commands())
+    assert len(found) == 7
+    for file, command in found:
+        assert command[0] in programs, file
+        for word in command:
+            if word.startswith("examples.web."):
+                assert word in applications, file
+        if command[:3] == ["shardkit", "config", "push"]:
+            with command_line.make_context("shardkit", command[1:], resilient_parsing=True):
+                pass
+
+
+def test_compose_has_the_servers_of_its_map() -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    shard_map = ShardMap.load(DEPLOY / "map.yaml")
+    assert shard_map.config_server is not None
+    entries = [entry for each in shard_map.components.values() for _, entry in each.entries()]
+    hosts = {entry.fields["host"] for entry in [*entries, shard_map.config_server]}
+    services = compose["services"]
+    assert hosts == {name for name, service in services.items() if "image" in service}
+    for name, service in services.items():
+        assert set(service.get("depends_on", ())) <= set(services), name
+        for volume in service.get("volumes", ()):
+            assert volume.partition(":")[0] in compose["volumes"]
+        if "ports" in service:
+            assert "/health/ready" in service["healthcheck"]["test"][-1]
+    at = f"redis://{shard_map.config_server.address}"
+    assert services["flask"]["environment"]["SHARDKIT_CONFIG"] == at
+    build = services["flask"]["build"]
+    assert (DEPLOY / build["context"]).resolve() == ROOT
+    assert (ROOT / build["dockerfile"]).exists()
+
+
+def test_the_manifests_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = {(d["kind"], d["metadata"]["name"]): d for d in kubernetes()}
+    secret = documents["Secret", "shop"]["stringData"]
+    monkeypatch.setenv("SHARDKIT_CONFIG", secret["SHARDKIT_CONFIG"])
+    shard_map = ShardMap.parse(documents["ConfigMap", "shop-map"]["data"]["map.yaml"])
+    assert shard_map.config_server is not None
+    assert shard_map.config_server.resolved("config server")["host"] == "config.internal"
+    assert set(shard_map.components) == {"hits", "timelines"}  # of the applications
+    for (kind, name), document in documents.items():
+        for container in containers(document):
+            assert container["envFrom"] == [{"secretRef": {"name": "shop"}}], (kind, name)
+            ports = [port["containerPort"] for port in container.get("ports", ())]
+            for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if probe in container:
+                    asked = container[probe]["httpGet"]
+                    assert asked["port"] in ports
+                    is_live = probe != "readinessProbe"
+                    assert asked["path"] == ("/health/live" if is_live else "/health/ready")
+            if "--timeout-graceful-shutdown" in container["command"]:
+                at = container["command"].index("--timeout-graceful-shutdown")
+                graceful = int(container["command"][at + 1])
+                spec = document["spec"]["template"]["spec"]
+                assert spec["terminationGracePeriodSeconds"] > graceful
+        if kind == "Service":
+            labels = documents["Deployment", name]["spec"]["template"]["metadata"]["labels"]
+            assert document["spec"]["selector"] == labels
+
+
+def test_the_image_has_what_the_commands_need() -> None:
+    text = (DEPLOY / "Dockerfile").read_text()
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    [extras] = re.findall(r"'\.\[([\w,]+)\]'", text)
+    assert set(extras.split(",")) <= set(project["optional-dependencies"])
+    for copied in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        for path in copied.split():
+            assert (ROOT / path).exists(), path
+    for program in ("gunicorn", "uvicorn", "flask", "fastapi"):
+        assert program in text
+    assert re.search(r"^USER (?!root)", text, re.MULTILINE)
