@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs demo clean
+.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs dist demo clean
 
 setup: .venv/ready
 
@@ -32,9 +32,9 @@ test: setup  ## the tests, on real servers that they start themselves; some case
 exhaustive: setup  ## the tests, with all cases
 	$(BIN)/python -m pytest -n 5
 
-browser: setup  ## the chat page in Debian's chromium, in windows of three sizes; pictures in build/browser
+browser: setup  ## the chat page and the dashboard in Debian's chromium, in several sizes; pictures in build/browser
 	mkdir -p build/browser
-	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py
+	BROWSER_SHOTS=$(CURDIR)/build/browser $(BIN)/python -m pytest -q tests/examples/test_chat_page.py tests/dashboard/test_page.py
 
 # It interrupts what measures coverage too, which holds a lock then and hangs: all would be lost.
 INTERRUPTS = tests/network/links/test_link_hygiene.py::test_interrupts_leave_no_replies_behind
@@ -120,10 +120,20 @@ bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
 	$(BIN)/python benchmarks/throughput/by_shards.py
 	$(BIN)/python benchmarks/throughput/peers.py
 
-docs: setup  ## the pages of docs/ as a site in site/, and the changelog as the next release has it
+docs: setup  ## the documentation site, in site/; a link without a target fails
 	$(BIN)/pip install -q -e '.[docs]'
-	$(BIN)/mkdocs build -q
-	$(BIN)/towncrier build --draft --version next
+	$(BIN)/zensical build --strict
+
+# The same commit gives the same bytes: all files have its time, and a tar file its order.
+dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
+dist: setup  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
+	$(BIN)/pip install -q build cyclonedx-bom
+	rm -rf dist build/dist
+	$(BIN)/python -m build -o build/dist . > build/dist.log
+	mkdir -p dist && mv build/dist/*.whl dist/ && tar xf build/dist/*.tar.gz -C build/dist
+	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
+	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
+	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
 
 demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo

@@ -15,7 +15,7 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from report import RESULTS, conditions, save, show
+from report import PLOTS, conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
@@ -153,7 +153,7 @@ def main() -> None:
         for name in ("config server, CPU %", "its bytes a second")
     }
     plots.curves(
-        RESULTS / "config_server.svg",
+        PLOTS / "config_server.svg",
         f"The config server, measured up to {max(PROCESSES)} processes, by arithmetic beyond",
         panels,
         "processes",

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from report import RESULTS, conditions, save
+from report import PLOTS, RESULTS, conditions, save
 
 from shardkit.cli.bench import packed_lengths, part_sizes, plots, report
 from shardkit.cli.bench.cases import CASES
@@ -71,7 +71,7 @@ def measure_sizes(
                 ("server µs to write one", "write_microseconds"),
             ):
                 panels.setdefault(title, {})[server] = [(p["part_size"], p[field]) for p in points]
-        path = RESULTS / f"part_sizes_{kind}.svg"
+        path = PLOTS / f"part_sizes_{kind}.svg"
         plots.curves(path, f"What the size of a part costs: {kind}", panels, "entries of a part")
 
 
@@ -94,7 +94,7 @@ def measure_lengths(
         }
         for server, figures in read("packed_lengths")["figures"]["all"].items()
     }
-    path = RESULTS / "packed_lengths.svg"
+    path = PLOTS / "packed_lengths.svg"
     plots.curves(path, "Operations a second by length", panels, "entries", logarithmic=True)
 
 
@@ -103,7 +103,7 @@ def plot_case(name: str) -> None:
     for server, figures in read("memory")["figures"][name].items():
         for each in figures["layouts"]:
             values.setdefault(each["layout"], {})[server] = each["bytes_each"]
-    path = RESULTS / f"memory_{name}.svg"
+    path = PLOTS / f"memory_{name}.svg"
     plots.bars(path, f"Bytes a {CASES[name].entry}: {CASES[name].title}", values, "bytes")
 
 

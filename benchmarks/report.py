@@ -17,6 +17,7 @@ from shardkit.cli.bench import plots
 from shardkit.errors import ShardKitError
 
 RESULTS = Path(__file__).parent / "results"
+PLOTS = Path(__file__).parents[1] / "docs" / "plots"
 
 
 def conditions(server: str = "") -> dict[str, Any]:
@@ -60,17 +61,17 @@ def bars(
     unit: str,
     limits: Mapping[str, float] | None = None,
 ) -> None:
-    """Draw a bar for each value, and a mark at its limit, as benchmarks/results/<name>.svg."""
+    """Draw a bar for each value, and a mark at its limit, as docs/plots/<name>.svg."""
     RESULTS.mkdir(exist_ok=True)
     series = {label: {unit: value} for label, value in values.items()}
     try:
-        plots.bars(RESULTS / f"{name}.svg", title, series, unit, limits)
+        plots.bars(PLOTS / f"{name}.svg", title, series, unit, limits)
     except ShardKitError as error:  # the figures are saved already
         print(f"no plot: {error}")
 
 
 def lines(name: str, title: str, series: Mapping[str, Mapping[float, float]], unit: str) -> None:
-    """Draw a line for each series, both axes logarithmic, as benchmarks/results/<name>.svg."""
+    """Draw a line for each series, both axes logarithmic, as docs/plots/<name>.svg."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -94,5 +95,5 @@ def lines(name: str, title: str, series: Mapping[str, Mapping[float, float]], un
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     RESULTS.mkdir(exist_ok=True)
-    figure.savefig(RESULTS / f"{name}.svg", metadata={"Date": None})
+    figure.savefig(PLOTS / f"{name}.svg", metadata={"Date": None})
     pyplot.close(figure)

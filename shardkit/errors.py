@@ -93,6 +93,7 @@ __all__ = [
     "MessagingError",
     "MissedChangesError",
     "MissingEntryError",
+    "MissingExtraError",
     "NewerFormatError",
     "NotDurableError",
     "NotHolderError",
@@ -195,6 +196,10 @@ class StructureError(ShardKitError):
 
 class InvalidArgumentError(StructureError, ValueError):
     """An argument has the wrong type or is out of range."""
+
+
+class MissingExtraError(InvalidArgumentError, ImportError):
+    """A package of an optional extra is not installed."""
 
 
 class QuerySyntaxError(InvalidArgumentError):
@@ -408,6 +413,28 @@ def naming(file: object) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(file)
         raise
+
+
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Have imports name the extra that installs a missing package.
+
+    Args:
+        name: the extra, as in ``pip install 'shardkit[name]'``.
+        what: what needs the package, in the plural.
+
+    Raises:
+        MissingExtraError: a package is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing == "shardkit":
+            raise
+        raise MissingExtraError(
+            f"{what} need {missing}, which is not installed", f"pip install 'shardkit[{name}]'"
+        ) from None
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

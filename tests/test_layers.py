@@ -42,6 +42,7 @@ GROUPS = [
     "testing",
     "admin",
     "integrations",
+    "dashboard",
     "cli",
     "__main__",
 ]

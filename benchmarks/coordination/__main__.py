@@ -24,7 +24,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import RESULTS, conditions, save, show
+from report import PLOTS, conditions, save, show
 
 import shardkit
 from coordination import touches
@@ -185,13 +185,13 @@ def main(seconds: float = 1.0, trading: float = 60.0, rounds: float = 5.0) -> No
             f"{n} processes": {way: float(row[n][PAIRS]) for way, row in rows.items()}
             for n in counts
         }
-        plots.bars(RESULTS / f"coordination_{name}.svg", f"All want one: {name}", series, PAIRS)
+        plots.bars(PLOTS / f"coordination_{name}.svg", f"All want one: {name}", series, PAIRS)
     grouped = {
         way: {name: float(row[name]) for name in ("listed", "bought", "retries")}
         for way, row in found["market"].items()
     }
     title = f"Five list, five buy, {trading:g} seconds"
-    plots.bars(RESULTS / "coordination_market.svg", title, grouped, "in all")
+    plots.bars(PLOTS / "coordination_market.svg", title, grouped, "in all")
 
 
 if __name__ == "__main__":

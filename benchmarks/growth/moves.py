@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 import redis
-from report import RESULTS, conditions, show
+from report import PLOTS, conditions, show
 
 from growth.neighbours import Neighbour, Span, neighbours
 from shardkit import ShardMap
@@ -259,7 +259,7 @@ def run() -> Figures:
             for name in names
         }
         plots.bars(
-            RESULTS / f"growth_{what}.svg",
+            PLOTS / f"growth_{what}.svg",
             f"Neighbours of a move: {what}, as a ratio to without it",
             rows,
             "ratio",

@@ -12,7 +12,7 @@ from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any
 
-from report import RESULTS, conditions, show
+from report import PLOTS, conditions, show
 
 import shardkit
 from shardkit import ShardMap
@@ -116,7 +116,7 @@ def reads() -> Figures:
             [(count, *row.values()) for count, row in found[how].items()],
         )
     plots.bars(
-        RESULTS / "growth_reads.svg",
+        PLOTS / "growth_reads.svg",
         f"What the servers' threads do for 1,000 GETs in batches of {BATCH}, by replicas",
         {
             count: {
@@ -166,7 +166,7 @@ def durable() -> Figures:
                     [(way, *each.values()) for way, each in row.items()],
                 )
     plots.bars(
-        RESULTS / "growth_durable.svg",
+        PLOTS / "growth_durable.svg",
         "A write in a durable block, at the median",
         {
             way: {

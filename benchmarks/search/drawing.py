@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from report import RESULTS
+from report import PLOTS
 
 from shardkit.cli.bench import plots
 
@@ -17,7 +17,7 @@ def draw(found: Mapping[str, Any], documents: int) -> None:
     """Draw the cases that there are."""
     if "peers" in found:
         plots.bars(
-            RESULTS / "search_peers.svg",
+            PLOTS / "search_peers.svg",
             f"A query, {documents:,} passages (0: cannot be asked)",
             {
                 kind: {
@@ -35,7 +35,7 @@ def draw(found: Mapping[str, Any], documents: int) -> None:
         at_once = {name: row for name, row in away.items() if "," not in name}
         pings = {name: row for name, row in away.items() if "EXISTS" in name}
         plots.curves(
-            RESULTS / "search_shards.svg",
+            PLOTS / "search_shards.svg",
             "More shards",
             {
                 "us of the busiest server": {
@@ -52,7 +52,7 @@ def draw(found: Mapping[str, Any], documents: int) -> None:
         )
     if "pages" in found:
         plots.curves(
-            RESULTS / "search_pages.svg",
+            PLOTS / "search_pages.svg",
             f"A page of 10 of {documents:,} documents, by an attribute, 4 shards",
             {
                 "ms of processor time": {

@@ -31,7 +31,7 @@ import redis.asyncio as aioredis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import RESULTS, conditions, save, show
+from report import PLOTS, RESULTS, conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
@@ -523,7 +523,7 @@ def _curves(
         return [(n, max(value, 0.01)) for n, value in values.items()]
 
     plots.curves(
-        RESULTS / f"{name}.svg",
+        PLOTS / f"{name}.svg",
         title,
         {
             label: {

@@ -16,6 +16,7 @@ from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
+from shardkit.admin.locks import LockState, lock_states
 from shardkit.admin.persistence import (
     DiskRate,
     PersistenceState,
@@ -40,6 +41,7 @@ __all__ = [
     "CheckReport",
     "ClientProcess",
     "DiskRate",
+    "LockState",
     "PasswordRotation",
     "PendingProcess",
     "PersistenceState",
@@ -58,6 +60,7 @@ __all__ = [
     "estimate_disk_rate",
     "execute",
     "last_known",
+    "lock_states",
     "measure_disk_rate",
     "persistence_of",
     "push",

@@ -37,6 +37,7 @@ _MOST_SHOWN = 3  # errors of one run
 # Each command's place and short help, so that a list of commands imports none of them.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Shard maps": {
+        "init": ("shardkit.cli.commands.init:init", "Write a shard map to begin with."),
         "config": ("shardkit.cli.commands.config:config", "Show and change the configuration."),
         "locate": ("shardkit.cli.commands.locate:locate", "Show where keys live, and why."),
         "url": ("shardkit.cli.commands.url:url", "Write an entry as a URL, with its password."),
@@ -44,6 +45,14 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Servers": {
         "status": ("shardkit.cli.commands.status:status", "Show every shard and its server."),
+        "dashboard": (
+            "shardkit.cli.commands.dashboard:dashboard",
+            "Serve a page over the whole fleet.",
+        ),
+        "top": (
+            "shardkit.cli.commands.top:top",
+            "Show servers and shards live, to sort and filter.",
+        ),
         "check": ("shardkit.cli.commands.check:check_command", "Show what is wrong, or will be."),
         "clients": (
             "shardkit.cli.commands.clients:clients",

@@ -26,7 +26,7 @@ from itertools import chain
 from os import PathLike, fspath
 from typing import Any, Final
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, extra
 from shardkit.geo.addresses import network_range, parse_range
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.text_lines import CsvColumn, File, Lines, Rows
@@ -271,12 +271,8 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
             installed.
         OSError: the file cannot be read.
     """
-    try:
+    with extra("geo", "MaxMind databases"):
         import maxminddb
-    except ModuleNotFoundError:
-        raise InvalidArgumentError(
-            "a MaxMind database cannot be read without maxminddb", "pip install 'shardkit[geo]'"
-        ) from None
     source = fspath(path)
     try:
         with closing(maxminddb.open_database(source)) as database:

@@ -23,16 +23,17 @@ from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any
 
-from opentelemetry import context, metrics, trace
-from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
-from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
-from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
-
 from shardkit import events
-from shardkit.errors import RoutingError
+from shardkit.errors import RoutingError, extra
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
 from shardkit.routing.command_keys import key_positions
+
+with extra("otel", "traces and metrics of OpenTelemetry"):
+    from opentelemetry import context, metrics, trace
+    from opentelemetry.context import _SUPPRESS_INSTRUMENTATION_KEY
+    from opentelemetry.metrics import CallbackOptions, MeterProvider, Observation
+    from opentelemetry.trace import SpanKind, Status, StatusCode, TracerProvider
 
 __all__ = ["instrument"]
 

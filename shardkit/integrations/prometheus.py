@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-
 from shardkit import events
+from shardkit.errors import extra
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import watchers
+
+with extra("prometheus", "metrics of Prometheus"):
+    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 __all__ = ["instrument"]
 

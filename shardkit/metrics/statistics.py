@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError, extra
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
@@ -99,10 +99,11 @@ class Statistics:
 
         Raises:
             InvalidArgumentError: the fraction is not from 0 to 1.
-            ImportError: ddsketch is not installed; ``pip install shardkit[metrics]``.
+            MissingExtraError: ddsketch is not installed.
         """
-        from ddsketch.ddsketch import DDSketch
-        from ddsketch.mapping import LogarithmicMapping
+        with extra("metrics", "quantiles"):
+            from ddsketch.ddsketch import DDSketch
+            from ddsketch.mapping import LogarithmicMapping
 
         if not 0 <= fraction <= 1:
             raise InvalidArgumentError(f"fraction={shown(fraction)}", "give 0 to 1")

@@ -25,7 +25,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.errors import ClosedError, InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
@@ -288,13 +288,8 @@ class PostgreSQLStatusStore(TableStatusStore):
         self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: float = 30.0
     ) -> None:
         super().__init__(table)
-        try:
+        with extra("postgresql", "stores in PostgreSQL"):
             pool_class = importlib.import_module("psycopg_pool").ConnectionPool
-        except ImportError:
-            raise InvalidArgumentError(
-                "PostgreSQLStatusStore needs psycopg and its pool",
-                "pip install 'shardkit[postgresql]'",
-            ) from None
         self._pool: ConnectionPool[Any] = pool_class(
             dsn,
             min_size=min(1, connections),

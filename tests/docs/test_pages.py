@@ -33,6 +33,7 @@ PUBLIC = {
         "shardkit.admin",
         "shardkit.ads",
         "shardkit.completion",
+        "shardkit.dashboard",
         "shardkit.coordination",
         "shardkit.structures.encodings",
         "shardkit.errors",
@@ -166,14 +167,16 @@ def test_the_examples_of_a_page_show_what_happens(
         assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
 
 
-def test_the_readme_has_the_figures_of_the_page_on_memory_and_what_follows_from_them() -> None:
+def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    start = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
     page = (ROOT / "docs" / "memory.md").read_text(encoding="utf-8")
     said = re.search(
         r"ids of 60 bits, one SET \| (.+) / (.+) \| (.+) / (.+) \(a saving of (\d+)% / (\d+)%\)",
-        readme,
+        start,
     )
     assert said
+    assert "| {} / {} | {} / {} |".format(*said.groups()[:4]) in readme
     redis, valkey, our_redis, our_valkey = map(float, said.groups()[:4])
     assert f"| one SET | {valkey} | {redis} |" in page
     assert f"| parts that grow | {our_valkey} | {our_redis} | " in page
@@ -183,4 +186,4 @@ def test_the_readme_has_the_figures_of_the_page_on_memory_and_what_follows_from_
     ]
     assert list(map(int, said.groups()[4:])) == savings
     # Valkey's table is still twice there right after loading: that figure is not compared.
-    assert "right after loading" in readme
+    assert "right after loading" in start

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from shardkit.errors import ShardKitError
+from shardkit.errors import ShardKitError, extra
 
 COLOURS: Final = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb")
 _LIMIT: Final = "#cc3311"
@@ -116,12 +116,8 @@ def _powers_of_two(lines: Mapping[str, Sequence[tuple[float, float]]]) -> bool:
 
 
 def _pyplot(salt: str) -> Any:
-    try:
+    with extra("bench", "plots"):
         import matplotlib
-    except ModuleNotFoundError:
-        raise ShardKitError(
-            "plots need matplotlib, which is not installed", "pip install 'shardkit[bench]'"
-        ) from None
     matplotlib.use("agg")
     matplotlib.rcParams["svg.hashsalt"] = salt  # so that the same figures give the same file
     from matplotlib import pyplot

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import click
 
+from shardkit.admin.locks import KINDS, LockState, lock_states
 from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
-    OpenTopology,
     common_options,
     components,
     config_option,
@@ -21,26 +19,10 @@ from shardkit.cli.options import (
 from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
 from shardkit.cli.text import reason
-from shardkit.config.component import Component
-from shardkit.coordination import Holder
 from shardkit.errors import counted
 from shardkit.network.server_queries import ServerErrors
 
-KINDS = ("lock", "semaphore", "rwlock", "election", "quorum")
-_KEY = re.compile(rb"(\w+):\{([^{}]+)\}:(?:holders|waiters)")
-
-
-class _LockRow(NamedTuple):
-    """One who holds or waits."""
-
-    component: str
-    kind: str
-    name: str
-    state: str
-    holder: Holder
-
-
-_FIELDS: tuple[Field[_LockRow], ...] = (
+_FIELDS: tuple[Field[LockState], ...] = (
     Field("component", lambda row: row.component, wordy("component")),
     Field("kind", lambda row: row.kind, wordy("kind")),
     Field("name", lambda row: row.name, wordy("name")),
@@ -85,12 +67,12 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     could not be asked.
     """
     failed = False
-    rows: list[_LockRow] = []
+    rows: list[LockState] = []
     with opened(where) as topology:
         chosen, broken = components(topology, names)
         for component in chosen.values():
             try:
-                rows += _rows(topology, component)
+                rows += lock_states(topology.kit, component)
             except ServerErrors as error:
                 output.warning(f"{component.name}: {reason(error)}")
                 failed = True
@@ -135,24 +117,3 @@ def break_(
         f"{counted(ended, 'hold')} of {kind} {name!r} ended",
     )
     return int(not ended)
-
-
-def _rows(topology: OpenTopology, component: Component) -> list[_LockRow]:
-    """Return who holds and waits in a component, by kind and name."""
-    named: set[tuple[str, str]] = set()
-    shards: list[int | None] = [*range(len(component.shards))]
-    if component.entry is not None:
-        shards.append(None)
-    for shard in shards:
-        client: Any = topology.kit.client(component.name, shard)
-        for key in client.scan_iter(match="*:{*}:*", count=1000):
-            data = key.encode() if isinstance(key, str) else key
-            match = _KEY.fullmatch(data)
-            if match and match[1].decode() in KINDS:
-                named.add((match[1].decode(), match[2].decode(errors="replace")))
-    rows: list[_LockRow] = []
-    for kind, name in sorted(named):
-        state = topology.kit.lock(name, component=component.name, kind=kind).inspect()
-        rows += [_LockRow(component.name, kind, name, "holds", each) for each in state.holders]
-        rows += [_LockRow(component.name, kind, name, "waits", each) for each in state.waiters]
-    return rows

@@ -7,7 +7,7 @@
     replay       the loop between the two, with its speed and Ctrl-C
     load         how visitors are distributed over the shards
     memory_use   the memory of visitors in parts, and as one SET per day
-    sample       the bundled log, and the code that generates it
+    sample       generates the sample log
     report       the tables and the JSON document
     command      ``shardkit demo``
 """

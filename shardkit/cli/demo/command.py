@@ -181,7 +181,7 @@ def laptop_map() -> ShardMap:
 
 def _log(path: str | None) -> AccessLog:
     if path is None:
-        return AccessLog(io.BytesIO(sample.read()), "sample")
+        return AccessLog(io.BytesIO(sample.log()), "sample")
     if path == "-":
         return AccessLog(sys.stdin.buffer, "stdin")
     return AccessLog.open(path)

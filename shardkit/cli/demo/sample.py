@@ -1,27 +1,19 @@
-"""The bundled log: five days of a fictitious site, generated with the same lines every time.
+"""A sample log: five days of a fictitious site, generated with the same lines every time.
 
 It has two or three thousand visitors a day, few of them frequent and most of them with one visit;
 pages with their style sheet, script and pictures; robots; an occasional failed login; lines that
 are not quite in order, as they are written when a request ends; and nine malformed lines. Addresses
 are those that RFC 5737 and RFC 3849 reserve for examples; visitors share the few of IPv4.
-
-``python -m shardkit.cli.demo.sample`` generates the file.
 """
 
 from __future__ import annotations
 
-import gzip
 import random
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
-from importlib.resources import files
 from itertools import accumulate
-from pathlib import Path
-from typing import Final
-
-NAME: Final = "sample.log.gz"
 
 _SEED = 20250306
 _START = datetime(2025, 3, 6, tzinfo=UTC)  # a Thursday
@@ -76,20 +68,16 @@ _MALFORMED = {
 }
 
 
-def lines() -> list[str]:
-    """Return the log's lines, without line breaks."""
+@cache
+def log() -> bytes:
+    """Return the log."""
     dice = random.Random(_SEED)
     visits = [*_looks(dice), *_robots(dice)]
     visits.sort()  # by the end of the request, when they are written
-    written = [line for _, line in visits]
+    lines = [line for _, line in visits]
     for number, line in _MALFORMED.items():
-        written.insert(number - 1, line)
-    return written
-
-
-def read() -> bytes:
-    """Return the bundled file."""
-    return files("shardkit.cli.demo").joinpath(NAME).read_bytes()
+        lines.insert(number - 1, line)
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def _looks(dice: random.Random) -> Iterator[tuple[float, str]]:
@@ -180,14 +168,3 @@ def _zipf(count: int, flat: int) -> list[float]:
 
 def _pick(dice: random.Random, sums: Sequence[float]) -> int:
     return bisect(sums, dice.random() * sums[-1])
-
-
-def main() -> None:
-    """Write the bundled file next to this module."""
-    text = "".join(f"{line}\n" for line in lines()).encode()
-    path = Path(__file__).with_name(NAME)
-    path.write_bytes(gzip.compress(text, mtime=0))
-
-
-if __name__ == "__main__":
-    main()

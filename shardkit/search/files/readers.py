@@ -23,7 +23,7 @@ from importlib.metadata import Distribution, distributions
 from pathlib import Path
 from typing import Any
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import extra
 
 MAX_FILE_BYTES = 10 * 1024 * 1024  # of a file, or of a line of JSON lines
 KINDS = {
@@ -219,12 +219,8 @@ def _plain(content: str) -> tuple[str, str]:
 
 def _markdown(content: str) -> tuple[str, str]:
     """Return the text without markup, as markdown-it-py parses it."""
-    try:
+    with extra("cli", "Markdown files"):
         from markdown_it import MarkdownIt
-    except ImportError as error:
-        raise InvalidArgumentError(
-            "reading Markdown needs markdown-it-py", "pip install 'shardkit[cli]'"
-        ) from error
     title, blocks, heading = "", [], False
     for token in MarkdownIt().parse(content):
         if token.type == "heading_open":

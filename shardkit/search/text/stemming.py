@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.forks import ForkSafeLock
 
 CACHED_STEMS = 50_000
@@ -28,12 +28,8 @@ def stemmer(language: str) -> Callable[[str], str]:
     Raises:
         InvalidArgumentError: there is no such stemmer, or the extra is not installed.
     """
-    try:
+    with extra("search", "stemmers"):
         import snowballstemmer
-    except ImportError:
-        raise InvalidArgumentError(
-            "stemming needs the package snowballstemmer", "pip install 'shardkit[search]'"
-        ) from None
     languages = snowballstemmer.algorithms()
     if language not in languages:
         raise InvalidArgumentError(

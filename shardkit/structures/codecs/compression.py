@@ -28,8 +28,8 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.structures.codecs.plain import EXTRA, Codec, unreadable
+from shardkit.errors import InvalidArgumentError, StructureError, extra
+from shardkit.structures.codecs.plain import Codec, unreadable
 from shardkit.structures.codecs.token_table import TokenTable
 from shardkit.structures.codecs.token_training import train
 
@@ -183,10 +183,8 @@ class Zstd:
     name = "zstd"
 
     def __init__(self, level: int = 3, size: int = 112_640) -> None:
-        try:
+        with extra("codecs", "values compressed by zstd"):
             import zstandard
-        except ModuleNotFoundError:
-            raise InvalidArgumentError("codec='zstd' needs zstandard", EXTRA) from None
         if level not in range(1, 23) or size not in range(1024, 1 << 27):
             raise InvalidArgumentError(
                 f"Zstd(level={level!r}, size={size!r})",

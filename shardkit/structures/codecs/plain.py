@@ -12,12 +12,10 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, Protocol, TypeVar
 
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import InvalidArgumentError, StructureError, extra
 from shardkit.operations.arguments import shown
 
 V = TypeVar("V", covariant=True)
-
-EXTRA = "pip install 'shardkit[codecs]'"
 
 
 class Codec(Protocol[V]):
@@ -189,10 +187,8 @@ class MessagePack(Serialized):
     format = "MessagePack"
 
     def __init__(self) -> None:
-        try:
+        with extra("codecs", "values in MessagePack"):
             import msgspec
-        except ModuleNotFoundError:
-            raise InvalidArgumentError("codec='msgpack' needs msgspec", EXTRA) from None
         super().__init__(msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode)
 
     def encode(self, value: Any) -> bytes:

@@ -23,8 +23,8 @@ from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from shardkit.errors import InvalidArgumentError
-from shardkit.structures.codecs.plain import EXTRA, Codec, unreadable
+from shardkit.errors import InvalidArgumentError, extra
+from shardkit.structures.codecs.plain import Codec, unreadable
 
 _PLAIN, _PACKED = b"\0", b"\1"
 
@@ -39,10 +39,8 @@ class Compressor(NamedTuple):
 
 
 def _lz4() -> Compressor:
-    try:
+    with extra("codecs", "values compressed by lz4"):
         frame = import_module("lz4.frame")
-    except ModuleNotFoundError:
-        raise InvalidArgumentError("codec='lz4' needs lz4", EXTRA) from None
     return Compressor("lz4", frame.compress, frame.decompress, (RuntimeError, ValueError, EOFError))
 
 

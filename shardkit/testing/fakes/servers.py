@@ -63,7 +63,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.entry import DEFAULT_PORT, Entry
-from shardkit.errors import LocalServerError, RoutingError
+from shardkit.errors import RoutingError, extra
 from shardkit.network.connections import Connector
 from shardkit.network.connections.redis_private import parse_error
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
@@ -360,14 +360,9 @@ class AsyncMemoryCluster(_OneNode, aioredis.Redis):  # type: ignore[misc]  # red
 @cache
 def _connections() -> Any:
     """Return the connections to servers in memory, which import fakeredis."""
-    try:
+    with extra("testing", "servers in memory"):
         import_module("lupa")  # fakeredis runs scripts with it
         return import_module("shardkit.testing.fakes.connections")
-    except ImportError as error:
-        raise LocalServerError(
-            f"servers in memory need {error.name}, which is not installed",
-            "pip install 'shardkit[testing]'",
-        ) from None
 
 
 def closed_by_server() -> Exception:

@@ -61,8 +61,8 @@ def log(tmp_path: Path) -> Path:
 
 
 def test_without_arguments_the_sample_is_counted_as_awk_says(tmp_path: Path) -> None:
-    path = tmp_path / "sample.log.gz"
-    path.write_bytes(sample.read())
+    path = tmp_path / "sample.log"
+    path.write_bytes(sample.log())
     found = document()
     assert figures(found) == awk_figures(path)
     hits = sum(day["hits"] for day in found["days"])
@@ -321,7 +321,7 @@ def hits_client(url: str) -> redis.Redis:
 
 
 def test_an_interrupted_replay_shows_what_it_counted_and_leaves_no_server_behind() -> None:
-    text = gzip.decompress(sample.read())
+    text = sample.log()
     with running("--log", "-") as process:
         url = url_of(process)
         servers = addresses(url)

@@ -29,8 +29,8 @@ def counted(counting: VisitCounter) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture
 def sample_log(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.log.gz"
-    path.write_bytes(sample.read())
+    path = tmp_path / "sample.log"
+    path.write_bytes(sample.log())
     return path
 
 

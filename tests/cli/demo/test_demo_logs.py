@@ -49,7 +49,7 @@ def test_a_worker_that_fails_ends_the_count_and_the_others(
 def test_processes_that_are_killed_count_what_one_process_and_awk_count(tmp_path: Path) -> None:
     folder = tmp_path / "logs"
     folder.mkdir()
-    lines = gzip.decompress(sample.read()).splitlines(keepends=True)[:9_000]
+    lines = sample.log().splitlines(keepends=True)[:9_000]
     for n in range(4):
         part = lines[n * 2250 : (n + 1) * 2250]
         if n % 2:

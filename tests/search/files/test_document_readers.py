@@ -60,7 +60,9 @@ def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     [found] = documents_of(written(tmp_path / "guide.md", "# A guide"))
     assert isinstance(found, SkippedFile)
-    assert found.why.endswith("needs markdown-it-py; pip install 'shardkit[cli]'")
+    assert found.why.endswith(
+        "need markdown_it, which is not installed; pip install 'shardkit[cli]'"
+    )
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ def test_a_hash_holds_values_compressed_so(kit: ShardKit, name: str) -> None:
 
 def test_lz4_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lz4.frame", None)
-    with pytest.raises(InvalidArgumentError, match=r"needs lz4; pip install 'shardkit\[codecs\]'"):
+    with pytest.raises(
+        InvalidArgumentError,
+        match=r"need lz4, which is not installed; pip install 'shardkit\[codecs\]'",
+    ):
         codec("lz4")
 
 

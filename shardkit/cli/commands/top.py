@@ -1,0 +1,208 @@
+"""``shardkit top``: servers and shards in a terminal, live."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeAlias
+
+import click
+
+from shardkit.cli.options import common_options, config_option, examples, number_option, opened
+from shardkit.cli.output import Output
+from shardkit.cli.text import size
+from shardkit.errors import extra
+
+_WAIT = 30  # looks for the first answers of all servers
+_Columns: TypeAlias = tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...]
+_SERVERS: _Columns = (
+    ("server", lambda row: row["address"]),
+    ("state", lambda row: row["state"]),
+    ("role", lambda row: row["role"]),
+    ("shards", lambda row: row["shards"]),
+    ("keys", lambda row: row["keys"]),
+    ("ops/s", lambda row: row.get("ops")),
+    ("memory", lambda row: row.get("memory")),
+    ("conns", lambda row: row.get("clients")),
+    ("CPU %", lambda row: None if "cpu" not in row else round(100 * row["cpu"], 1)),
+    ("lag", lambda row: row.get("lag")),
+    ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2)),
+)
+_SHARDS: _Columns = (
+    ("shard", lambda row: row["shard"]),
+    ("server", lambda row: row["server"]),
+    ("db", lambda row: row["database"]),
+    ("state", lambda row: row["state"]),
+    ("keys", lambda row: row["keys"]),
+    ("moving", lambda row: row["held"]),
+)
+
+
+@click.command(
+    epilog=examples(
+        "shardkit top -c redis://config.internal",
+        "shardkit top --interval 1",
+        "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
+    ),
+)
+@config_option
+@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
+@common_options
+def top(where: str | None, interval: float, output: Output) -> int:
+    """Show servers and shards in the terminal, live, until q or Ctrl-C.
+
+    Keys: t changes between servers and shards, left and right choose the column to sort by, r turns
+    the order around, / filters, Escape takes the filter away. With --json, writes one answer.
+    """
+    with extra("dashboard", "live tables"):
+        from shardkit.dashboard.fleet import FleetWatch
+    with opened(where) as topology:
+        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
+        try:
+            if output.as_json:
+                output.document(_first(fleet, interval))
+            else:
+                _application(fleet, interval).run()
+        finally:
+            fleet.close()
+    return 0
+
+
+def _first(fleet: Any, interval: float) -> dict[str, Any]:
+    """Return the state once all servers have answered or failed."""
+    for _ in range(_WAIT):
+        servers = list(fleet.servers.values())
+        if servers and all(each.state != "unknown" for each in servers):
+            break
+        time.sleep(interval / 10)
+    return {
+        "servers": [each.summary() for _, each in sorted(fleet.servers.items())],
+        "shards": _shards(fleet),
+        "problems": fleet.problems,
+    }
+
+
+def _shards(fleet: Any) -> list[dict[str, Any]]:
+    return [row for each in list(fleet.components.values()) for row in fleet.shards_of(each)]
+
+
+def _application(fleet: Any, interval: float) -> Any:
+    """Return the live table, an application of Textual."""
+    with extra("dashboard", "live tables"):
+        from rich.text import Text
+        from textual.app import App, ComposeResult
+        from textual.binding import Binding
+        from textual.widgets import DataTable, Footer, Input, Static
+
+    class Top(App[None]):
+        """Servers or shards, sorted and filtered."""
+
+        CSS = "Input { display: none; } Input.open { display: block; } #line { height: 1; }"
+        ENABLE_COMMAND_PALETTE = False
+        BINDINGS: ClassVar = [
+            Binding("t", "turn", "servers/shards"),
+            Binding("left", "sort(-1)", "sort", key_display="← →", priority=True),
+            Binding("right", "sort(1)", "sort", show=False, priority=True),
+            Binding("r", "reverse", "reverse"),
+            Binding("slash", "filter", "filter", key_display="/"),
+            Binding("escape", "close", "no filter"),
+            Binding("q", "quit", "quit"),
+        ]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shards = False
+            self.column, self.down = 0, False
+            self.text = ""
+
+        def compose(self) -> ComposeResult:
+            """Give the line of totals, the table and the filter."""
+            yield Static(id="line", markup=False)
+            yield DataTable(cursor_type="row", zebra_stripes=True)
+            yield Input(placeholder="filter")
+            yield Footer()
+
+        def on_mount(self) -> None:
+            """Show the table, and show it again in each interval."""
+            self.query_one(DataTable).focus()
+            self.show()
+            self.set_interval(interval, self.show)
+
+        def show(self) -> None:
+            """Fill the table."""
+            columns = _SHARDS if self.shards else _SERVERS
+            servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+            rows = [
+                [value(row) for _, value in columns]
+                for row in (_shards(fleet) if self.shards else servers)
+            ]
+            kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
+            kept.sort(key=lambda row: _order(row[self.column]), reverse=self.down)
+            table: DataTable[Any] = self.query_one(DataTable)
+            place = table.cursor_row
+            table.clear(columns=True)
+            arrow = "↓" if self.down else "↑"
+            for n, (name, _) in enumerate(columns):
+                table.add_column(f"{name} {arrow}" if n == self.column else name)
+            for row in kept:
+                table.add_row(*(_cell(columns[n][0], value, Text) for n, value in enumerate(row)))
+            table.move_cursor(row=place)
+            up = sum(row["state"] == "up" for row in servers)
+            ops = sum(row.get("ops", 0) for row in servers)
+            memory = sum(row.get("memory", 0) for row in servers)
+            problems = sum(each["severity"] > 1 for each in fleet.problems)
+            line = f"{up} of {len(servers)} servers up   {ops:,} ops/s   {size(memory)}"
+            line += f"   {problems} problems" if problems else ""
+            self.query_one("#line", Static).update(fleet.banner or line)
+
+        def action_turn(self) -> None:
+            """Change between servers and shards."""
+            self.shards, self.column, self.down = not self.shards, 0, False
+            self.show()
+
+        def action_sort(self, step: int) -> None:
+            """Sort by the next column."""
+            self.column = (self.column + step) % len(_SHARDS if self.shards else _SERVERS)
+            self.show()
+
+        def action_reverse(self) -> None:
+            """Turn the order around."""
+            self.down = not self.down
+            self.show()
+
+        def action_filter(self) -> None:
+            """Open the filter."""
+            field = self.query_one(Input)
+            field.add_class("open")
+            field.focus()
+
+        def action_close(self) -> None:
+            """Close the filter, and show everything."""
+            field = self.query_one(Input)
+            field.value = ""
+            field.remove_class("open")
+            self.query_one(DataTable).focus()
+
+        def on_input_changed(self, event: Input.Changed) -> None:
+            """Filter by what is typed."""
+            self.text = event.value
+            self.show()
+
+        def on_input_submitted(self, _: Input.Submitted) -> None:
+            """Keep the filter, and go back to the table."""
+            self.query_one(DataTable).focus()
+
+    return Top()
+
+
+def _order(value: Any) -> tuple[bool, Any]:
+    """Return what values sort by: what is not known first, text last."""
+    return isinstance(value, str), -1 if value is None else value
+
+
+def _cell(name: str, value: Any, text: Any) -> Any:
+    if isinstance(value, str):
+        style = {"up": "green", "down": "bold red"}.get(value, "")
+        return text(value, style=style)
+    shown = "" if value is None else size(value) if name in ("memory", "lag") else f"{value:,}"
+    return text(shown, justify="right")

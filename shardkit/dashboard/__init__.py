@@ -1,0 +1,20 @@
+"""A page over the whole fleet, and the same as JSON, for people and programs.
+
+::
+
+    server ── INFO every 2 s ──► ServerWatch ┐
+    server ── INFO every 2 s ──► ServerWatch ┼─► FleetWatch ──► summary, once ──► every open page
+    config server ─────────────► entries     ┘        └──► /api/…, /metrics
+
+A server is asked by one thread at one rate, however many people look, so a server that hangs delays
+nothing else. What costs more (keys of queues and locks, structures) is asked when its view is open,
+and remembered for some seconds.
+
+`fleet.py` collects, `views.py` answers for each view, `app.py` serves, `page/` is the page,
+which is plain JavaScript with the charts of uPlot (its licence is beside it).
+"""
+
+from shardkit.dashboard.app import application
+from shardkit.dashboard.fleet import FleetWatch
+
+__all__ = ["FleetWatch", "application"]

@@ -1,0 +1,225 @@
+"""The page, its live events and its API, as a Starlette application."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from importlib.resources import files
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+from shardkit.dashboard.fleet import FleetWatch
+from shardkit.dashboard.views import Views
+from shardkit.errors import extra
+
+with extra("dashboard", "dashboards"):
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.core import GaugeMetricFamily
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+    from starlette.routing import BaseRoute, Route
+    from starlette.schemas import SchemaGenerator
+
+PAGE = files("shardkit.dashboard") / "page"
+VIEWS = (
+    *("/", "/components/{name}", "/servers/{address}", "/slow", "/queues", "/locks", "/growth"),
+    "/configuration",
+)
+_COOKIE = "shardkit_dashboard"
+_TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+}
+_REFUSED_AFTER = 1.0  # seconds, so that a token cannot be guessed
+_LOOK = 0.1  # seconds between two looks whether there is a new summary
+
+METRICS = {
+    "up": ("shardkit_server_up", "Whether the server answers"),
+    "ops": ("shardkit_server_commands_per_second", "Commands a second"),
+    "memory": ("shardkit_server_memory_bytes", "Bytes in use"),
+    "max_memory": ("shardkit_server_memory_limit_bytes", "maxmemory, 0 for none"),
+    "clients": ("shardkit_server_connections", "Connections"),
+    "max_clients": ("shardkit_server_connections_limit", "maxclients"),
+    "keys": ("shardkit_server_keys", "Keys"),
+    "latency": ("shardkit_server_latency_seconds", "Seconds that INFO took"),
+    "cpu": ("shardkit_server_cpu_cores", "Share of a core"),
+    "lag": ("shardkit_server_replication_lag_bytes", "Bytes behind"),
+}
+"""The metrics of a server by the field of its summary: the name and the help."""
+
+
+def application(
+    fleet: FleetWatch,
+    *,
+    token: str = "",
+    allow_changes: bool = False,
+    hosts: tuple[str, ...] = ("*",),
+) -> Starlette:
+    """Return the application.
+
+    Args:
+        fleet: what it shows.
+        token: what people must know; empty for nothing. It is given once as ``?token=…``, which
+            sets a cookie, or by programs as ``Authorization: Bearer …``.
+        allow_changes: whether dead tasks can be revived.
+        hosts: the host names by which it may be addressed, so that another site's page cannot reach
+            a dashboard on this machine by a name of its own.
+    """
+    views = Views(fleet)
+    api: list[BaseRoute] = []
+
+    def answers(path: str, ask: Callable[..., Any], text: str, changes: bool = False) -> None:
+        """Serve the answer of a function, called in a thread with the path's parameters."""
+
+        async def endpoint(request: Request) -> Response:
+            answer = await run_in_threadpool(partial(ask, **request.path_params))
+            if answer is None:
+                return JSONResponse({"error": "there is none of that name"}, 404)
+            return JSONResponse(answer)
+
+        endpoint.__doc__ = f"responses:\n  200:\n    description: {text}\n"
+        api.append(Route(f"/api{path}", endpoint, methods=["POST" if changes else "GET"]))
+
+    answers("/overview", fleet.overview, "All servers, components, problems and recent changes.")
+    answers("/components/{name}", views.component, "Where a component lives.")
+    answers("/components/{name}/contents", views.contents, "What a sample of its keys is made of.")
+    answers("/servers/{address}", views.server, "A server, its last hour, its slow commands.")
+    answers("/slow", views.slow, "Slow and large commands of all servers in the last day.")
+    answers("/queues", views.queues, "Task queues.")
+    answers("/queues/{component}/{queue}/dead", views.dead_tasks, "A queue's dead tasks.")
+    answers("/locks", views.locks, "Who holds locks, and who waits for them.")
+    answers("/growth", views.growth, "Moves and fences.")
+    answers("/configuration", views.configuration, "Entries, pushes, and who uses which entries.")
+    if allow_changes:
+        answers(
+            "/queues/{component}/{queue}/dead/{task}/revive",
+            views.revive,
+            "Whether the task was dead, and is queued again.",
+            changes=True,
+        )
+
+    async def events(request: Request) -> Response:
+        async def stream() -> AsyncIterator[bytes]:
+            sent = b""
+            while True:
+                if fleet.summary is not sent:
+                    sent = fleet.summary
+                    yield b"data: " + sent + b"\n\n"
+                await asyncio.sleep(_LOOK)
+
+        return StreamingResponse(stream(), media_type="text/event-stream")
+
+    async def metrics(request: Request) -> Response:
+        registry = CollectorRegistry()
+        registry.register(_FleetMetrics(fleet))
+        return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
+
+    async def file(request: Request) -> Response:
+        name = request.path_params.get("name", "dashboard.html")
+        if name not in {each.name for each in PAGE.iterdir()}:
+            return Response("not found", 404)
+        kind = _TYPES.get(name[name.rindex(".") :], "text/plain")
+        return Response((PAGE / name).read_bytes(), media_type=kind)
+
+    async def settings(request: Request) -> Response:
+        return JSONResponse({"allow_changes": allow_changes})
+
+    async def page(request: Request) -> Response:
+        return Response((PAGE / "dashboard.html").read_bytes(), media_type="text/html")
+
+    async def schema(request: Request) -> Response:
+        about = {"openapi": "3.1.0", "info": {"title": "shardkit dashboard", "version": "1"}}
+        return JSONResponse(SchemaGenerator(about).get_schema(routes=api))
+
+    routes = [
+        *api,
+        Route("/api/settings", settings),
+        Route("/api/events", events),
+        Route("/openapi.json", schema),
+        Route("/metrics", metrics),
+        Route("/files/{name}", file),
+        *(Route(view, page) for view in VIEWS),
+    ]
+    middleware = [
+        Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),
+        Middleware(_Gate, token=token),
+    ]
+    return Starlette(routes=routes, middleware=middleware)
+
+
+class _Gate:
+    """Lets in who knows the token, and adds the headers that keep other sites out."""
+
+    def __init__(self, app: Any, token: str) -> None:
+        self._app = app
+        self._token = token
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [
+                    (name.lower().encode(), value.encode()) for name, value in _HEADERS.items()
+                ]
+            await send(message)
+
+        answer = self._answer(Request(scope)) if self._token else None
+        if answer is not None and answer.status_code == 401:
+            await asyncio.sleep(_REFUSED_AFTER)
+        await (answer or self._app)(scope, receive, send_with_headers)
+
+    def _answer(self, request: Request) -> Response | None:
+        """Return what is answered instead of what was asked for; None if the token is right."""
+        query = dict(parse_qsl(request.url.query))
+        given = query.pop("token", None)
+        if given is not None and self._is_right(given):
+            where = request.url.path + (f"?{urlencode(query)}" if query else "")
+            answer: Response = RedirectResponse(where, 303)
+            secure = request.url.scheme == "https"
+            answer.set_cookie(_COOKIE, given, httponly=True, samesite="strict", secure=secure)
+            return answer
+        bearer = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        if given is None and self._is_right(request.cookies.get(_COOKIE) or bearer):
+            return None
+        return Response("refused\n", 401, media_type="text/plain")
+
+    def _is_right(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+
+class _FleetMetrics:
+    """The metrics of a fleet, as prometheus_client collects them."""
+
+    def __init__(self, fleet: FleetWatch) -> None:
+        self._fleet = fleet
+
+    def collect(self) -> Any:
+        """Yield each metric with all its servers."""
+        summary = json.loads(self._fleet.summary)
+        servers = summary.get("servers", [])
+        for field, (name, text) in METRICS.items():
+            family = GaugeMetricFamily(name, text, labels=["server"])
+            for server in servers:
+                value = float(server["state"] == "up") if field == "up" else server.get(field)
+                if value is not None:
+                    family.add_metric([server["address"]], value)
+            yield family
+        problems = GaugeMetricFamily("shardkit_problems", "Problems found by the last check")
+        problems.add_metric([], len(summary.get("problems", [])))
+        yield problems

@@ -1,0 +1,438 @@
+"""What the servers of a topology report, sampled in the background."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import redis
+from redis.exceptions import ResponseError
+
+from shardkit.admin.check import config_facts
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.network.rules import ConfigFacts, judge
+from shardkit.network.server_queries import ServerErrors, client_of
+from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+
+INTERVAL = 2.0  # seconds between two samples
+TIMEOUT = 1.0  # seconds for an answer
+_ENTRIES = 5.0  # seconds between two readings of the entries
+_CHECK = 30.0  # seconds between two checks of the whole fleet, and readings of slow logs
+_KEPT = 1800  # samples of a server: an hour at the usual interval
+_EVENTS = 200
+_SLOW = 5000  # entries of slow logs
+_DAY = 86_400
+_LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("large-reply",)))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What a server reported at one time.
+
+    Attributes:
+        at: seconds since 1970, by this machine's clock.
+        latency: seconds that INFO took.
+        ops: commands a second.
+        memory: bytes in use.
+        clients: connections.
+        cpu: share of a core since the sample before.
+        lag: bytes that the slowest replica, or this replica, is behind; None without one.
+        received, sent: bytes a second.
+    """
+
+    at: float
+    latency: float
+    ops: int
+    memory: int
+    clients: int
+    cpu: float
+    lag: int | None
+    received: float
+    sent: float
+
+
+@dataclass
+class ServerWatch:
+    """A server, its last state and its samples.
+
+    Attributes:
+        address: ``host:port``; with Sentinels, the service.
+        info: what INFO said last, by field; empty before.
+        error: why the last sample failed; empty if it did not.
+        since: when the server began to answer, or ceased to, in seconds since 1970.
+        samples: the samples of the last hour, the oldest first.
+        databases: by database, the shards that live in it.
+    """
+
+    address: str
+    fields: dict[str, Any] = field(repr=False)
+    info: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    error: str = ""
+    since: float = 0.0
+    samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
+    databases: dict[int, list[str]] = field(default_factory=dict)
+    stopped: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    @property
+    def state(self) -> str:
+        """``up``, ``down``, or ``unknown`` before the first answer."""
+        return "down" if self.error else "up" if self.info else "unknown"
+
+    def keys_in(self, database: int) -> int | None:
+        """The keys of a database; None if the server does not answer."""
+        if not self.info or self.error:
+            return None
+        return int(self.info.get(f"db{database}", {}).get("keys", 0))
+
+    def summary(self) -> dict[str, Any]:
+        """Return the server's last state, for JSON."""
+        info, facts = self.info, ServerFacts(info=self.info)
+        last = self.samples[-1] if self.samples else None
+        return {
+            "address": self.address,
+            "state": self.state,
+            "error": self.error,
+            "since": self.since,
+            "software": facts.software,
+            "version": facts.version,
+            "role": {"master": "master", "slave": "replica"}.get(str(info.get("role")), ""),
+            "shards": sum(len(names) for names in self.databases.values()),
+            "keys": sum(v["keys"] for k, v in info.items() if k[:2] == "db" and "keys" in v)
+            if info
+            else None,
+            "max_memory": int(info.get("maxmemory", 0)),
+            "max_clients": int(info.get("maxclients", 0)),
+            "blocked": int(info.get("blocked_clients", 0)),
+            "replicas": int(info.get("connected_slaves", 0)),
+            **(asdict(last) if last else {}),
+        }
+
+
+class FleetWatch:
+    """Watches the servers of a kit's components in the background, until it is closed.
+
+    Args:
+        kit: a blocking kit, which the caller closes afterwards.
+        config_server: its entry, if there is one.
+        interval: the seconds between two samples of a server.
+
+    Attributes:
+        servers: the servers by address.
+        components: the components by name.
+        problems: what the last check found, the worst first.
+        events: what has changed since the start, the latest first: servers that ceased to answer or
+            came back, roles, versions, entries.
+        banner: why the config server cannot be read; empty if it can.
+        summary: the overview as JSON; made once for everybody.
+    """
+
+    def __init__(
+        self, kit: ShardKit, config_server: Entry | None = None, *, interval: float = INTERVAL
+    ) -> None:
+        self.kit = kit
+        self.config_server = config_server
+        self.interval = interval
+        self.servers: dict[str, ServerWatch] = {}
+        self.components: dict[str, Component] = {}
+        self.broken: dict[str, str] = {}
+        self.problems: list[dict[str, Any]] = []
+        self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
+        self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
+        self.banner = ""
+        self.summary = b"{}"
+        self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
+        self._closed = threading.Event()
+        self._threads: list[threading.Thread] = []
+        for work, pause in ((self._read_entries, _ENTRIES), (self._check, _CHECK)):
+            self._start(self._repeat, work, pause)
+        self._start(self._repeat, self._summarize, interval)
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closed.set()
+        for server in self.servers.values():
+            server.stopped.set()
+        for thread in self._threads:
+            thread.join(4 * TIMEOUT)
+
+    def _start(self, work: Any, *args: Any) -> None:
+        thread = threading.Thread(target=work, args=args, daemon=True, name="shardkit-dashboard")
+        self._threads = [each for each in self._threads if each.is_alive()] + [thread]
+        thread.start()
+
+    def _repeat(self, work: Any, pause: float) -> None:
+        while not self._closed.is_set():
+            work()
+            self._closed.wait(pause)
+
+    def _note(self, where: str, text: str) -> None:
+        self.events.appendleft({"at": time.time(), "where": where, "text": text})
+
+    # ---- entries
+
+    def _read_entries(self) -> None:
+        """Follow the components, and the servers that their entries name."""
+        components: dict[str, Component] = {}
+        broken: dict[str, str] = {}
+        try:
+            for name in self.kit.components():
+                try:
+                    components[name] = self.kit.component(name)
+                except ShardKitError as error:
+                    broken[name] = str(error)
+            self.banner = ""
+        except (ShardKitError, *ServerErrors) as error:
+            self.banner = str(error)
+            return
+        for name, component in components.items():
+            before = self.components.get(name)
+            if before is not None and before.entries() != component.entries():
+                self._note(name, f"new entries, epoch {component.epoch}")
+        self.components, self.broken = components, broken
+        self._follow(list(targets_of(components.values(), self.config_server)))
+
+    def _follow(self, targets: list[Target]) -> None:
+        logins, _ = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
+        wanted: dict[str, Login[int]] = {}
+        databases: dict[str, dict[int, list[str]]] = {}
+        for login in logins:
+            wanted.setdefault(login.address, login)
+            for n, database in login.databases.items():
+                target = targets[n]
+                name = "config server" if target.shard is None else str(target.shard)
+                label = f"{name} {target.node}".strip()
+                places = databases.setdefault(login.address, {})
+                places.setdefault(database, []).append(label)
+        for address in self.servers.keys() - wanted.keys():
+            self.servers.pop(address).stopped.set()
+            self._note(address, "no entry names it any more")
+        for address, login in wanted.items():
+            known = self.servers.get(address)
+            if known is None or known.fields != login.fields:
+                if known is not None:
+                    known.stopped.set()
+                known = self.servers[address] = ServerWatch(address, login.fields)
+                self._start(self._watch, known)
+            known.databases = databases[address]
+
+    # ---- servers
+
+    def _watch(self, server: ServerWatch) -> None:
+        """Sample one server until it is stopped."""
+        while not server.stopped.is_set() and not self._closed.is_set():
+            try:
+                with client_of(server.fields, TIMEOUT) as client:
+                    logs = [(*log, 0) for log in _LOGS]
+                    checked = 0.0
+                    while not server.stopped.is_set() and not self._closed.is_set():
+                        self._sample(server, client)
+                        if time.monotonic() - checked >= _CHECK:
+                            checked = time.monotonic()
+                            logs = list(self._read_logs(server.address, client, logs))
+                        server.stopped.wait(self.interval)
+            except (ShardKitError, *ServerErrors) as error:
+                if server.state != "down":
+                    server.since = time.time()
+                    self._note(server.address, f"does not answer: {error}")
+                server.error = str(error) or type(error).__name__
+                server.stopped.wait(self.interval)
+
+    def _sample(self, server: ServerWatch, client: Any) -> None:
+        began = time.monotonic()
+        info = client.info() if isinstance(client, redis.Redis) else _of_nodes(client)
+        latency, now, before = time.monotonic() - began, time.time(), server.info
+        if server.state != "up":
+            if server.state == "down":
+                self._note(server.address, "answers again")
+            server.since = now
+        for name, what in (("role", "role"), ("redis_version", "version")):
+            if before and before.get(name) != info.get(name):
+                self._note(server.address, f"{what}: {before.get(name)} → {info.get(name)}")
+        seconds = now - server.samples[-1].at if server.samples else 0.0
+
+        def rate(*names: str) -> float:
+            """Return by how much counters grew, a second; 0 after a restart."""
+            if not seconds or not before:
+                return 0.0
+            grown = sum(float(info.get(n, 0)) - float(before.get(n, 0)) for n in names)
+            return max(0.0, grown / seconds)
+
+        server.samples.append(
+            Sample(
+                now,
+                latency,
+                int(info.get("instantaneous_ops_per_sec", 0)),
+                int(info.get("used_memory", 0)),
+                int(info.get("connected_clients", 0)),
+                rate("used_cpu_sys", "used_cpu_user"),
+                ServerFacts(info=info).replication_lag,
+                rate("total_net_input_bytes"),
+                rate("total_net_output_bytes"),
+            )
+        )
+        server.info, server.error = info, ""
+
+    def _read_logs(
+        self, address: str, client: Any, logs: list[tuple[str, tuple[str, ...], int]]
+    ) -> Iterator[tuple[str, tuple[str, ...], int]]:
+        """Add what is new in a server's logs of slow and large commands; names, never values."""
+        if not isinstance(client, redis.Redis):
+            return
+        for command, kind, last in logs:
+            try:
+                entries = client.execute_command(  # type: ignore[no-untyped-call]
+                    f"{command} GET", 128, *kind
+                )
+            except ResponseError:  # not of this server, or not for this user
+                continue
+            for entry in entries:
+                fields = entry if isinstance(entry, dict) else _slow_fields(entry)
+                if fields["id"] >= last and fields["start_time"] > time.time() - _DAY:
+                    words = fields["command"].split(b" ")
+                    self.slow.appendleft(
+                        {
+                            "at": fields["start_time"],
+                            "server": address,
+                            "kind": kind[0] if kind else "slow",
+                            "amount": fields["duration"],  # microseconds, or bytes
+                            "command": words[0].decode(errors="replace"),
+                            "key": words[1].decode(errors="replace")[:80] if words[1:] else "",
+                        }
+                    )
+            yield command, kind, max([last, *(_id(entry) + 1 for entry in entries)])
+
+    # ---- everything together
+
+    def _check(self) -> None:
+        """Judge the whole fleet, as `shardkit status` does."""
+        if not self.components:
+            self._closed.wait(min(1.0, self.interval))
+        facts = ConfigFacts()
+        if self.config_server is not None:
+            with (
+                suppress(ShardKitError, *ServerErrors),
+                client_of(self.config_server.resolved("config server"), TIMEOUT) as config,
+            ):
+                facts = config_facts(config)
+        rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
+        judgement = judge(rows, facts)
+        problems: dict[tuple[str, str], dict[str, Any]] = {}
+        for entry in judgement.entries:
+            for problem in entry.problems:
+                key = entry.server.address, problem.text
+                kept = problems.setdefault(
+                    key,
+                    {
+                        "where": entry.server.address,
+                        "text": problem.text,
+                        "remedy": problem.remedy,
+                        "severity": int(problem.severity),
+                        "shards": [],
+                    },
+                )
+                kept["shards"].append(str(entry.row.target.shard or "config server"))
+        for finding in judgement.findings:
+            problems[finding.where, finding.problem] = {
+                "where": finding.where,
+                "text": finding.problem,
+                "remedy": finding.remedy,
+                "severity": 1 if finding.warning else 2,
+                "shards": [],
+            }
+        self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
+
+    def _summarize(self) -> None:
+        last = [each.samples[-1] for each in list(self.servers.values()) if each.samples]
+        ops, memory, clients = (
+            sum(getattr(each, name) for each in last) for name in ("ops", "memory", "clients")
+        )
+        self._totals.append((time.time(), ops, memory, clients))
+        self.summary = json.dumps(self._state(), separators=(",", ":")).encode()
+
+    def overview(self) -> dict[str, Any]:
+        """Return the state of all servers and components, and the last hour's totals, for JSON."""
+        at, ops, memory, clients = map(list, zip(*self._totals, strict=True))
+        totals = {"at": at, "ops": ops, "memory": memory, "clients": clients}
+        return {**self._state(), "totals": totals}
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "at": time.time(),
+            "interval": self.interval,
+            "banner": self.banner,
+            "servers": [each.summary() for _, each in sorted(self.servers.items())],
+            "components": [
+                {
+                    "name": name,
+                    "shards": len(component.shards),
+                    "placement": component.placement if component.shards else "",
+                    "epoch": component.epoch,
+                    "servers": len({row["server"] for row in rows}),
+                    "keys": sum(row["keys"] or 0 for row in rows),
+                    "down": sum(row["state"] == "down" for row in rows),
+                }
+                for name, component in sorted(self.components.items())
+                for rows in [self.shards_of(component)]
+            ],
+            "broken": self.broken,
+            "problems": self.problems,
+            "events": list(self.events)[:50],
+        }
+
+    def shards_of(self, component: Component) -> list[dict[str, Any]]:
+        """Return where each shard of a component lives, its state and its keys, for JSON."""
+        rows = []
+        for shard, entry in component.entries():
+            [login], _ = logins_of([(0, str(shard), entry)])
+            server = self.servers.get(login.address)
+            database = login.databases[0]
+            rows.append(
+                {
+                    "shard": str(shard),
+                    "server": login.address,
+                    "database": database,
+                    "state": server.state if server else "unknown",
+                    "keys": server.keys_in(database) if server else None,
+                    "held": entry.held,
+                }
+            )
+        return rows
+
+
+def _of_nodes(cluster: Any) -> dict[str, Any]:
+    """Return the INFO of a cluster's masters, numbers added."""
+    total: dict[str, Any] = {}
+    for node in cluster.get_primaries():
+        for name, value in cluster.info(target_nodes=node).items():
+            known = total.get(name)
+            if isinstance(value, dict):
+                total[name] = {k: v + (known or {}).get(k, 0) for k, v in value.items()}
+            elif isinstance(value, int | float) and isinstance(known, int | float):
+                total[name] = known + value
+            else:
+                total[name] = value
+    return total
+
+
+def _slow_fields(entry: list[Any]) -> dict[str, Any]:
+    """Return an entry of COMMANDLOG as redis-py returns one of SLOWLOG."""
+    number, at, amount, words = entry[:4]
+    return {
+        "id": number,
+        "start_time": at,
+        "duration": amount,
+        "command": b" ".join(word.replace(b" ", b"_") for word in words),
+    }
+
+
+def _id(entry: Any) -> int:
+    return int(entry["id"] if isinstance(entry, dict) else entry[0])

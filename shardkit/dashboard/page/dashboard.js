@@ -1,0 +1,340 @@
+"use strict"
+// Everything that comes from outside becomes text: no markup is ever built from strings.
+
+const VIEWS = [["/", "Overview"], ["/slow", "Slow commands"], ["/queues", "Queues"], ["/locks", "Locks"],
+  ["/growth", "Growth"], ["/configuration", "Configuration"]]
+const view = document.getElementById("view"), state = document.getElementById("state")
+const banner = document.getElementById("banner"), nav = document.querySelector("nav")
+const sorted = new Map(), filters = new Map(), signatures = new Map()
+let summary = null, shown = null, timer = 0, allowChanges = false, charts = []
+let totals = { at: [], ops: [], memory: [], clients: [] }
+
+function h(tag, attributes, ...children) {
+  const element = document.createElement(tag)
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value)
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value)
+  }
+  element.append(...children.flat(9).filter(child => child !== null && child !== undefined))
+  return element
+}
+
+const link = (path, text) => h("a", { href: path, "data-key": path }, text)
+const at = (...parts) => "/" + parts.map(encodeURIComponent).join("/")
+const number = value => value === null || value === undefined ? "" : Math.round(value).toLocaleString("en")
+const fixed = (value, digits) => value === null || value === undefined ? "" : value.toFixed(digits)
+const percent = value => value === null || value === undefined ? "" : (value && value < 0.1 ? (100 * value).toFixed(1) : Math.round(100 * value)) + " %"
+function bytes(value) {
+  if (value === null || value === undefined) return ""
+  for (const unit of ["B", "KB", "MB", "GB"]) {
+    if (Math.abs(value) < 1000) return (value < 10 && unit !== "B" ? value.toFixed(1) : Math.round(value)) + " " + unit
+    value /= 1000
+  }
+  return value.toFixed(1) + " TB"
+}
+function time(seconds) {
+  return seconds ? new Date(1000 * seconds).toLocaleString(undefined, { dateStyle: "short", timeStyle: "medium" }) : ""
+}
+function span(seconds) {
+  if (seconds === null || seconds === undefined) return ""
+  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"]]) if (seconds >= 2 * size) return Math.round(seconds / size) + " " + unit
+  return (seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)) + " s"
+}
+const clock = seconds => new Date(1000 * seconds).toTimeString().slice(0, 8)
+// A canvas takes no variable of a style sheet: the browser resolves it for an element.
+function colour(variable) {
+  const probe = document.body.appendChild(h("i", { class: variable.slice(2) + "-colour" }))
+  const resolved = getComputedStyle(probe).color
+  probe.remove()
+  return resolved
+}
+const stateOf = value => h("span", { class: { up: "good", down: "bad" }[value] || "warn" }, value)
+
+// Each column: title, value for sorting, and optionally what is shown of a row.
+function table(name, columns, rows, empty) {
+  if (!rows.length) return h("p", { class: "note" }, empty)
+  const [column, down] = sorted.get(name) || [-1, false], filter = (filters.get(name) || "").toLowerCase()
+  const text = row => columns.map(each => String(each[1](row) ?? "")).join(" ").toLowerCase()
+  let kept = filter ? rows.filter(row => text(row).includes(filter)) : [...rows]
+  if (column >= 0) {
+    const value = columns[column][1]
+    kept.sort((a, b) => {
+      const x = value(a), y = value(b)
+      const order = typeof x === "number" && typeof y === "number" ? x - y : String(x ?? "").localeCompare(String(y ?? ""), "en", { numeric: true })
+      return down ? -order : order
+    })
+  }
+  const isNumber = each => rows.some(row => typeof each[1](row) === "number") && !each[3]
+  const head = columns.map((each, n) => h("th", {
+    scope: "col", class: isNumber(each) ? "number" : null,
+    "aria-sort": n === column ? (down ? "descending" : "ascending") : null,
+  }, h("button", { "data-key": name + ":" + n, onclick: () => { sorted.set(name, [n, n === column ? !down : isNumber(each)]); draw(true) } }, each[0])))
+  const body = kept.map(row => h("tr", {}, columns.map(each =>
+    h("td", { class: each[3] || (isNumber(each) ? "number" : null) }, each[2] ? each[2](row) : each[1](row) ?? ""))))
+  const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
+    h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)))
+  if (rows.length <= 8) return found
+  return [h("input", { type: "search", placeholder: "Filter " + number(rows.length) + " rows", "aria-label": "Filter", value: filters.get(name) || "",
+    "data-key": name + ":filter", oninput: event => { filters.set(name, event.target.value); draw(true) } }), found]
+}
+
+const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label + (note ? " " + note : "")))
+
+function chart(title, stamps, values, show) {
+  const box = h("div", { class: "chart" }, h("h3", {}, title))
+  charts.push(() => {
+    const line = colour("--line"), axis = { stroke: colour("--muted"), grid: { stroke: line, width: 1 }, ticks: { stroke: line }, font: "12px system-ui" }
+    const plot = new uPlot({
+      width: box.clientWidth - 24, height: 170, legend: { show: false }, cursor: { points: { size: 6 } },
+      scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
+      axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
+      series: [{}, { stroke: colour("--link"), width: 1.5, points: { show: false } }],
+    }, [stamps, values], box)
+    box.plot = plot
+  })
+  return box
+}
+
+const PROBLEMS = [["", row => row.severity, row => h("span", { class: row.severity > 1 ? "bad" : "warn" }, row.severity > 1 ? "problem" : "warning"), " "],
+  ["where", row => row.where], ["what", row => row.text, null, "wrap"], ["remedy", row => row.remedy, null, "wrap"]]
+const SLOW = [["at", row => row.at, row => time(row.at), " "], ["server", row => row.server, row => link(at("servers", row.server), row.server)],
+  ["kind", row => row.kind], ["amount", row => row.amount, row => row.kind === "slow" ? fixed(row.amount / 1000, 1) + " ms" : bytes(row.amount)],
+  ["command", row => row.command], ["key", row => row.key, null, "wrap"]]
+
+function overview() {
+  const up = summary.servers.filter(each => each.state === "up").length
+  const sum = field => summary.servers.reduce((all, each) => all + (each[field] || 0), 0)
+  return [
+    h("h1", {}, summary.problems.some(each => each.severity > 1) || up < summary.servers.length ? "Something is wrong" : "All is well"),
+    h("div", { class: "tiles" },
+      tile("servers up", up + " of " + summary.servers.length), tile("components", number(summary.components.length)),
+      tile("keys", number(sum("keys"))), tile("commands a second", number(sum("ops"))), tile("memory", bytes(sum("memory"))),
+      tile("connections", number(sum("clients")))),
+    h("div", { class: "charts" }, chart("Commands a second, all servers", totals.at, totals.ops, number),
+      chart("Memory, all servers", totals.at, totals.memory, bytes)),
+    h("h2", {}, "Problems"), table("problems", PROBLEMS, summary.problems, "The last check found nothing. `shardkit check` looks at data, too."),
+    Object.keys(summary.broken).length ? table("broken", [["component", row => row[0]], ["why it cannot be used", row => row[1], null, "wrap"]], Object.entries(summary.broken), "") : null,
+    h("h2", {}, "Components"), table("components", [
+      ["component", row => row.name, row => link(at("components", row.name), row.name)], ["shards", row => row.shards], ["placement", row => row.placement],
+      ["servers", row => row.servers], ["keys", row => row.keys, row => number(row.keys)], ["epoch", row => row.epoch],
+      ["state", row => row.down, row => row.down ? h("span", { class: "bad" }, row.down + " down") : stateOf("up"), " "]],
+      summary.components, "No component yet. Push a shard map: shardkit config push MAP."),
+    h("h2", {}, "Servers"), table("servers", [
+      ["server", row => row.address, row => link(at("servers", row.address), row.address)], ["state", row => row.state, row => stateOf(row.state)],
+      ["version", row => row.software + " " + row.version], ["role", row => row.role], ["shards", row => row.shards], ["keys", row => row.keys, row => number(row.keys)],
+      ["commands/s", row => row.ops, row => number(row.ops)], ["memory", row => row.memory, row => bytes(row.memory)],
+      ["of limit", row => row.max_memory ? row.memory / row.max_memory : null, row => row.max_memory ? percent(row.memory / row.max_memory) : ""],
+      ["conns", row => row.clients, row => number(row.clients)], ["CPU", row => row.cpu, row => percent(row.cpu)],
+      ["lag", row => row.lag, row => row.lag === null || row.lag === undefined ? "" : bytes(row.lag)],
+      ["ms", row => row.latency, row => fixed(1000 * row.latency, 2)]],
+      summary.servers, "No server is known yet."),
+    h("h2", {}, "What changed"), table("events", [["at", row => row.at, row => time(row.at), " "], ["where", row => row.where], ["what", row => row.text, null, "wrap"]],
+      summary.events, "Nothing since this dashboard was started."),
+  ]
+}
+
+function component(answer) {
+  const most = Math.max(1, ...answer.shards.map(each => each.keys || 0))
+  return [
+    h("h1", {}, answer.name),
+    h("div", { class: "tiles" }, tile("shards", number(answer.shards.length)), tile("placement", answer.placement || "none"),
+      tile("keys", number(answer.shards.reduce((all, each) => all + (each.keys || 0), 0))),
+      tile("largest shard", number(most), "keys"), tile("epoch", number(answer.epoch))),
+    h("h2", {}, "Problems"), table("component-problems", PROBLEMS, answer.problems, "The last check found nothing."),
+    h("h2", {}, "What it is made of"),
+    answer.contents ? [
+      h("p", { class: "muted" }, "From a sample of " + number(answer.contents.sampled) + " of " + number(answer.contents.keys) + " keys."),
+      table("contents", [["structure", row => row.structure || "other keys"], ["kind", row => row.kind], ["encoding", row => row.encoding],
+        ["keys", row => row.keys, row => number(row.keys)], ["bytes", row => row.bytes, row => bytes(row.bytes)], ["compact", row => row.compact, row => percent(row.compact)]],
+        answer.contents.groups, "No keys."),
+      table("findings", [["what", row => (row.structure || row.subject || "") + " " + (row.text || ""), null, "wrap"], ["remedy", row => row.remedy, null, "wrap"]],
+        answer.contents.findings, "Everything that was looked at is stored compactly."),
+    ] : h("p", { class: "note" }, "Looking at a sample of its keys …"),
+    h("h2", {}, "Shards"), table("shards", [
+      ["shard", row => row.shard], ["server", row => row.server, row => link(at("servers", row.server), row.server)], ["database", row => row.database],
+      ["state", row => row.state, row => stateOf(row.state)], ["keys", row => row.keys, row => number(row.keys)],
+      ["of the largest", row => row.keys === null ? null : row.keys / most, row => row.keys === null ? "" : percent(row.keys / most)], ["moving", row => row.held]],
+      answer.shards, "It has no shards."),
+  ]
+}
+
+function server(answer) {
+  const samples = answer.samples, stamps = samples.at || []
+  const facts = object => h("div", { class: "scroll" }, h("table", {}, h("tbody", {}, Object.entries(object).filter(each => each[1] !== null).map(([name, value]) =>
+    h("tr", {}, h("th", { scope: "row" }, name.replaceAll("_", " ")), h("td", {}, typeof value === "object" ? JSON.stringify(value) : String(value)))))))
+  return [
+    h("h1", {}, answer.address, " ", stateOf(answer.state)),
+    answer.error ? h("p", { class: "note" }, "It has not answered since " + time(answer.since) + ": " + answer.error) : null,
+    h("div", { class: "tiles" }, tile(answer.software, answer.version || "?"), tile("role", answer.role || "?"), tile("commands a second", number(answer.ops)),
+      tile("memory", bytes(answer.memory), answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
+      tile("connections", number(answer.clients), "of " + number(answer.max_clients)), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
+    h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes], ["Connections", "clients", number],
+      ["CPU, share of a core", "cpu", percent], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1)], ["Sent, bytes a second", "sent", bytes]]
+      .map(([title, field, show]) => chart(title, stamps, samples[field] || [], show))),
+    h("h2", {}, "Databases"), table("databases", [["database", row => row.number], ["keys", row => row.keys, row => number(row.keys)], ["shards", row => row.shards.join(", "), null, "wrap"]], answer.databases, "No entry names it."),
+    h("h2", {}, "Slow and large commands"), table("server-slow", SLOW, answer.slow, "None in the last day."),
+    h("h2", {}, "Persistence"), facts({ ...answer.persistence, rdb_last_save_time: time(answer.persistence.rdb_last_save_time) }),
+    Object.keys(answer.replication).length ? [h("h2", {}, "Replication"), facts(answer.replication)] : null,
+  ]
+}
+
+function queues(answer) {
+  return [h("h1", {}, "Queues"), table("queues", [
+    ["component", row => row.component], ["queue", row => row.queue],
+    ["waiting", row => row.counts.waiting, row => number(row.counts.waiting)], ["delayed", row => row.counts.delayed, row => number(row.counts.delayed)],
+    ["leased", row => row.counts.taken, row => number(row.counts.taken)],
+    ["dead", row => row.counts.dead, row => row.counts.dead ? link("/queues?component=" + encodeURIComponent(row.component) + "&queue=" + encodeURIComponent(row.queue), number(row.counts.dead)) : "0"],
+    ["oldest", row => row.oldest, row => span(row.oldest)], ["queued/s", row => row.rates.enqueued, row => fixed(row.rates.enqueued, 1)],
+    ["finished/s", row => row.rates.finished, row => fixed(row.rates.finished, 1)], ["failed/s", row => row.rates.failed, row => fixed(row.rates.failed, 2)]],
+    answer.queues, "No task queue has a task, or had one in the last quarter of an hour."), failures(answer.failed),
+  answer.dead ? [h("h2", {}, "Dead tasks of " + answer.dead.queue), table("dead", [
+    ["died", row => row.at, row => time(row.at), " "], ["task", row => row.name], ["arguments", row => JSON.stringify(row.args), null, "wrap"], ["attempts", row => row.attempts],
+    ["why", row => row.reason, row => h("pre", {}, row.reason), "wrap"],
+    ...(allowChanges ? [["", () => "", row => h("button", { class: "action", onclick: () => revive(answer.dead, row.id) }, "Revive")]] : [])],
+    answer.dead.dead, "No dead task is left.")] : null]
+}
+async function revive(dead, id) {
+  await fetch("/api" + at("queues", dead.component, dead.queue, "dead", id, "revive"), { method: "POST" })
+  load()
+}
+
+function locks(answer) {
+  return [h("h1", {}, "Locks"), table("locks", [["component", row => row.component], ["kind", row => row.kind], ["name", row => row.name],
+    ["state", row => row.state, row => h("span", { class: row.state === "holds" ? "good" : "warn" }, row.state)], ["who", row => row.holder.label],
+    ["for", row => row.holder.held, row => span(row.holder.held)], ["ends in", row => row.holder.ends, row => span(row.holder.ends)], ["token", row => row.holder.token, null, " "]],
+    answer.locks, "Nobody holds or waits for a lock."), failures(answer.failed)]
+}
+
+function growth(answer) {
+  if (answer.banner) return [h("h1", {}, "Growth"), h("p", { class: "note" }, answer.banner)]
+  return [h("h1", {}, "Growth"), table("moves", [["from", row => row.source, null, "wrap"], ["to", row => row.target, null, "wrap"], ["phase", row => row.phase, row => h("span", { class: row.is_over ? "good" : "warn" }, row.phase)],
+    ["shards", row => (row.shards || []).join(", "), null, "wrap"], ["copied", row => row.copied, row => bytes(row.copied)], ["took", row => row.seconds, row => span(row.seconds)],
+    ["writers waited", row => row.held, row => row.held === null ? "" : fixed(1000 * row.held, 0) + " ms"]],
+    answer.moves, "Nothing moves, and nothing has moved. `shardkit move` starts a move."),
+  h("h2", {}, "Masters that were replaced"), table("fences", [["was", row => JSON.stringify(row.source)], ["now", row => JSON.stringify(row.target)], ["follows", row => row.applied ? "yes" : "not yet"]], answer.fences, "None is left to come back."),
+  answer.unreadable.map(each => h("p", { class: "note" }, each))]
+}
+
+function configuration(answer) {
+  if (answer.banner) return [h("h1", {}, "Configuration"), h("p", { class: "note" }, answer.banner)]
+  const old = answer.processes.filter(each => each.epoch !== null && each.epoch < answer.epoch)
+  return [h("h1", {}, "Configuration, epoch " + answer.epoch),
+    h("h2", {}, "What the last push changed"), table("changes", [["entry", row => row.entry], ["field", row => row.field, row => row.field || "all"], ["before", row => row.before, null, "wrap"], ["after", row => row.after, null, "wrap"]], answer.changes, "Nothing, or the entries were written by hand."),
+    answer.undone ? h("p", { class: "note" }, answer.undone) : null,
+    h("h2", {}, "Processes" + (old.length ? ", " + old.length + " with an earlier epoch" : "")), table("processes", [
+      ["host", row => row.host], ["pid", row => row.pid, null, " "], ["library", row => row.library], ["epoch", row => row.epoch, row => row.epoch === null ? "" : h("span", { class: row.epoch < answer.epoch ? "warn" : "good" }, row.epoch), " "],
+      ["connections", row => row.connections], ["idle", row => row.idle, row => span(row.idle)], ["age", row => row.age, row => span(row.age)], ["components", row => Object.keys(row.components).join(", "), null, "wrap"]],
+      answer.processes, "No process is connected."), failures(answer.failed),
+    h("h2", {}, "Pushes"), table("pushes", [["epoch", row => row.epoch], ["at", row => row.at, row => time(row.at), " "], ["who", row => row.author], ["from", row => row.source], ["why", row => row.message, null, "wrap"]], answer.pushes, "No push is recorded."),
+    h("h2", {}, "Entries"), table("entries", [["entry", row => row[0]], ["fields", row => row[1], null, "wrap"]],
+      Object.values(answer.entries).flatMap(each => Object.entries(each)).map(([shard, fields]) => [shard, JSON.stringify(fields)]), "No entry yet.")]
+}
+
+const failures = failed => Object.entries(failed || {}).map(([where, why]) => h("p", { class: "note" }, where + ": " + why))
+
+async function ask(path) {
+  const response = await fetch("/api" + path)
+  if (!response.ok) throw new Error(response.status === 404 ? "There is nothing of that name." : "The dashboard answered " + response.status + ".")
+  return response.json()
+}
+
+// What a path shows: a function that asks, or null where the live summary is enough, and one that draws.
+function route() {
+  const path = location.pathname, parts = path.split("/").slice(1), query = new URLSearchParams(location.search)
+  if (path === "/") return [null, overview]
+  if (parts[0] === "components") return [async () => {
+    const answer = await ask(path)
+    if (shown && shown.name === answer.name) answer.contents = shown.contents
+    ask(path + "/contents").then(contents => { if (shown === answer) { answer.contents = contents; draw() } }).catch(() => {})
+    return answer
+  }, component]
+  if (parts[0] === "servers") return [() => ask(path), server]
+  if (parts[0] === "queues") return [async () => {
+    const answer = await ask("/queues")
+    if (query.get("queue")) answer.dead = await ask(at("queues", query.get("component"), query.get("queue"), "dead"))
+    return answer
+  }, queues]
+  if (parts[0] === "slow") return [() => ask(path), answer => [h("h1", {}, "Slow and large commands of all servers"), table("slow", SLOW, answer.slow, "None in the last day.")]]
+  return [() => ask(path), { locks, growth, configuration }[parts[0]]]
+}
+
+function draw(always) {
+  const [asks, render] = route()
+  if (asks ? !shown : !summary) return
+  const signature = JSON.stringify(asks ? shown : summary)
+  if (!always && signatures.get("drawn") === signature) return
+  signatures.set("drawn", signature)
+  const key = document.activeElement?.dataset?.key, place = document.activeElement?.selectionStart
+  const scrolls = [...view.querySelectorAll("[data-key].tall")].map(each => [each.dataset.key, each.scrollTop])
+  charts = []
+  view.replaceChildren(...[render(asks ? shown : undefined)].flat(9).filter(each => each !== null && each !== undefined))
+  charts.forEach(each => each())
+  for (const [name, top] of scrolls) { const box = [...view.querySelectorAll(".tall")].find(each => each.dataset.key === name); if (box) box.scrollTop = top }
+  const again = key && [...view.querySelectorAll("[data-key]")].find(each => each.dataset.key === key)
+  if (again) { again.focus({ preventScroll: true }); if (typeof place === "number" && again.setSelectionRange) again.setSelectionRange(place, place) }
+}
+
+async function load() {
+  clearTimeout(timer)
+  const [asks] = route(), path = location.href
+  if (asks) {
+    try {
+      const answer = await asks()
+      if (path !== location.href) return
+      shown = answer
+      draw()
+    } catch (error) {
+      if (path === location.href && !shown) view.replaceChildren(h("h1", {}, "Not to be shown"), h("p", { class: "note" }, error.message))
+    }
+    timer = setTimeout(load, 5000)
+  } else draw()
+}
+
+function go() {
+  shown = null
+  signatures.clear()
+  const current = "/" + location.pathname.split("/")[1]
+  nav.replaceChildren(...VIEWS.map(([path, title]) => h("a", { href: path, "aria-current": path === current ? "page" : null }, title)))
+  document.title = (VIEWS.find(each => each[0] === current)?.[1] || decodeURIComponent(location.pathname.split("/").pop())) + " · shardkit"
+  view.replaceChildren(h("p", { class: "note" }, "Asking …"))
+  load()
+}
+
+document.addEventListener("click", event => {
+  const anchor = event.target.closest("a[href^='/']")
+  if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return
+  event.preventDefault()
+  history.pushState(null, "", anchor.href)
+  go()
+  scrollTo(0, 0)
+})
+addEventListener("popstate", go)
+addEventListener("resize", () => { clearTimeout(timer); draw(true); timer = setTimeout(load, 5000) })
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true))
+
+function listen() {
+  const source = new EventSource("/api/events")
+  source.onmessage = event => {
+    summary = JSON.parse(event.data)
+    if (!summary.servers) return
+    state.textContent = "live, every " + summary.interval + " s"
+    banner.hidden = !summary.banner
+    banner.textContent = summary.banner ? "The config server cannot be read; what follows is the last that is known. " + summary.banner : ""
+    totals.at.push(summary.at)
+    for (const field of ["ops", "memory", "clients"]) totals[field].push(summary.servers.reduce((all, each) => all + (each[field] || 0), 0))
+    if (totals.at.length > 1800) Object.values(totals).forEach(each => each.shift())
+    draw()
+  }
+  source.onerror = () => { state.textContent = "connection lost, trying again" }
+}
+
+addEventListener("DOMContentLoaded", async () => {
+  go()
+  listen()
+  try {
+    allowChanges = (await ask("/settings")).allow_changes
+    const known = await ask("/overview")
+    if (known.totals) totals = known.totals
+    draw(true)
+  } catch { /* the events go on trying */ }
+})

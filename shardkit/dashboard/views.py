@@ -1,0 +1,258 @@
+"""What the views show that costs more than a sample: asked when a view is open, then remembered."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, fields, is_dataclass
+from functools import partial
+from typing import Any
+
+from shardkit.admin import connected_clients, lock_states, queue_names, queue_status
+from shardkit.admin.doctor.diagnosis import diagnose
+from shardkit.admin.doctor.scan import scan
+from shardkit.admin.growth import moves, pending_fences
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.diff import diff
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
+from shardkit.errors import ConfigError, ShardKitError
+from shardkit.network.server_queries import ServerErrors, client_of
+
+_MOMENT = 5.0  # seconds for which what a view costs is remembered
+_NAMES = 60.0  # seconds for which names that take a SCAN are
+_SAMPLE = 1000  # keys of a database that are looked at, to say what it is made of
+_DEAD = 100  # dead tasks that are shown of a queue
+
+
+class Views:
+    """Answers the page's questions, for any number of people at the price of one."""
+
+    def __init__(self, fleet: FleetWatch) -> None:
+        self._fleet = fleet
+        self._kit = fleet.kit
+        self._known: dict[Any, tuple[float, Any]] = {}
+        self._lock = threading.Lock()
+        self._asking: dict[Any, threading.Lock] = {}
+
+    def _remembered(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
+        with self._lock:
+            asking = self._asking.setdefault(key, threading.Lock())
+        with asking:
+            at, answer = self._known.get(key, (-seconds, None))
+            if time.monotonic() - at >= seconds:
+                answer = ask()
+                self._known[key] = time.monotonic(), answer
+            return answer
+
+    def component(self, name: str) -> dict[str, Any] | None:
+        """Return where a component lives; None if there is none of that name."""
+        component = self._fleet.components.get(name)
+        if component is None:
+            return None
+        return {
+            "name": name,
+            "placement": component.placement if component.shards else "",
+            "epoch": component.epoch,
+            "shards": self._fleet.shards_of(component),
+            "problems": [
+                each
+                for each in self._fleet.problems
+                if any(shard.partition(":")[0] == name for shard in each["shards"])
+            ],
+        }
+
+    def contents(self, name: str) -> dict[str, Any] | None:
+        """Return what a component is made of, by a sample of its keys; None if there is none."""
+        component = self._fleet.components.get(name)
+        if component is None:
+            return None
+        return self._remembered(  # type: ignore[no-any-return]
+            ("contents", name), _NAMES, lambda: self._contents(component)
+        )
+
+    def _contents(self, component: Component) -> dict[str, Any]:
+        diagnosis = diagnose(scan(self._kit, {component.name: component}, _SAMPLE))
+        reports = [*diagnosis.structures, *diagnosis.others]
+        return {
+            "keys": diagnosis.scan.keys,
+            "sampled": diagnosis.scan.seen,
+            "groups": [
+                {
+                    "structure": report.structure.name if report.structure else "",
+                    "kind": report.structure.kind if report.structure else report.group.type,
+                    "encoding": report.group.encoding,
+                    "keys": report.statistics.keys,
+                    "bytes": report.statistics.bytes,
+                    "compact": report.compact,
+                }
+                for report in reports
+            ],
+            "findings": [_plain(finding) for finding in diagnosis.findings],
+        }
+
+    def server(self, address: str) -> dict[str, Any] | None:
+        """Return a server with its samples and slow commands; None if there is none."""
+        server = self._fleet.servers.get(address)
+        if server is None:
+            return None
+        samples = list(server.samples)
+        columns = [each.name for each in fields(samples[0])] if samples else []
+        info = server.info
+        return {
+            **server.summary(),
+            "databases": [
+                {"number": n, "shards": shards, "keys": server.keys_in(n)}
+                for n, shards in sorted(server.databases.items())
+            ],
+            "samples": {name: [getattr(each, name) for each in samples] for name in columns},
+            "persistence": {
+                name: info.get(name)
+                for name in (
+                    *("rdb_last_save_time", "rdb_changes_since_last_save"),
+                    *("rdb_last_bgsave_status", "aof_enabled", "aof_last_write_status"),
+                    *("aof_current_size", "loading"),
+                )
+            },
+            "replication": {
+                name: value
+                for name, value in info.items()
+                if name in ("master_link_status", "master_host", "master_port")
+                or (name.startswith("slave") and isinstance(value, dict))
+            },
+            "slow": [each for each in self._fleet.slow if each["server"] == address][:100],
+        }
+
+    def slow(self) -> dict[str, Any]:
+        """Return the slow and large commands of all servers, the latest first."""
+        latest = sorted(self._fleet.slow, key=lambda each: -each["at"])
+        return {"slow": latest[:500]}
+
+    def queues(self) -> dict[str, Any]:
+        """Return the task queues of all components."""
+        return self._remembered("queues", _MOMENT, self._queues)  # type: ignore[no-any-return]
+
+    def _queues(self) -> dict[str, Any]:
+        found, failed = [], {}
+        for name in list(self._fleet.components):
+            try:
+                names = self._remembered(
+                    ("queues", name), _NAMES, partial(queue_names, self._kit, name)
+                )
+                states = queue_status(self._kit.queues(component=name), names)
+                found += [{"component": name, **_plain(each)} for each in states]
+            except (ShardKitError, *ServerErrors) as error:
+                failed[name] = str(error)
+        return {"queues": found, "failed": failed}
+
+    def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
+        """Return a queue's dead tasks, with their errors."""
+        tasks = []
+        for task in self._kit.queues(component=component).dead(queue):
+            tasks.append(_plain(task))
+            if len(tasks) == _DEAD:
+                break
+        return {"component": component, "queue": queue, "dead": tasks}
+
+    def revive(self, component: str, queue: str, task: str) -> bool:
+        """Queue a dead task again; return whether it was dead."""
+        self._known.pop("queues", None)
+        return self._kit.queues(component=component).revive(queue, task)
+
+    def locks(self) -> dict[str, Any]:
+        """Return who holds and who waits for locks."""
+        return self._remembered("locks", _MOMENT, self._locks)  # type: ignore[no-any-return]
+
+    def _locks(self) -> dict[str, Any]:
+        states, failed = [], {}
+        for name, component in list(self._fleet.components.items()):
+            try:
+                states += [_plain(state) for state in lock_states(self._kit, component)]
+            except (ShardKitError, *ServerErrors) as error:
+                failed[name] = str(error)
+        return {"locks": states, "failed": failed}
+
+    def growth(self) -> dict[str, Any]:
+        """Return moves and fences: what is open, and what is done."""
+        return self._remembered(  # type: ignore[no-any-return]
+            "growth", _MOMENT, lambda: self._with_config(self._growth)
+        )
+
+    def _growth(self, config: Any) -> dict[str, Any]:
+        unreadable: list[ShardKitError] = []
+        return {
+            "moves": [
+                {**_plain(each), "is_over": each.is_over} for each in moves(config, unreadable)
+            ],
+            "fences": [_plain(each) for each in pending_fences(config)],
+            "unreadable": [str(error) for error in unreadable],
+        }
+
+    def configuration(self) -> dict[str, Any]:
+        """Return the entries without secrets, the last pushes, and who uses which entries."""
+        return self._remembered(  # type: ignore[no-any-return]
+            "configuration", _MOMENT, lambda: self._with_config(self._configuration)
+        )
+
+    def _configuration(self, config: Any) -> dict[str, Any]:
+        pushes = store.read_history(config)
+        components = dict(self._fleet.components)
+        changes: list[dict[str, Any]] = []
+        undone = ""
+        if pushes:
+            try:
+                before = store.components_at(config, pushes[0].previous)
+                changes = [
+                    {**_plain(each), "entry": each.key.removeprefix("config:redis:")}
+                    for change in diff(before, components)
+                    for each in change.fields
+                ]
+            except ConfigError as error:
+                undone = str(error)
+        processes, failed = connected_clients(
+            components.values(), self._fleet.config_server, TIMEOUT
+        )
+        return {
+            "epoch": store.read_epoch(config),
+            "entries": {
+                name: {str(shard): entry.masked() for shard, entry in component.entries()}
+                for name, component in sorted(components.items())
+            },
+            "pushes": [
+                {
+                    name: getattr(push, name)
+                    for name in ("epoch", "at", "author", "source", "message")
+                }
+                for push in pushes[:50]
+            ],
+            "changes": changes,
+            "undone": undone,
+            "processes": [_plain(each) for each in processes],
+            "failed": {server: str(error) for server, error in failed.items()},
+        }
+
+    def _with_config(self, ask: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        entry = self._fleet.config_server
+        if entry is None:
+            return {"banner": "a shard map without a config server has no history"}
+        try:
+            with client_of(entry.resolved("config server"), TIMEOUT) as config:
+                return ask(config)
+        except (ShardKitError, *ServerErrors) as error:
+            return {"banner": str(error)}
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {key: _plain(each) for key, each in asdict(value).items()}
+    if hasattr(value, "_asdict"):
+        return {key: _plain(each) for key, each in value._asdict().items()}
+    if isinstance(value, dict):
+        return {str(key): _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

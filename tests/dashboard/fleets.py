@@ -1,0 +1,73 @@
+"""A fleet of real servers with data of every kind that the dashboard shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.admin import push
+from shardkit.dashboard import FleetWatch
+from shardkit.local import LocalServer, LocalServers
+from shardkit.queues import NewTask
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+MAP = """
+config_server: {port: 7000}
+defaults: {password: "a-secret"}
+components:
+  users: {shards: {count: 8, over: [{port: 7001}, {port: 7002}]}}
+  jobs: {entry: {port: 7001, db: 9}}
+"""
+
+
+@dataclass
+class Shown:
+    """A fleet, its kit and its servers."""
+
+    fleet: FleetWatch
+    kit: ShardKit
+    servers: LocalServers
+    url: str
+
+    def server(self, number: int) -> LocalServer:
+        return self.servers.server_of("users", number)
+
+
+def until(true: Callable[[], object], seconds: float = 30) -> None:
+    """Wait until something is true."""
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come"
+        time.sleep(0.05)
+
+
+@contextmanager
+def shown_fleet() -> Iterator[Shown]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
+        config = servers.shard_map.config_server
+        assert config is not None
+        url = config.url()
+        assert servers.config_server is not None
+        with servers.config_server.client() as client:
+            push(client, servers.shard_map, message="the first")
+        with shardkit.connect(url) as kit:
+            router = kit.key_sharded("users")
+            router.mset({f"user:{n}": str(n) for n in range(200)})
+            kit.set("ids", component="users", members=int).sadd_many(range(1000))
+            tasks = kit.queues(component="jobs", attempts=1)
+            tasks.enqueue_many("email", [NewTask("welcome", [HOSTILE])] * 3)
+            task = tasks.take("email")
+            assert task is not None
+            tasks.fail(task, f"ValueError: {HOSTILE}")
+            kit.lock(HOSTILE, component="jobs").acquire(ttl=600)
+            fleet = FleetWatch(kit, config, interval=0.2)
+            try:
+                until(lambda: len(fleet.servers) == 3)
+                until(lambda: all(each.samples for each in fleet.servers.values()))
+                yield Shown(fleet, kit, servers, url)
+            finally:
+                fleet.close()

@@ -1,0 +1,193 @@
+"""The dashboard's API, metrics and guard, over real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fleets import HOSTILE, Shown, shown_fleet, until
+from starlette.testclient import TestClient
+
+from shardkit.dashboard import application
+from shardkit.dashboard.app import METRICS, VIEWS
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    with shown_fleet() as shown:
+        yield shown
+
+
+@pytest.fixture
+def client(shown: Shown) -> TestClient:
+    return TestClient(application(shown.fleet), base_url="http://127.0.0.1")
+
+
+def answer(client: TestClient, path: str) -> Any:
+    response = client.get(path)
+    assert response.status_code == 200, path
+    assert "a-secret" not in response.text
+    return response.json()
+
+
+def test_the_overview_has_all_servers_and_components(shown: Shown, client: TestClient) -> None:
+    overview = answer(client, "/api/overview")
+    assert [each["state"] for each in overview["servers"]] == ["up"] * 3
+    components = {each["name"]: each for each in overview["components"]}
+    assert components["users"]["shards"] == 8
+    assert components["users"]["keys"] >= 200
+    assert sum(each["keys"] for each in overview["servers"]) >= 200
+    assert len(overview["totals"]["at"]) == len(overview["totals"]["ops"]) > 0
+
+
+def test_a_component_has_its_shards_and_what_it_is_made_of(client: TestClient) -> None:
+    component = answer(client, "/api/components/users")
+    assert [each["shard"] for each in component["shards"]] == [f"users:{n}" for n in range(8)]
+    contents = answer(client, "/api/components/users/contents")
+    kinds = {(each["structure"], each["kind"]) for each in contents["groups"]}
+    assert {("ids", "set"), ("", "string")} <= kinds
+    assert client.get("/api/components/nothing").status_code == 404
+
+
+def test_a_server_has_its_samples_and_databases(shown: Shown, client: TestClient) -> None:
+    address = shown.server(0).address
+    until(lambda: len(shown.fleet.servers[address].samples) > 2)
+    server = answer(client, f"/api/servers/{quote(address, safe='')}")
+    assert len(set(map(len, server["samples"].values()))) == 1
+    assert server["samples"]["memory"][-1] > 100_000
+    assert {shard for each in server["databases"] for shard in each["shards"]} >= {"users:0"}
+
+
+def test_slow_commands_are_shown_without_their_values(shown: Shown, client: TestClient) -> None:
+    server = shown.server(1)
+    with server.client() as plain:
+        plain.config_set("slowlog-log-slower-than", 0)
+        plain.execute_command("SET", "slow-key", "a-secret")
+        plain.config_set("slowlog-log-slower-than", 10_000)
+    shown.fleet.servers[server.address].stopped.wait(0)
+    until(lambda: any(each["key"] == "slow-key" for each in shown.fleet.slow), 60)
+    [slow] = [each for each in answer(client, "/api/slow")["slow"] if each["key"] == "slow-key"]
+    assert (slow["command"], slow["server"], slow["kind"]) == ("SET", server.address, "slow")
+
+
+def test_queues_and_their_dead_tasks_are_shown(client: TestClient) -> None:
+    [queue] = answer(client, "/api/queues")["queues"]
+    assert (queue["component"], queue["queue"]) == ("jobs", "email")
+    assert (queue["counts"]["waiting"], queue["counts"]["dead"]) == (2, 1)
+    [dead] = answer(client, "/api/queues/jobs/email/dead")["dead"]
+    assert (dead["name"], dead["args"]) == ("welcome", [HOSTILE])
+    assert HOSTILE in dead["reason"]
+
+
+def test_tasks_are_revived_only_where_changes_are_allowed(shown: Shown, client: TestClient) -> None:
+    path = "/api/queues/jobs/email/dead/{}/revive"
+    assert client.post(path.format("x")).status_code == 404
+    allowed = TestClient(application(shown.fleet, allow_changes=True), base_url="http://127.0.0.1")
+    [dead] = answer(allowed, "/api/queues/jobs/email/dead")["dead"]
+    assert allowed.post(path.format(dead["id"])).json() is True
+    assert answer(allowed, "/api/queues/jobs/email/dead")["dead"] == []
+    tasks = shown.kit.queues(component="jobs", attempts=1)
+    while task := tasks.take("email"):
+        if task.id == dead["id"]:
+            break
+    assert task is not None
+    tasks.fail(task, f"ValueError: {HOSTILE}")
+    until(lambda: answer(allowed, "/api/queues/jobs/email/dead")["dead"])
+
+
+def test_locks_growth_and_configuration_are_shown(client: TestClient) -> None:
+    [lock] = answer(client, "/api/locks")["locks"]
+    assert (lock["name"], lock["state"]) == (HOSTILE, "holds")
+    growth = answer(client, "/api/growth")
+    assert growth == {"moves": [], "fences": [], "unreadable": []}
+    configuration = answer(client, "/api/configuration")
+    assert configuration["epoch"] == 1
+    assert [each["message"] for each in configuration["pushes"]] == ["the first"]
+    assert configuration["entries"]["users"]["users:0"]["password"] == "***"
+    assert len(configuration["changes"]) == 9
+    assert any(each["library"].startswith("shardkit") for each in configuration["processes"])
+
+
+def test_events_give_the_summary(shown: Shown) -> None:
+    assert json.loads(shown.fleet.summary)["servers"]
+
+
+def test_metrics_are_those_of_the_grafana_dashboard(client: TestClient) -> None:
+    text = client.get("/metrics").text
+    names = [name for name, _ in METRICS.values()]
+    for name in names:
+        if name != METRICS["lag"][0]:  # nothing is replicated here
+            assert f"{name}{{server=" in text
+    grafana = (files("shardkit.dashboard") / "grafana.json").read_text()
+    used = {
+        word
+        for panel in json.loads(grafana)["panels"]
+        for target in panel["targets"]
+        for word in target["expr"].replace("(", " ").replace(")", " ").split()
+        if word.startswith("shardkit_")
+    }
+    assert used <= {*names, "shardkit_problems"}
+    assert len(used) > 5
+
+
+def test_the_schema_lists_every_answer(client: TestClient) -> None:
+    schema = answer(client, "/openapi.json")
+    assert "/api/servers/{address}" in schema["paths"]
+    for path in schema["paths"]:
+        assert schema["paths"][path]["get"]["responses"][200 if False else "200"]["description"]
+
+
+def test_every_view_is_the_page_with_a_strict_policy(client: TestClient) -> None:
+    for view in VIEWS:
+        response = client.get(view.format(name="users", address="a"))
+        assert "dashboard.js" in response.text
+        policy = response.headers["content-security-policy"]
+        assert "unsafe" not in policy
+        assert "default-src 'none'" in policy
+    assert client.get("/files/dashboard.js").headers["content-type"].startswith("text/javascript")
+    assert client.get("/files/..%2Ffleet.py").status_code == 404
+
+
+def test_a_name_of_another_site_is_refused(shown: Shown) -> None:
+    app = application(shown.fleet, hosts=("127.0.0.1",))
+    assert TestClient(app, base_url="http://evil.example").get("/").status_code == 400
+
+
+def test_a_token_is_asked_for_everywhere(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shardkit.dashboard.app._REFUSED_AFTER", 0)
+    app = application(shown.fleet, token="right")
+    for path in ("/", "/api/overview", "/api/events", "/metrics", "/files/dashboard.js"):
+        for wrong in ("", "?token=wrong"):
+            response = TestClient(app, base_url="http://127.0.0.1").get(f"{path}{wrong}")
+            assert (response.status_code, response.text) == (401, "refused\n")
+    program = TestClient(app, base_url="http://127.0.0.1")
+    bearer = {"Authorization": "Bearer right"}
+    assert program.get("/api/overview", headers=bearer).status_code == 200
+    person = TestClient(app, base_url="http://127.0.0.1")
+    first = person.get("/?token=right", follow_redirects=False)
+    assert (first.status_code, first.headers["location"]) == (303, "/")
+    assert "httponly" in first.headers["set-cookie"].lower()
+    assert person.get("/api/overview").status_code == 200
+
+
+def test_servers_see_the_same_however_many_people_look(shown: Shown) -> None:
+    watch = shown.fleet.servers[shown.server(0).address]
+
+    def infos() -> int:
+        """Return how many samples there are in the time of ten."""
+        before = len(watch.samples)
+        until(lambda: len(watch.samples) >= before + 5)
+        with shown.server(0).client() as plain:
+            stats: Any = plain.info("commandstats")
+            return int(stats["cmdstat_info"]["calls"])
+
+    client = TestClient(application(shown.fleet), base_url="http://127.0.0.1")
+    calls = infos()
+    for _ in range(200):
+        answer(client, "/api/overview")
+    again = infos()
+    assert again - calls < 100

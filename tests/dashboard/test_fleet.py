@@ -1,0 +1,48 @@
+"""What a fleet notices: servers that end, hang and come back, a config server that is away."""
+
+from __future__ import annotations
+
+import json
+
+from fleets import shown_fleet, until
+
+
+def test_a_server_that_ends_and_comes_back_is_noted_once_each() -> None:
+    with shown_fleet() as shown:
+        server, fleet = shown.server(0), shown.fleet
+        server.kill()
+        until(lambda: fleet.servers[server.address].state == "down")
+        until(lambda: json.loads(fleet.summary)["components"][1]["down"] == 4)
+        server.restart()
+        until(lambda: fleet.servers[server.address].state == "up")
+        texts = [each["text"] for each in fleet.events if each["where"] == server.address]
+        assert texts[0] == "answers again"
+        assert len(texts) == 2
+        assert texts[1].startswith("does not answer: ")
+
+
+def test_a_server_that_hangs_delays_nothing_else() -> None:
+    with shown_fleet() as shown:
+        server, fleet = shown.server(0), shown.fleet
+        other = fleet.servers[shown.server(1).address]
+        server.pause()
+        try:
+            until(lambda: fleet.servers[server.address].state == "down")
+            before = len(other.samples)
+            until(lambda: len(other.samples) >= before + 5)
+            assert other.state == "up"
+        finally:
+            server.resume()
+        until(lambda: fleet.servers[server.address].state == "up")
+
+
+def test_a_config_server_that_is_away_is_a_banner_over_what_is_known() -> None:
+    with shown_fleet() as shown:
+        assert shown.servers.config_server is not None
+        shown.servers.config_server.kill()
+        until(lambda: json.loads(shown.fleet.summary)["banner"])
+        summary = json.loads(shown.fleet.summary)
+        assert len(summary["components"]) == 2
+        assert sum(each["state"] == "up" for each in summary["servers"]) == 2
+        shown.servers.config_server.restart()
+        until(lambda: not json.loads(shown.fleet.summary)["banner"])

@@ -1,0 +1,156 @@
+"""The page in Debian's chromium: every view, live, on a phone, with hostile names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from fleets import HOSTILE, Shown, shown_fleet, until
+
+from shardkit.dashboard import application
+
+selenium = pytest.importorskip("selenium.webdriver")
+uvicorn = pytest.importorskip("uvicorn")
+if not (shutil.which("chromium") and shutil.which("chromedriver")) and "CI" not in os.environ:
+    pytest.skip("needs chromium and chromium-driver", allow_module_level=True)
+
+PICTURES = os.environ.get("BROWSER_SHOTS")
+
+
+@pytest.fixture(scope="module")
+def shown() -> Iterator[Shown]:
+    with shown_fleet() as shown:
+        yield shown
+
+
+@pytest.fixture(scope="module")
+def site(shown: Shown) -> Iterator[str]:
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application(shown.fleet, allow_changes=True),
+        log_level="warning",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listening],))
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join()
+    listening.close()
+
+
+@pytest.fixture(scope="module")
+def browser(site: str) -> Iterator[Any]:
+    options = selenium.ChromeOptions()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = selenium.ChromeService(shutil.which("chromedriver"))
+    with selenium.Chrome(options=options, service=service) as browser:
+        yield browser
+
+
+def sized(browser: Any, width: int, *, dark: bool = False) -> None:
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 1000, "deviceScaleFactor": 1, "mobile": width < 500},
+    )
+    scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
+
+
+def text(browser: Any) -> str:
+    return str(browser.execute_script("return document.getElementById('view').innerText"))
+
+
+def views(shown: Shown) -> dict[str, tuple[str, str]]:
+    """Return each view's path, and what it shows."""
+    address = shown.server(0).address
+    return {
+        "overview": ("/", address),
+        "component": ("/components/users", "From a sample of"),
+        "server": (f"/servers/{quote(address, safe='')}", "CPU, share of a core"),
+        "slow": ("/slow", "Slow and large commands"),
+        "queues": ("/queues?component=jobs&queue=email", "ValueError"),
+        "locks": ("/locks", HOSTILE),
+        "growth": ("/growth", "Nothing moves"),
+        "configuration": ("/configuration", "users:7"),
+    }
+
+
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize(
+    "view",
+    ["overview", "component", "server", "slow", "queues", "locks", "growth", "configuration"],
+)
+def test_each_view_fits_and_shows_its_answer(
+    browser: Any, site: str, shown: Shown, view: str, width: int
+) -> None:
+    path, expected = views(shown)[view]
+    for dark in (False, True):
+        sized(browser, width, dark=dark)
+        browser.get(site + path)
+        until(lambda: expected in text(browser))
+        assert browser.execute_script("return document.documentElement.scrollWidth") == width
+        if PICTURES:
+            name = f"dashboard-{view}-{width}-{'dark' if dark else 'light'}.png"
+            browser.save_screenshot(str(Path(PICTURES) / name))
+    # A blocked script or style is an error in the log, as is a hostile name that was run.
+    assert [each for each in browser.get_log("browser") if each["level"] == "SEVERE"] == []
+
+
+def test_names_from_outside_are_text(browser: Any, site: str) -> None:
+    sized(browser, 1280)
+    for path in ("/locks", "/queues?component=jobs&queue=email", f"/components/{quote(HOSTILE)}"):
+        browser.get(site + path)
+        until(lambda: text(browser) and "Asking" not in text(browser))
+        assert browser.execute_script("return document.querySelectorAll('img').length") == 0
+
+
+def test_a_server_that_ends_is_seen_while_somebody_looks(
+    browser: Any, site: str, shown: Shown
+) -> None:
+    sized(browser, 1280)
+    browser.get(site + "/")
+    until(lambda: "All is well" in text(browser))
+    server = shown.server(1)
+    server.kill()
+    try:
+        until(lambda: "Something is wrong" in text(browser) and "4 down" in text(browser))
+    finally:
+        server.restart()
+    until(lambda: "3 of 3" in text(browser))
+    assert "answers again" in text(browser)
+
+
+def test_tables_sort_by_the_keyboard_and_keep_the_focus(browser: Any, site: str) -> None:
+    sized(browser, 1280)
+    browser.get(site + "/components/users")
+    until(lambda: "users:7" in text(browser))
+    for first in ("users:0", "users:7"):
+        browser.find_element("css selector", "[data-key='shards:0']").send_keys("\n")
+        assert (
+            browser.execute_script(
+                "const button = document.activeElement; return button.dataset.key + ' ' + "
+                "button.closest('table').querySelector('tbody td').innerText"
+            )
+            == f"shards:0 {first}"
+        )
+
+
+def test_a_dead_task_is_revived_by_its_button(browser: Any, site: str, shown: Shown) -> None:
+    sized(browser, 1280)
+    browser.get(site + "/queues?component=jobs&queue=email")
+    until(lambda: "Revive" in text(browser))
+    browser.find_element("css selector", "button.action").click()
+    until(lambda: "No dead task is left" in text(browser))
+    assert shown.kit.queues(component="jobs").counts("email").dead == 0

@@ -1,0 +1,48 @@
+"""The documentation site has every page, every public package and every picture.
+
+`make docs` builds it, and fails for links without a target.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.docs.test_pages import PUBLIC
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [page for page in sorted(DOCS.rglob("*.md")) if page.parent != DOCS / "decisions"]
+
+
+def navigation(items: list[Any]) -> Iterator[str]:
+    for item in items:
+        for target in item.values():
+            if isinstance(target, str):
+                yield target
+            else:
+                yield from navigation(target)
+
+
+NAVIGATION = list(navigation(tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]))
+
+
+def test_each_page_is_in_the_navigation_once() -> None:
+    pages = [str(page.relative_to(DOCS)) for page in PAGES]
+    assert sorted(NAVIGATION) == sorted([*pages, "decisions/README.md"])
+
+
+def test_each_public_package_has_a_page_in_the_reference() -> None:
+    for module in PUBLIC:
+        assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pictures_exist(page: Path) -> None:
+    pictures = re.findall(r"!\[[^]]*]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
+    assert [each for each in pictures if not (page.parent / each).is_file()] == []
