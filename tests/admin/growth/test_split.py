@@ -393,7 +393,7 @@ def test_old_databases_are_kept_up_to_date_until_a_split_is_reversed(
         with writing(fleet, shards=None) as writers:
             split = threads.submit(start_split, fleet.config, "users", **new)
             until(lambda: stored(fleet) == (3, "crc32", 1) and phase(fleet) == "kept")
-            time.sleep(0.3)
+            time.sleep(0.3)  # some writes are copied back
             if is_killed:  # its copy is lost with it
                 monkeypatch.setattr(shard_move.ShardMover, "_follow", killed)
                 fleet.servers[2].client().client_kill_filter(_type="pubsub")
