@@ -28,6 +28,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
+from shardkit import log_records
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
 from shardkit.operations.forks import renewed_in_children
@@ -179,9 +180,15 @@ class SentinelListener:
                     self._read(connection)
             except (RedisError, OSError, ValueError) as error:
                 if not ended.is_set():
-                    logger.debug("%r does not tell of failovers: %s", connection, error)
+                    about = log_records.fields(
+                        "sentinel-feed-ended", sentinel=repr(connection), cause=str(error)
+                    )
+                    logger.debug(
+                        "%r does not tell of failovers: %s", connection, error, extra=about
+                    )
             except Exception:  # nobody is there to be told
-                logger.exception("%r cannot be read", connection)
+                about = log_records.fields("sentinel-reader-failed", sentinel=repr(connection))
+                logger.exception("%r cannot be read", connection, extra=about)
             finally:
                 with suppress(RedisError, OSError):
                     connection.disconnect()
@@ -200,7 +207,8 @@ class SentinelListener:
         for pool in pools:
             pool.switch_master((host, int(port)))
         if pools:
-            logger.info("sentinel:%s: the master is %s:%s now", service, host, port)
+            about = log_records.fields("master-switched", service=service, server=f"{host}:{port}")
+            logger.info("sentinel:%s: the master is %s:%s now", service, host, port, extra=about)
 
     def after_fork(self) -> None:
         """Forget the parent's thread and connection in a forked child."""

@@ -785,6 +785,9 @@ class Topology:
             name,
             shown_age(age),
             error,
+            extra=log_records.fields(
+                "entries-from-disk", component=name, source=str(self.source), age=age
+            ),
         )
         return component
 

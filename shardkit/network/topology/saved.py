@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from shardkit import log_records
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
@@ -148,7 +149,8 @@ class SavedEntries:
         """Log a problem once."""
         if problem != self._reported:
             self._reported = problem
-            logger.warning("%s", problem)
+            about = log_records.fields("saved-entries-doubtful", file=str(self.path))
+            logger.warning("%s", problem, extra=about)
 
     # ---- writing
 
@@ -179,7 +181,8 @@ class SavedEntries:
             except OSError as error:
                 self._report(f"the entries cannot be saved in {self.path}: {error}")
             except Exception:  # nobody is there to be told
-                logger.exception("the entries cannot be saved in %s", self.path)
+                about = log_records.fields("saved-entries-failed", file=str(self.path))
+                logger.exception("the entries cannot be saved in %s", self.path, extra=about)
 
     def _write(self) -> None:
         """Replace the file by one that has what it had, and what this process has read."""
