@@ -98,6 +98,9 @@ class ByHand(NamedTuple):
         return len(self.numbers) == count == self.length()
 
 
+_TAGGED = 32  # keys with a common tag, which show whether a placement obeys tags
+
+
 @dataclass(frozen=True, eq=False)
 class Component:
     """One version of a component's entries. A link routes a whole batch by one such version.
@@ -121,6 +124,7 @@ class Component:
         reads_apart: whether reads may go to other servers than writes: to replicas, or to shards
             that are being moved.
         held: whether one of its shards is being moved.
+        splits_tags: whether keys with a common hash tag may live on different shards.
     """
 
     name: str
@@ -137,6 +141,7 @@ class Component:
     place_all: PlaceAll = field(init=False, repr=False)
     reads_apart: bool = field(init=False, repr=False)
     held: bool = field(init=False, repr=False)
+    splits_tags: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.problem is None:
@@ -147,6 +152,9 @@ class Component:
         else:
             for name in ("place", "number_of", "place_all"):
                 object.__setattr__(self, name, self._raise_problem)
+        tagged = [f"{{tag}}:{n}" for n in range(_TAGGED)] if len(self.shards) > 1 else []
+        splits = self.problem is None and len(set(map(self.place, tagged))) > 1
+        object.__setattr__(self, "splits_tags", splits)
         held = any(entry.held for _, entry in self.entries())
         object.__setattr__(self, "held", held)
         apart = held or any(entry.read_from for _, entry in self.entries())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 import shardkit
 from shardkit import ShardMap
@@ -17,6 +18,7 @@ from shardkit.config import store
 from shardkit.config.entry import Entry
 from shardkit.errors import (
     ConfigError,
+    CrossShardError,
     InvalidArgumentError,
     InvalidEntryError,
     MissingEntryError,
@@ -122,3 +124,22 @@ def test_a_kit_says_why_it_does_not_pickle() -> None:
         for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
             with pytest.raises(ShardKitError, match="ShardKit cannot be pickled or copied"):
                 attempt(kit)
+
+
+@pytest.mark.parametrize("rule", ["whole:crc32", "redis-in-action"])
+def test_structures_that_need_tags_are_refused_by_placements_without(
+    server: LocalServer, rule: str
+) -> None:
+    over = [{"port": server.port, "db": n} for n in range(8)]
+    many = {"shards": over, "placement": rule}
+    with shardkit.connect(ShardMap.parse(yaml.safe_dump({"components": {"many": many}}))) as kit:
+        for write in (
+            lambda: kit.set("ids", component="many", members=int).sadd_many(range(300)),
+            lambda: kit.queues(component="many").enqueue("email", "welcome"),
+            lambda: kit.lock("stock", component="many").acquire(),
+        ):
+            with pytest.raises(CrossShardError, match="ignores hash tags"):
+                write()
+        numbered = kit.hash("cities", component="many", total=1000)
+        numbered.hset(mapping=dict.fromkeys(range(300), "x"))
+        assert numbered.hlen() == 300

@@ -182,7 +182,7 @@ class AwaitingLink:
                 return None
             to, key = target, None
         component = self._topology.fresh(to if isinstance(to, str) else to.component)
-        if component is None:  # it must be read first
+        if component is None or component.splits_tags:  # it must be read first, or looked at
             return None
         if key is not None and type(to) is str:  # without further calls
             number = component.number_of(key)

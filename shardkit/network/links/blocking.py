@@ -136,7 +136,7 @@ class BlockingLink:
         """
         component = self._topology.component(to if isinstance(to, str) else to.component)
         number, raw = place_few(batch, to, component), self._raw
-        if number == SEVERAL:
+        if number == SEVERAL or component.splits_tags:
             return None
         try:
             endpoint = self._clients.endpoints(component, raw)[number]

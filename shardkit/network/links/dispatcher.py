@@ -48,7 +48,7 @@ from shardkit.network.connections.redis_private import (
     replica_in,
     slot_owners,
 )
-from shardkit.network.links.grouping import components_in, group_by_shard
+from shardkit.network.links.grouping import components_in, group_by_shard, require_together
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
     ATTEMPT_ERRORS,
@@ -331,6 +331,9 @@ class Dispatcher:
     ) -> Generator[Need, Any, list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts."""
         components = yield NeedComponents(components_in(batch, todo))
+        for component in components.values():
+            if component.splits_tags:
+                require_together(batch, component)
         groups = group_by_shard(batch, todo, components)
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.config.component import Component
+from shardkit.errors import CrossShardError
 from shardkit.network.links.resp import Arguments, UniformCommands
 from shardkit.operations.commands import (
     Batch,
@@ -21,6 +22,7 @@ from shardkit.operations.commands import (
     Shard,
     ShardOf,
     To,
+    Transaction,
 )
 from shardkit.routing.placement import slot_of
 
@@ -37,6 +39,8 @@ _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 _MIN_AT_ONCE = 8  # a shorter batch is grouped one by one
 FEW = 4  # commands of a batch that is sent to one server without the dispatcher
 SEVERAL = -1
+# Scripts of parameters, whose second key no other command uses: it may be on any server.
+_PARAMETERS = "structures/base/"
 _SLICE = 2000  # commands that fit into the processor's cache
 
 
@@ -124,6 +128,30 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
         except KeyError:
             groups.setdefault(name, {})[number] = [position]
     return Groups(groups, alone)
+
+
+def require_together(batch: Batch, component: Component) -> None:
+    """Refuse scripts whose keys live on several shards, as their common tag is not obeyed.
+
+    Raises:
+        CrossShardError: there is one; nothing has been sent.
+    """
+    if isinstance(batch, Columns | PlainCommands):
+        return
+    for request in batch:
+        commands = request.commands if isinstance(request, Transaction) else (request,)
+        for command in commands:
+            if command.script is None or component.name not in components_of((request.to,)):
+                continue
+            if command.name.startswith(_PARAMETERS):
+                continue
+            keys: Any = command.args[3 : 3 + int(command.args[2])]
+            if len(set(map(component.place, keys))) > 1:
+                raise CrossShardError(
+                    f"component {component.name!r}: its placement {component.placement!r} ignores "
+                    f"hash tags, so {command.name} has keys on several shards",
+                    "keep this structure in a component whose placement obeys tags, such as crc32",
+                )
 
 
 def _keys_and_rows(
