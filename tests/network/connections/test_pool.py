@@ -381,13 +381,15 @@ async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalSe
 
 
 TOO_MANY_FILES = """
-import os, resource, shardkit
+import importlib.readers, os, resource, shardkit
 # Looking a name up takes descriptors too, and fails anyhow. Who has a name shares no connection.
 shards = ", ".join("{host: 127.0.0.1, port: %d, client_name: n%%d}" %% n for n in range(16))
 where = shardkit.ShardMap.parse("components: {c: {shards: [%%s]}}" %% shards)
+other = shardkit.ShardMap.parse("components: {c: {shards: [{port: %d}]}}")
+with shardkit.connect(other) as kit:
+    kit.strings("s", component="c").mget(["k"])  # imports what it needs
 with shardkit.connect(where) as kit:
     strings = kit.strings("s", component="c")
-    strings.set("k", "v")  # imports what it needs
     there = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))
     try:
@@ -398,7 +400,7 @@ with shardkit.connect(where) as kit:
 
 
 def test_too_many_open_files_names_the_limit_and_few_shards(server: LocalServer) -> None:
-    program = [sys.executable, "-c", TOO_MANY_FILES % server.port]
+    program = [sys.executable, "-c", TOO_MANY_FILES % (server.port, server.port)]
     found = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert "as many files and connections open as it may; raise its limit (ulimit -n)" in found
     assert re.search(r"\(c:\d+, .*, and \d more\)", found)
