@@ -28,7 +28,9 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 _ROUTE = "shardkit.route"
 
 
-def init_flask(app: Any, where: Where | ShardKit | None = None, **options: Unpack[KitOptions]) -> ShardKit:
+def init_flask(
+    app: Any, where: Where | ShardKit | None = None, **options: Unpack[KitOptions]
+) -> ShardKit:
     """Open a kit for a Flask application: ``current_app.extensions["shardkit"]``.
 
     Requests are timed by the rule that they match.
