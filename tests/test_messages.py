@@ -27,7 +27,7 @@ ERRORS = {
     # Raw in a connection; `CallPolicy.named` adds the thing concerned.
     and name not in ("BreakerOpenError", "DeadlineExceeded", "OverloadError")
     # Read by operators, below the command that they have typed.
-    and name not in ("GrowthError", "MissedChangesError", "PersistenceError")
+    and name != "GrowthError"
 }
 
 # Parts of errors: their problem follows the thing concerned.

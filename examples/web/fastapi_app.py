@@ -8,24 +8,13 @@
     curl localhost:8000/users/7
 """
 
-from typing import Any
-
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException
 
 from examples.web import CONFIG, USERS
-from shardkit.integrations.asgi import (
-    MaintenanceMiddleware,
-    TimingMiddleware,
-    lifespan,
-    request_kit,
-)
-from shardkit.kit.kit import AsyncShardKit, Where
+from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
+from shardkit.integrations.fastapi import Kit
+from shardkit.kit.kit import Where
 from shardkit.network import health
-
-
-async def probes(scope: Any, receive: Any, send: Any) -> None:
-    """Answer ``/live`` and ``/ready`` with the kit that the lifespan has opened."""
-    await health.asgi(request_kit(scope))(scope, receive, send)
 
 
 def make_app(where: Where = CONFIG) -> FastAPI:
@@ -34,17 +23,16 @@ def make_app(where: Where = CONFIG) -> FastAPI:
     app.add_middleware(TimingMiddleware, component="hits")
     app.add_middleware(MaintenanceMiddleware, component="hits", part="users")
 
-    app.mount("/health", probes)
+    # A user whose shard is down gets an error; the others are served while half the shards work.
+    app.mount("/health", health.asgi(components=["timelines"], threshold=0.5))
 
     @app.put("/users/{number}")
-    async def rename(number: int, name: str, request: Request) -> None:
-        kit: AsyncShardKit = request.state.shardkit
+    async def rename(number: int, name: str, kit: Kit) -> None:
         users = kit.hash("users", component="timelines", total=USERS)
         await users.hset(str(number), name)
 
     @app.get("/users/{number}")
-    async def user(number: int, request: Request) -> dict[str, str]:
-        kit: AsyncShardKit = request.state.shardkit
+    async def user(number: int, kit: Kit) -> dict[str, str]:
         users = kit.hash("users", component="timelines", total=USERS)
         name = await users.hget(str(number))
         if name is None:

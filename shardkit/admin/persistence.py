@@ -262,7 +262,9 @@ def rewrite_aof(client: Any, wait: float = WAIT) -> float:
     """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
     state: Any = client.info("persistence")
     if not state["aof_enabled"]:
-        raise PersistenceError("the server has no AOF", "shardkit persistence apply everysec")
+        raise PersistenceError(
+            "the server has no AOF", "turn it on: shardkit persistence apply everysec"
+        )
     return _wait(client, "rewrite of the AOF", wait, "BGREWRITEAOF", _REWRITING)
 
 

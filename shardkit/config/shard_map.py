@@ -183,8 +183,8 @@ class _Reader:
                 self._problem(
                     "config_server.cluster",
                     "true",
-                    "cannot be used",
-                    "use one server: a push changes all entries at once",
+                    "makes the config server a cluster, where a push cannot be one transaction",
+                    "use one server, or Sentinels: redis+sentinel://s1,s2/service/0",
                 )
         components = {
             name: component

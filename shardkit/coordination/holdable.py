@@ -217,7 +217,7 @@ class Holdable(Structure[Face]):
         self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
         self._keys.append(f"{self.key}:waiters")
         self.limit = limit
-        wait = _wait(self.key, wait, WAIT, blocking, blocking_timeout)
+        wait = wait_given(self.key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
             ttl = timeout
         self.ttl: float = in_seconds(ttl)
@@ -284,7 +284,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange if it is free, O(log n) for n holders; with `durable` one more. Otherwise
         one more for each two seconds of waiting, and none when it is granted.
         """
-        wait = _wait(self.key, wait, UNSET, blocking, blocking_timeout)
+        wait = wait_given(self.key, wait, UNSET, blocking, blocking_timeout)
         seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
         lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
@@ -649,7 +649,7 @@ def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder
     )
 
 
-def _wait(
+def wait_given(
     owner: str, wait: Any, default: Any, blocking: bool, blocking_timeout: Any
 ) -> Seconds | None:
     """Return the waiting time, given by our name or by redis-py's."""

@@ -25,7 +25,7 @@ from typing import Any
 
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
-from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable
+from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable, wait_given
 from shardkit.coordination.keys import base_key, waiting_time
 from shardkit.coordination.locks import Lock
 from shardkit.errors import (
@@ -76,16 +76,24 @@ class MultiLock(Structure[Face]):
                 "give at least one, and each once",
             )
         super().__init__(driver, names[0][0], "+".join(name for _, name in names))
-        self._wait = wait
+        self._wait = in_seconds(wait)
         self._monotonic = (clock or ServerClock()).monotonic
         self._held: OwnHolds[Sequence[Hold[Any]]] = OwnHolds()
 
     @operation
-    def acquire(self, *, wait: Seconds | None = UNSET) -> Operation[list[Hold[Face]] | None]:
+    def acquire(
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
+    ) -> Operation[list[Hold[Face]] | None]:
         """Acquire all of them, or none.
 
         Args:
             wait: the most seconds to wait; None for ever. By default, the lock's.
+            blocking: as in redis-py; False means ``wait=0``.
+            blocking_timeout: redis-py's name for ``wait``.
 
         Returns:
             A hold of each, in the order of component and name; None if the wait timed out.
@@ -96,6 +104,7 @@ class MultiLock(Structure[Face]):
 
         Cost: one exchange for each lock, one after the other.
         """
+        wait = wait_given(self.name, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait
         until = self._monotonic() + waiting_time(self.name, "wait", limit)
         holds: list[Hold[Any]] = []
@@ -241,6 +250,9 @@ class QuorumLock(Structure[Face]):
         renewals: renews its holds.
         ttl: the seconds that a hold lasts if it is not renewed.
         wait: the most seconds to wait; None for ever.
+        timeout: redis-py's name for ``ttl``.
+        blocking: as in redis-py; False means ``wait=0``.
+        blocking_timeout: redis-py's name for ``wait``.
         clock: tells the time.
     """
 
@@ -254,6 +266,9 @@ class QuorumLock(Structure[Face]):
         *,
         ttl: Seconds = TTL,
         wait: Seconds | None = WAIT,
+        timeout: Seconds = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
     ) -> None:
         key = base_key("quorum", name)
         texts = all(isinstance(each, str) for each in components)
@@ -263,23 +278,34 @@ class QuorumLock(Structure[Face]):
                 "give at least three different components",
             )
         super().__init__(driver, components[0], name)
+        wait = wait_given(key, wait, WAIT, blocking, blocking_timeout)
+        if timeout is not UNSET:
+            ttl = timeout
         self._locks: list[Holdable[Any]] = [
             Holdable(driver, each, name, None, clock, kind="quorum", ttl=ttl) for each in components
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
         waiting_time(key, "wait", wait)
-        self._wait = wait
+        self._wait = in_seconds(wait)
         self._ttl: float = in_seconds(ttl)
         self._monotonic = (clock or ServerClock()).monotonic
         self._held: OwnHolds[QuorumHold] = OwnHolds()
 
     @operation
-    def acquire(self, *, wait: Seconds | None = UNSET) -> Operation[QuorumHold | None]:
+    def acquire(
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
+    ) -> Operation[QuorumHold | None]:
         """Acquire it on a majority of the servers.
 
         Args:
             wait: the most seconds to wait; None for ever. By default, the lock's.
+            blocking: as in redis-py; False means ``wait=0``.
+            blocking_timeout: redis-py's name for ``wait``.
 
         Returns:
             The hold; None if the wait timed out, for example because servers are down.
@@ -291,6 +317,7 @@ class QuorumLock(Structure[Face]):
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs its timeout.
         """
+        wait = wait_given(self._locks[0].key, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait
         until = self._monotonic() + waiting_time(self._locks[0].key, "wait", limit)
         while True:

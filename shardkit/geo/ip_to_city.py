@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from typing import NamedTuple
 
 from shardkit import log_records
@@ -165,7 +166,11 @@ class IpToCity(Structure[Face]):
 
     @operation
     def import_from(
-        self, items: Iterable[Item], *, grace: int = GRACE, progress: Progress | None = None
+        self,
+        items: Iterable[Item],
+        *,
+        grace: int | timedelta = GRACE,
+        progress: Progress | None = None,
     ) -> Operation[Imported]:
         """Replace all data with the items of a reader (`shardkit.geo.readers`).
 
@@ -190,6 +195,8 @@ class IpToCity(Structure[Face]):
         Cost: one exchange per 10,000 cities, two per 1,000 blocks, and the same for the old data.
         Memory: 200,000 ranges, and the ids of all cities.
         """
+        if isinstance(grace, timedelta):
+            grace = int(grace.total_seconds())
         check_integer(self.name, "grace", grace, LEAST_GRACE, LONGEST_EXPIRY)
         number, unused, interrupted = yield from self._generations.begin()
         source = ImportInput(items)

@@ -19,10 +19,10 @@ import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 import shardkit
-from shardkit.kit.kit import AsyncShardKit, Where
+from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
 
@@ -37,7 +37,7 @@ RETRY_AFTER = 60
 
 
 def lifespan(
-    where: Where | AsyncShardKit | None = None, **options: Any
+    where: Where | AsyncShardKit | None = None, **options: Unpack[KitOptions]
 ) -> Callable[[Any], AbstractAsyncContextManager[dict[str, AsyncShardKit]]]:
     """Return a lifespan that opens a kit for as long as the application runs.
 

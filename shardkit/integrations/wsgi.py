@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Unpack
 
 import shardkit
 from shardkit.integrations.asgi import body_of, retry_after
-from shardkit.kit.kit import ShardKit, Where
+from shardkit.kit.kit import KitOptions, ShardKit, Where
 
 __all__ = ["MaintenanceWSGI", "TimingWSGI", "init_flask"]
 
@@ -28,7 +28,9 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 _ROUTE = "shardkit.route"
 
 
-def init_flask(app: Any, where: Where | ShardKit | None = None, **options: Any) -> ShardKit:
+def init_flask(
+    app: Any, where: Where | ShardKit | None = None, **options: Unpack[KitOptions]
+) -> ShardKit:
     """Open a kit for a Flask application: ``current_app.extensions["shardkit"]``.
 
     Requests are timed by the rule that they match.

@@ -65,6 +65,9 @@ class _Bounded(_InParts, total=False):
 class _QuorumOptions(TypedDict, total=False):
     ttl: Seconds
     wait: Seconds | None
+    timeout: Seconds
+    blocking: bool
+    blocking_timeout: Seconds | None
 
 
 class Catalogue(Generic[Face]):

@@ -22,6 +22,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from datetime import timedelta
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
@@ -277,7 +278,7 @@ class Totals(Structure[Face]):
         return sources
 
     @operation
-    def expire(self, group: str, seconds: int, *kinds: str) -> Operation[bool]:
+    def expire(self, group: str, seconds: int | timedelta, *kinds: str) -> Operation[bool]:
         """Make a group's totals of some kinds expire, and the record of its sources.
 
         After that, a source that is added again is counted again. Cost: one exchange.

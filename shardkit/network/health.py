@@ -26,6 +26,7 @@ from shardkit.errors import ClosedError, InvalidArgumentError
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.server_errors import meaning
@@ -276,7 +277,7 @@ def _breaker(client: Any) -> str:
 
 def asgi(
     kit: Any = None,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     *,
     components: Collection[str] = (),
     threshold: Threshold = "any",
@@ -298,6 +299,7 @@ def asgi(
         InvalidArgumentError: the threshold is none of these.
     """
     probe = _Probe(components, threshold, details)
+    seconds = in_seconds(timeout)
 
     async def app(scope: Mapping[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] == "lifespan":
@@ -312,14 +314,14 @@ def asgi(
             status, body = _live(found)
         elif found is not None and inspect.iscoroutinefunction(found.health):
             try:
-                status, body = probe.answer(await found.health(timeout))
+                status, body = probe.answer(await found.health(seconds))
             except Exception as error:
                 status, body = probe.failure(error)
         else:
             try:
-                status, body = await asyncio.to_thread(probe.ask, found, timeout)
+                status, body = await asyncio.to_thread(probe.ask, found, seconds)
             except RuntimeError:  # as in `health_of`
-                status, body = probe.ask(found, timeout)
+                status, body = probe.ask(found, seconds)
         headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": json.dumps(body).encode()})
@@ -329,7 +331,7 @@ def asgi(
 
 def wsgi(
     kit: Any,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     *,
     components: Collection[str] = (),
     threshold: Threshold = "any",
@@ -340,11 +342,12 @@ def wsgi(
     ``kit`` may be a function that returns the kit, or None while there is none.
     """
     probe = _Probe(components, threshold, details)
+    seconds = in_seconds(timeout)
 
     def app(environ: Mapping[str, Any], start_response: Any) -> list[bytes]:
         is_live = environ.get("PATH_INFO", "").rstrip("/").endswith("/live")
         found = _kit(kit)
-        status, body = _live(found) if is_live else probe.ask(found, timeout)
+        status, body = _live(found) if is_live else probe.ask(found, seconds)
         line = {200: "200 OK", 503: "503 Service Unavailable"}[status]
         headers = [("Content-Type", "application/json"), ("Cache-Control", "no-store")]
         start_response(line, headers)

@@ -32,6 +32,7 @@ After Redis in Action, chapter 8 and section 10.3.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
@@ -141,7 +142,7 @@ class SocialNetwork(Structure[Face]):
         queues: TaskQueues[Any] | None = None,
         queue: str | None = None,
         store: StatusStore | None = None,
-        status_ttl: int = WEEK,
+        status_ttl: int | timedelta = WEEK,
         status_limit: int | None = None,
     ) -> None:
         layout = KeyLayout(name, users, timelines, followers, parts, relation_shards)

@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import timedelta
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -149,17 +150,18 @@ class CachedStatuses:
         to: To,
         key: Callable[[int], str] = "status:{}".format,
         *,
-        ttl: int = WEEK,
+        ttl: int | timedelta = WEEK,
         limit: int | None = None,
         index: str = "status:recent",
     ) -> None:
-        check_integer("statuses", "ttl", ttl, SHORTEST, 2**31 - 1)
+        seconds = int(ttl.total_seconds()) if isinstance(ttl, timedelta) else ttl
+        check_integer("statuses", "ttl", seconds, SHORTEST, 2**31 - 1)
         if limit is not None:
             check_integer("statuses", "limit", limit, 1, 2**53)
         self.store = store
         self._to = to
         self._key = key
-        self._ttl = ttl * 1000
+        self._ttl = seconds * 1000
         self._limit = limit
         self._index = index
 

@@ -60,7 +60,7 @@ def environment_of(url: str, ports: dict[str, int]) -> dict[str, str]:
     lines = (DEPLOY / "systemd" / "shop.env").read_text().splitlines()
     given = dict(line.split("=", 1) for line in lines if line and line[0] != "#")
     given |= {"SHARDKIT_CONFIG": url, "BIND": f"127.0.0.1:{ports['BIND']}"}
-    given["FASTAPI_PORT"] = str(ports["FASTAPI_PORT"])
+    given |= {name: str(port) for name, port in ports.items() if name != "BIND"}
     return {**os.environ, **given}
 
 
@@ -89,9 +89,9 @@ def get(port: int, path: str, method: str = "GET") -> tuple[int, str]:
             return error.code, error.read().decode()
 
 
-def is_up(port: int) -> bool:
+def is_up(port: int, path: str = "/health/live") -> bool:
     try:
-        return get(port, "/health/live")[0] == 200
+        return get(port, path)[0] == 200
     except OSError:
         return False
 
@@ -105,12 +105,13 @@ def stopped(process: subprocess.Popen[str]) -> str:
 
 @pytest.mark.timeout(240)
 def test_the_units_serve_the_applications_and_the_worker(url: str) -> None:
-    ports = {"BIND": free_port(), "FASTAPI_PORT": free_port()}
+    ports = {name: free_port() for name in ("BIND", "FASTAPI_PORT", "WORKER_PORT")}
     environment = environment_of(url, ports)
     names = ("shop-flask", "shop-fastapi", "shop-worker")
     flask, fastapi, worker = running = [started(name, environment) for name in names]
     try:
-        for port in ports.values():
+        assert eventually(lambda: is_up(ports["WORKER_PORT"], "/live"), 60)
+        for port in (ports["BIND"], ports["FASTAPI_PORT"]):
             assert eventually(lambda port=port: is_up(port), 60)
             status, body = get(port, "/health/ready")
             assert (status, yaml.safe_load(body)["ok"]) == (200, True)
@@ -238,8 +239,9 @@ def test_the_manifests_belong_together(monkeypatch: pytest.MonkeyPatch) -> None:
                 if probe in container:
                     asked = container[probe]["httpGet"]
                     assert asked["port"] in ports
-                    is_live = probe != "readinessProbe"
-                    assert asked["path"] == ("/health/live" if is_live else "/health/ready")
+                    answered = "/live" if probe != "readinessProbe" else "/ready"
+                    prefix = "" if container["name"] == "worker" else "/health"
+                    assert asked["path"] == prefix + answered
             if "--timeout-graceful-shutdown" in container["command"]:
                 at = container["command"].index("--timeout-graceful-shutdown")
                 graceful = int(container["command"][at + 1])

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from itertools import count as count_up
 from typing import Any
@@ -48,7 +49,7 @@ def test_an_import_replaces_everything(face: Face) -> None:
 def test_the_old_data_expires_and_everything_can_be_deleted(face: Face, kit: ShardKit) -> None:
     ip = face.kit.ip_to_city(component="both")
     old = face.run(ip.import_from(OLD)).generation
-    new = face.run(ip.import_from(NEW, grace=3600)).generation
+    new = face.run(ip.import_from(NEW, grace=timedelta(hours=1))).generation
     assert generations(kit, "both") == {str(old), str(new)}
     for key in keys_of(kit, "both"):
         expires = holder_of(kit, "both", key).ttl(key)

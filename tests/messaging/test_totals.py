@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import timedelta
 from random import Random
 from typing import Any
 
@@ -66,7 +67,7 @@ def test_sources_are_added_together_and_each_only_once(face: Face) -> None:
         ("again", "file0"): True,
     }
     assert not face.run(totals.flush("empty", counted([])))
-    assert face.run(totals.expire("day0", 60, "word"))
+    assert face.run(totals.expire("day0", timedelta(minutes=1), "word"))
 
 
 def test_a_flush_killed_between_any_two_steps_is_repeated_without_counting_twice(

@@ -7,6 +7,7 @@ import json
 import math
 import subprocess
 import sys
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -81,7 +82,7 @@ def test_the_asgi_endpoint_answers_probes(kind: str, shard_map: ShardMap) -> Non
     async def main() -> None:
         blocks = kind == "blocking"
         kit: Any = shardkit.connect(shard_map) if blocks else await shardkit.aconnect(shard_map)
-        app = asgi(kit, details=True)
+        app = asgi(kit, timedelta(seconds=5), details=True)
         assert (await probe(app, "/live")) == (200, {"ok": True})
         status, body = await probe(app, "/health/ready")
         assert (status, body["ok"]) == (200, True)

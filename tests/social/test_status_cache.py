@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -267,7 +268,7 @@ def test_a_limit_keeps_the_newest_copies(kit: ShardKit, store: CountingStore) ->
 
 
 def test_copies_that_expired_are_not_counted_for_ever(kit: ShardKit, store: CountingStore) -> None:
-    cached = CachedStatuses(store, "one", limit=5, ttl=60)
+    cached = CachedStatuses(store, "one", limit=5, ttl=timedelta(minutes=1))
     kit.client("one").zadd("status:recent", {str(n): n for n in range(100, 200)})
     kit.driver.run(cached.write({1: status(1)}))
     assert kit.client("one").zrange("status:recent", 0, -1) == [b"1"]
