@@ -51,7 +51,8 @@ _BEST = 20  # rules that are tried on all keys
 _LISTED = 10  # rules of a report
 _EXAMPLES = 5  # keys of a server
 _CHANCE = 1e-6  # a rule that fits by chance with a higher probability is not proposed
-_PROBES: tuple[bytes, ...] = tuple(b"probe:%d" % n for n in range(1000))
+_PROBES = tuple(b"probe:%d" % n for n in range(1000))
+_BRACED = tuple(b"{%d}a{b}{}{%d}" % (n % 9, n) for n in range(300))
 _COUNTED_NAMES = ("{}", "shard{}", "node{}", "server{}", "redis{}")
 
 
@@ -102,7 +103,7 @@ class Adoption:
         tried: how many rules were tried.
         placement: the proposed rule; empty if none is, or if one server needs none.
         shard_map: the proposed shard map; None if there is no proposal.
-        alike: further rules that explain the keys as well.
+        alike: further rules that explain the keys as well, but place some other keys elsewhere.
         notes: what to know before the map is used.
         problem: why nothing is proposed; empty if something is.
         remedy: what to do about the problem.
@@ -174,10 +175,9 @@ def adopt(
     alike: list[str] = []
     problem, remedy = _problem(best, keys, total, len(rules))
     if not problem:
-        for fit in fits[1:]:
-            if fit.keys == best.keys:
-                alike.append(fit.placement)
-        differing = [each for each in alike if _differ(best.placement, each, count)]
+        equal = [fit for fit in fits[1:] if fit.keys == best.keys]
+        alike = [fit.placement for fit in equal if _differ(best, fit, (*_PROBES, *_BRACED))]
+        differing = [fit.placement for fit in equal if _differ(best, fit, _PROBES)]
         if differing:
             listed = ", ".join([best.placement, *differing][:_LISTED])
             problem = f"too few keys to tell rules apart: {total:,} keys agree with {listed}"
@@ -185,7 +185,7 @@ def adopt(
         elif alike:
             notes.append(
                 f"the sample does not tell {best.placement} from {', '.join(alike[:_LISTED])}: "
-                "they differ, if at all, for keys with braces. Check which your program uses"
+                "they differ for keys with braces. Check which your program uses"
             )
     servers = _servers(entries, samples, keys, best, proposed=not problem)
     if problem:
@@ -392,7 +392,8 @@ def _fits(rules: Sequence[str], keys: Sequence[Sequence[Key]], *, given: bool) -
     screened.sort(key=lambda fit: -fit.keys)
     best = [fit for fit in screened if fit.keys == screened[0].keys]
     chosen = screened[: max(_BEST, len(best))]
-    return sorted((_fit(each.placement, keys) for each in chosen), key=lambda fit: -fit.keys)
+    fits = [_fit(each.placement, keys) for each in chosen]
+    return sorted(fits, key=lambda fit: (-fit.keys, fit.order != tuple(range(len(keys)))))
 
 
 def _fit(rule: str, keys: Sequence[Sequence[Key]]) -> RuleFit:
@@ -456,9 +457,13 @@ def _problem(
     return "", ""
 
 
-def _differ(one: str, other: str, count: int) -> bool:
-    """Whether two rules place keys without braces differently."""
-    return placement_of_all(one, count)(_PROBES) != placement_of_all(other, count)(_PROBES)
+def _differ(one: RuleFit, other: RuleFit, keys: Sequence[bytes]) -> bool:
+    """Whether two rules, each with its order of servers, place some keys on different servers."""
+    return _places(one, keys) != _places(other, keys)
+
+
+def _places(fit: RuleFit, keys: Sequence[bytes]) -> list[int]:
+    return [fit.order[n] for n in placement_of_all(fit.placement, len(fit.order))(keys)]
 
 
 def _servers(
