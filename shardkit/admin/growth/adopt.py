@@ -268,7 +268,7 @@ def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
         entries = list(known.shards) or [entry for _, entry in known.entries()]
     if len(entries) > MAX_SHARDS:
         raise InvalidArgumentError(
-            f"{len(entries)} servers are too many", f"specify at most {MAX_SHARDS}"
+            f"{counted(len(entries), 'server')} cannot be shards", f"specify at most {MAX_SHARDS}"
         )
     places = Counter(map(_place_of, entries))
     if twice := [str(place) for place, times in places.items() if times > 1]:

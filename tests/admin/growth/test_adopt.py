@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from zlib import crc32
 
 import pytest
+from cli_helpers import in_terminal, plain
 from click.testing import CliRunner
 
 from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.cli.app import app
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.routing.placement import placement
 
+RIGHTS = ["+@connection", "+scan"]  # of docs/rights.md
 KEYS = [f"user:{n}:profile" for n in range(900)]
 
 
@@ -187,3 +191,35 @@ def test_the_command_writes_a_map_that_can_be_loaded(fill: Fill, tmp_path: Path)
         assert done.return_value == code, done.output
         document = CliRunner().invoke(app, ["adopt", "users", *on, *arguments, "--json"])
         assert '"servers": [' in document.output
+
+
+def test_servers_are_read_from_entries_and_passwords_are_not_shown(
+    server: LocalServer, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = fill(placement("rb", 3))
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
+    monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
+    for password in ("pw-Secret", "${ADOPT_PASSWORD}"):
+        words = [w for each in on for w in ("--on", f"redis://adopter:{password}@{each}")]
+        done = CliRunner().invoke(app, ["adopt", "users", *words], standalone_mode=False)
+        assert done.return_value == 0, (done.output, done.exception)
+        assert "pw-Secret" not in done.output
+        document = CliRunner().invoke(app, ["adopt", "users", *words, "--json"])
+        assert "pw-Secret" not in document.output
+    shards = [{"host": "127.0.0.1", "port": server.port, "db": n} for n in (1, 2, 3)]
+    push(server.client(), ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})))
+    url = f"redis://{server.address}/0"
+    done = CliRunner().invoke(app, ["adopt", "old", "-c", url], standalone_mode=False)
+    assert done.return_value == 0, (done.output, done.exception)
+    assert "placement: rb" in done.output
+
+
+def test_the_table_fits_a_terminal_of_80_columns(fill: Fill) -> None:
+    on = [word for each in fill(placement("rb", 3)) for word in ("--on", each)]
+    code, text = in_terminal(80, "adopt", "users", *on)
+    assert code == 0, text
+    lines = plain(text).splitlines()
+    assert any(line.startswith("rb ") for line in lines)
+    assert max(len(line) for line in lines if "127.0.0.1" in line and "host" not in line) <= 80
+    assert not any("…" in line for line in lines)
