@@ -203,7 +203,9 @@ class DirectClient(RegistersScripts, redis.Redis):
             if told is not None:
                 settled(told, error, maybe_executed=connection is not None)
             if isinstance(error, RedisError):
-                raise pool.policy.named(error) from error
+                named = pool.policy.named(error)
+                if named is not error:
+                    raise named from error
             raise
         finally:
             if connection is not None:
