@@ -342,8 +342,9 @@ def _rules(places: Sequence[Place], names: Sequence[str]) -> Iterator[str]:
             for distribution in ("ketama", "modula"):
                 for pair in ("", "{}"):
                     options = {"hash": hash_, "distribution": distribution}
-                    tag = {"hash_tag": pair} if pair else {}
-                    yield _rule("twemproxy", names=each, **options, **tag)
+                    if pair:
+                        options["hash_tag"] = pair
+                    yield _rule("twemproxy", names=each, **options)
         yield from (_rule(name, names=each) for name in ("libmemcached", "django-redis"))
         yield from (_rule("predis", names=each, distributor=d) for d in ("hashring", "ketama"))
         yield _rule("redis-rb", names=each)
