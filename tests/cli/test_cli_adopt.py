@@ -19,7 +19,7 @@ from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.routing.placement import placement
 
-RIGHTS = ["+@connection", "+scan"]  # of docs/rights.md
+RIGHTS = ["+@connection", "+scan"]
 KEYS = [f"user:{n}:profile" for n in range(900)]
 
 
@@ -199,6 +199,8 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
     on = fill(placement("rb", 3))
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
+    page = Path(__file__).parents[2] / "docs" / "rights.md"
+    assert f"| `shardkit adopt` | the data's | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
     monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
     for password in ("pw-Secret", "${ADOPT_PASSWORD}"):
         words = [w for each in on for w in ("--on", f"redis://adopter:{password}@{each}")]
@@ -208,7 +210,11 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
         document = CliRunner().invoke(app, ["adopt", "users", *words, "--json"])
         assert "pw-Secret" not in document.output
     shards = [{"host": "127.0.0.1", "port": server.port, "db": n} for n in (1, 2, 3)]
-    push(server.client(), ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})))
+    push(
+        server.client(),
+        ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})),
+        force=["old"],
+    )
     url = f"redis://{server.address}/0"
     done = CliRunner().invoke(app, ["adopt", "old", "-c", url], standalone_mode=False)
     assert done.return_value == 0, (done.output, done.exception)
