@@ -60,7 +60,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "keys": ("shardkit.cli.commands.keys:keys", "Show the biggest keys."),
         "exec": ("shardkit.cli.commands.exec:exec_", "Run a command on many servers."),
-        "rotate": ("shardkit.cli.commands.rotate:rotate_command", "Rotate a user's password."),
     },
     "Growth and failures": {
         "plan": ("shardkit.cli.commands.plan:plan", "Plan how a component grows."),
@@ -81,6 +80,12 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Show how even servers are, and move shards until they are.",
         ),
         "failover": ("shardkit.cli.commands.failover:failover", "Replace a master by its replica."),
+        "retire": (
+            "shardkit.cli.commands.retire:retire",
+            "Remove a component, and later its data.",
+        ),
+    },
+    "Replicas and passwords": {
         "replicas": (
             "shardkit.cli.commands.replicas:replicas",
             "Show, attach and detach replicas.",
@@ -89,10 +94,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "shardkit.cli.commands.replicas:verify_replica_command",
             "Check whether writes reach replicas and their disks.",
         ),
-        "retire": (
-            "shardkit.cli.commands.retire:retire",
-            "Remove a component, and later its data.",
-        ),
+        "rotate": ("shardkit.cli.commands.rotate:rotate_command", "Rotate a user's password."),
     },
     "Data": {
         "backup": (

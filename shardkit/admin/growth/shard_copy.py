@@ -101,7 +101,7 @@ class DatabaseCopy:
         self._sources, self._targets = sources, targets
         self._rule = rule
         self.value = value
-        self._capture = capture
+        self.capture = capture
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
         self._changed: dict[tuple[int, bytes], None] = {}
@@ -129,7 +129,7 @@ class DatabaseCopy:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
         while True:
-            changed = self._capture.take(_PAGE)
+            changed = self.capture.take(_PAGE)
             self._copy_changed(changed)
             if until():
                 end = end or time.monotonic() + _PATIENCE
@@ -145,14 +145,14 @@ class DatabaseCopy:
             MissedChangesError: a change may have been missed. The mover has just set the fence of
                 each database, so these notifications must have arrived.
         """
-        self._capture.wait_until_told()
-        changed = self._capture.take()
+        self.capture.wait_until_told()
+        changed = self.capture.take()
         for number in self._sources:
             if (number, FENCE_KEY.encode()) not in changed:
                 raise MissedChangesError(
                     f"a write to database {number} sent no notification", "copy again"
                 )
-        self._capture.require_complete()
+        self.capture.require_complete()
         return self._copy_changed([*self._streams, *changed])
 
     def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:

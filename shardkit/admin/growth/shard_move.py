@@ -271,8 +271,6 @@ class ShardMover(Mover):
             for server, capture in captures.items()
         ]
         compared = None if self._offline else self._copied(old, new, copies)
-        for capture in captures.values():
-            capture.require_complete()  # before writers are held
         for source, target in product(sources.values(), _by_server(new).values()):
             copy_libraries(next(iter(source.values())), next(iter(target.values())))
         self._hold_and_decide(old, new, copies, compared, before, stack)
@@ -317,6 +315,8 @@ class ShardMover(Mover):
                 back=rule.back,
                 label=rule.label,
             )
+        for copy in copies:  # before writers are held, and before what differs is anybody's fault
+            copy.capture.require_complete()
         if not compared.same:
             raise GrowthError(
                 f"{compared.differing:,} keys differ on both servers, such as "

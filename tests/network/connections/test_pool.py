@@ -387,7 +387,7 @@ shards = ", ".join("{host: 127.0.0.1, port: %d, client_name: n%%d}" %% n for n i
 where = shardkit.ShardMap.parse("components: {c: {shards: [%%s]}}" %% shards)
 with shardkit.connect(where) as kit:
     strings = kit.strings("s", component="c")
-    strings.mget(["k"])  # imports what it needs
+    strings.set("k", "v")  # imports what it needs
     there = len(os.listdir("/proc/self/fd"))
     resource.setrlimit(resource.RLIMIT_NOFILE, (there + 3, there + 3))
     try:

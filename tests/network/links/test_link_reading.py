@@ -29,6 +29,7 @@ VALUES = [value for _, value in SAID]
 def answers() -> Iterator[ReplyParser]:
     """A parser of answers; what arrives is said by each test."""
     connection = SimpleNamespace(
+        protocol=2,
         _parser=SimpleNamespace(parse_error=ResponseError),
         encoder=SimpleNamespace(decode_responses=False, encoding="utf-8", encoding_errors="strict"),
     )

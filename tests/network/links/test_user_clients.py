@@ -329,10 +329,10 @@ async def test_a_call_goes_from_a_loading_server_to_a_cluster(blocks: bool) -> N
             )
             cluster = SimpleNamespace(execute_command=found.execute_command)
 
-            async def follow() -> Any:
+            async def follow(args: Any) -> Any:
                 return cluster
 
-            client.successor = (lambda: cluster) if blocks else follow
+            client.successor = (lambda args: cluster) if blocks else follow
             assert (client.set("k", 1) if blocks else await client.set("k", 1)) is True
             assert memory.server("b").client().get("k") == b"1"
             assert memory.server("a").client().get("k") is None

@@ -103,6 +103,12 @@ class Directory:
             raise self.error
         return [None]
 
+    def saved(self, name: str) -> None:
+        return None
+
+    def saved_names(self) -> list[str]:
+        return []
+
     def names(self) -> list[str]:
         if self.error is not None:
             raise self.error

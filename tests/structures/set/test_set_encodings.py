@@ -12,6 +12,7 @@ from faces import Face, faced
 
 from shardkit import ShardMap, connect
 from shardkit.local import LocalServer
+from shardkit.log_records import Once
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -61,7 +62,10 @@ def test_parts_of_text_are_compact(own_map: ShardMap, own_server: LocalServer) -
 # ---- limits
 
 
-def test_oversized_parts_are_logged(own: Face, caplog: pytest.LogCaptureFixture) -> None:
+def test_oversized_parts_are_logged(
+    own: Face, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.structures.encodings.limits._warned", Once())  # of both faces
     with caplog.at_level(logging.WARNING, logger="shardkit"):
         fits = own.kit.set("fits", component="own", total=10, part_size=512, members=int)
         own.run(fits.sadd(1))

@@ -22,7 +22,7 @@ from shardkit.errors import (
     ClosedError,
     CommandRefused,
     InvalidEntryError,
-    LocalServerError,
+    MissingExtraError,
     ShardErrors,
 )
 from shardkit.local import LocalServer
@@ -258,7 +258,7 @@ async def test_flushing_deletes_data_and_scripts_and_scripts_come_back(
 def test_without_fakeredis_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     fake_servers._connections.cache_clear()
     monkeypatch.setitem(sys.modules, "lupa", None)
-    with pytest.raises(LocalServerError, match=r"need lupa.*pip install 'shardkit\[testing\]'"):
+    with pytest.raises(MissingExtraError, match=r"need lupa.*pip install 'shardkit\[testing\]'"):
         MemoryConnector()
 
 
