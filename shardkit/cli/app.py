@@ -63,6 +63,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Growth and failures": {
         "plan": ("shardkit.cli.commands.plan:plan", "Plan how a component grows."),
+        "adopt": (
+            "shardkit.cli.commands.adopt:adopt_command",
+            "Find the placement of data of another program.",
+        ),
         "move": (
             "shardkit.cli.commands.move:move",
             "Move a server's data to another server, in use.",

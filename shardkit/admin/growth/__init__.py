@@ -1,5 +1,6 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
+from shardkit.admin.growth.adopt import AdoptedServer, Adoption, RuleFit, adopt
 from shardkit.admin.growth.attachment import AttachedReplica, attach_replica, detach_replica
 from shardkit.admin.growth.balance import (
     BalanceMove,
@@ -35,6 +36,8 @@ from shardkit.admin.growth.servers import Takeover
 from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 
 __all__ = [
+    "AdoptedServer",
+    "Adoption",
     "AttachedReplica",
     "BalanceMove",
     "BalancePlan",
@@ -48,11 +51,13 @@ __all__ = [
     "MovePlan",
     "PartLoad",
     "ReplicaNode",
+    "RuleFit",
     "ServerComparison",
     "ServerLoad",
     "Takeover",
     "VerifiedReplica",
     "abort_move",
+    "adopt",
     "apply_balance",
     "apply_fences",
     "attach_replica",

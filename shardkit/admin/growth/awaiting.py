@@ -66,6 +66,7 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
 
 
 abort_move = _awaiting(growth.abort_move)
+adopt = _awaiting(growth.adopt)
 apply_balance = _awaiting(growth.apply_balance)
 apply_fences = _awaiting(growth.apply_fences)
 attach_replica = _awaiting(growth.attach_replica)

@@ -1,0 +1,168 @@
+"""``shardkit adopt``: finds the placement of data that another program placed."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import asdict
+from typing import Any
+
+import click
+
+from shardkit.admin.growth import Adoption, adopt
+from shardkit.admin.growth.adopt import MOST, SAMPLE
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    config_server,
+    connected,
+    examples,
+    number_option,
+)
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    GOOD,
+    Output,
+    Table,
+    identifier,
+    number,
+    wordy,
+    write_private,
+)
+from shardkit.cli.text import printable
+from shardkit.config.shard_map import ShardMap
+
+
+@click.command(
+    "adopt",
+    epilog=examples(
+        "shardkit adopt users --on 10.0.0.1:6379/1 --on 10.0.0.2:6379/1 --output users.yaml",
+        "shardkit adopt users --on a.internal/1 --on b.internal/1 --name a --name b",
+        'shardkit adopt users --on a.internal --on b.internal --route "user:(\\d+):.*"',
+    ),
+)
+@click.argument("component")
+@click.option(
+    "--on",
+    multiple=True,
+    metavar="HOST:PORT/DB|URL",
+    help="A server, in the order of the shards; repeat it. By default those of the entries.",
+)
+@click.option(
+    "--name",
+    "names",
+    multiple=True,
+    metavar="NAME",
+    help="What the other program calls a server, in the same order; repeat it.",
+)
+@click.option(
+    "--placement",
+    "placements",
+    multiple=True,
+    metavar="RULE",
+    help="Try only this rule; repeat it for more.",
+)
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="RULE",
+    help="A rule that finds the routing key in names of keys; repeat it.",
+)
+@number_option("--sample", SAMPLE, "Keys of each server to sample at most.", most=MOST)
+@click.option("--output", "file", metavar="FILE", help="Write the shard map to this file.")
+@config_option
+@common_options
+def adopt_command(
+    component: str,
+    on: tuple[str, ...],
+    file: str | None,
+    where: str | None,
+    output: Output,
+    **options: Any,
+) -> int:
+    """Find how another program placed the keys of COMPONENT, and propose its shard map.
+
+    Samples keys of each server and tries every placement. Changes nothing on the servers. The exit
+    code is 1 if no placement fits, or if there are too few keys to tell placements apart.
+    """
+    with (
+        nullcontext() if on else connected(config_server(where)) as config,
+        output.busy("sampling keys"),
+    ):
+        result = adopt(component, on, config=config, **options)
+    if result.shard_map is not None and file is not None:
+        write_private(file, result.shard_map.to_yaml())
+    if output.as_json:
+        output.document(_document(result))
+    else:
+        _show(output, result, file)
+    return 0 if result.shard_map is not None else 1
+
+
+def _document(result: Adoption) -> dict[str, Any]:
+    servers = [
+        {**asdict(each), "misplaced": [_text(key) for key in each.misplaced]}
+        for each in result.servers
+    ]
+    rules = [asdict(each) for each in result.rules]
+    text = _masked(result.shard_map) if result.shard_map is not None else None
+    named = {name: getattr(result, name) for name in ("component", "tried", "placement", "alike")}
+    rest = {name: getattr(result, name) for name in ("notes", "problem", "remedy", "next")}
+    return {**named, "servers": servers, "rules": rules, "shard_map": text, **rest}
+
+
+def _text(key: bytes) -> str:
+    return key.decode(errors="backslashreplace")
+
+
+def _masked(shard_map: ShardMap) -> str:
+    """Return a map as YAML, without its secrets."""
+    from dataclasses import replace
+
+    from shardkit.config.entry import Entry
+
+    components = {
+        name: replace(
+            each,
+            entry=each.entry and Entry(each.entry.masked(), "entry"),
+            shards=tuple(Entry(shard.masked(), "shard") for shard in each.shards),
+        )
+        for name, each in shard_map.components.items()
+    }
+    return replace(shard_map, components=components).to_yaml()
+
+
+def _show(output: Output, result: Adoption, file: str | None) -> None:
+    if result.rules:
+        table = Table.of(wordy("rule"), number("agree"), wordy("of the keys of each server"))
+        sampled = [each.sampled for each in result.servers]
+        for rule in result.rules[:5]:
+            each = " ".join(f"{n}/{of}" for n, of in zip(rule.fitting, sampled, strict=True))
+            table.row(rule.placement, rule.keys, each)
+        output.table(table)
+        output.line(f"{result.tried:,} rules were tried")
+        output.line()
+    table = Table.of(
+        wordy("server"),
+        identifier("shard"),
+        number("keys"),
+        number("agree"),
+        wordy("not, for example"),
+    )
+    for server in result.servers:
+        wrong = " ".join(printable(_text(key)) for key in server.misplaced)
+        table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
+    output.table(table)
+    for note in result.notes:
+        output.line(note, DOUBTFUL)
+    if result.shard_map is None:
+        output.line(f"{result.problem}; {result.remedy}", BAD)
+        return
+    output.line()
+    if file is None:
+        output.text(_masked(result.shard_map))
+    else:
+        output.line(f"{file} is written", GOOD)
+    for command in result.next:
+        output.line(f"next: {command.replace('MAP', file or 'MAP')}")

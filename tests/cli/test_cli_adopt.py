@@ -1,0 +1,231 @@
+"""Placements of data that others placed are found, on real servers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from cli_helpers import in_terminal, plain
+from click.testing import CliRunner
+
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import Adoption, adopt
+from shardkit.cli.app import app
+from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.local import LocalServer
+from shardkit.routing.placement import placement
+
+RIGHTS = ["+@connection", "+scan"]
+KEYS = [f"user:{n}:profile" for n in range(900)]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        yield running
+
+
+Fill = Callable[..., list[str]]
+
+
+@pytest.fixture
+def fill(server: LocalServer) -> Fill:
+    def place(where: Callable[[str], int], keys: Sequence[str] = KEYS, count: int = 3) -> list[str]:
+        with server.client() as client:
+            client.flushall()
+        for shard in range(count):
+            with server.client(db=shard + 1) as client:
+                pipe = client.pipeline(transaction=False)
+                for key in keys:
+                    if where(key) == shard:
+                        pipe.set(key, "v")
+                pipe.execute()
+        return [f"{server.address}/{shard + 1}" for shard in range(count)]
+
+    return place
+
+
+def proposed(result: Adoption) -> str:
+    assert result.problem == ""
+    assert result.shard_map is not None
+    again = ShardMap.parse(result.shard_map.to_yaml())
+    component = again.components[result.component]
+    assert component.placement == result.placement
+    for server in result.servers:
+        assert server.shard is not None
+        entry = component.shards[server.shard]
+        assert server.address.endswith(f"/{entry.fields['db']}")
+    return result.placement
+
+
+def test_a_hand_written_crc32_is_found_with_keys_that_have_braces(fill: Fill) -> None:
+    keys = [*KEYS, *(f"{{tag}}:{n}" for n in range(100))]
+    on = fill(lambda key: crc32(key.encode()) % 3, keys)
+    result = adopt("users", on)
+    assert proposed(result) == "whole:crc32"
+    assert [each.sampled for each in result.servers] == [each.fitting for each in result.servers]
+    assert sum(each.sampled for each in result.servers) == 1000
+    assert result.alike == ()
+
+
+def test_hash_tags_are_found(fill: Fill) -> None:
+    keys = [*KEYS, *(f"{{tag{n % 7}}}:{n}" for n in range(100))]
+    assert proposed(adopt("users", fill(placement("crc32", 3), keys))) == "crc32"
+
+
+def test_rules_that_differ_only_for_braces_are_named(fill: Fill) -> None:
+    result = adopt("users", fill(placement("crc32", 3)))
+    assert proposed(result) == "crc32"
+    assert "whole:crc32" in result.alike
+    assert "does not tell crc32 from" in result.notes[0]
+
+
+@pytest.mark.parametrize("rule", ["rb", "redis-array", "rendezvous", "slot", "crc:crc-64"])
+def test_rules_without_options_are_found(fill: Fill, rule: str) -> None:
+    assert proposed(adopt("users", fill(placement(rule, 3)))) == rule
+
+
+NAMED = [
+    'twemproxy {"distribution":"ketama","hash":"fnv1a_64","names":NAMES}',
+    'twemproxy {"distribution":"ketama","hash":"md5","names":NAMES}',
+    'jedis {"hash":"murmur","names":NAMES}',
+    'django-redis {"names":NAMES}',
+]
+
+
+@pytest.mark.parametrize("rule", NAMED)
+def test_rings_are_found_by_the_servers_names(fill: Fill, rule: str) -> None:
+    rule = rule.replace("NAMES", '["alpha","beta","gamma"]')
+    on = fill(placement(rule, 3))
+    assert proposed(adopt("users", on, names=["alpha", "beta", "gamma"])) == rule
+    assert "no rule fits" in adopt("users", on).problem
+
+
+def test_names_are_taken_from_addresses(fill: Fill, server: LocalServer) -> None:
+    names = ",".join(f'"redis://{server.address}/{n}"' for n in (1, 2, 3))
+    rule = f'django-redis {{"names":[{names}]}}'
+    assert proposed(adopt("users", fill(placement(rule, 3)))) == rule
+
+
+def test_jedis_without_names_is_found(fill: Fill) -> None:
+    assert proposed(adopt("users", fill(placement("jedis", 3)))) == 'jedis {"hash":"murmur"}'
+
+
+def test_servers_in_another_order_are_put_into_the_order_of_the_rule(fill: Fill) -> None:
+    on = fill(placement("rb", 3))
+    result = adopt("users", [on[2], on[0], on[1]])
+    assert proposed(result) == "rb"
+    assert [each.shard for each in result.servers] == [2, 0, 1]
+    assert any("another order" in note for note in result.notes)
+
+
+def test_keys_anywhere_are_refused_with_the_best_rule(fill: Fill) -> None:
+    result = adopt("users", fill(lambda key: int(key.split(":")[1]) // 10 % 3))
+    assert result.shard_map is None
+    assert "no rule fits" in result.problem
+    assert all(each.misplaced for each in result.servers)
+
+
+def test_routing_keys_inside_names_are_found_by_rules(fill: Fill) -> None:
+    on = fill(lambda key: crc32(key.split(":")[1].encode()) % 3)
+    assert adopt("users", on).shard_map is None
+    result = adopt("users", on, routes=[r"user:(\d+):profile"])
+    assert proposed(result) == "crc32"
+    assert result.shard_map is not None
+    assert result.shard_map.components["users"].routes == (r"user:(\d+):profile",)
+
+
+def test_few_keys_do_not_tell_rules_apart(fill: Fill) -> None:
+    for keys in (KEYS[:5], [f"{{one}}:{n}" for n in range(500)]):
+        result = adopt("users", fill(placement("crc32", 3), keys))
+        assert result.shard_map is None
+        assert "too few keys" in result.problem
+    assert "hold no keys" in adopt("users", fill(placement("crc32", 3), [])).problem
+
+
+def test_foreign_keys_are_named(fill: Fill, server: LocalServer) -> None:
+    on = fill(placement("crc32", 3))
+    with server.client(db=1) as client:
+        client.set("foreign:0", "v")
+        client.set("foreign:1", "v")
+        wrong = [k for k in (b"foreign:0", b"foreign:1") if placement("crc32", 3)(k) != 0]
+    result = adopt("users", on)
+    assert proposed(result) == "crc32"
+    assert sorted(result.servers[0].misplaced) == wrong
+    assert wrong
+
+
+def test_one_server_becomes_an_entry(fill: Fill) -> None:
+    result = adopt("users", fill(lambda key: 0, count=1))
+    assert result.shard_map is not None
+    assert result.shard_map.components["users"].entry is not None
+
+
+def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: LocalServer) -> None:
+    on = fill(placement("crc32", 3))
+    with server.client() as client:
+        client.config_resetstat()
+    adopt("users", on)
+    with server.client() as client:
+        used = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
+    assert used <= {"scan", "select", "hello", "client|setinfo", "ping", "config|resetstat", "info"}
+    with pytest.raises(GrowthError, match=r"127\.0\.0\.1:1/0 cannot be read"):
+        adopt("users", ["127.0.0.1:1/0", on[0]])
+    with pytest.raises(InvalidArgumentError, match="appears twice"):
+        adopt("users", [on[0], on[0]])
+
+
+def test_the_command_writes_a_map_that_can_be_loaded(fill: Fill, tmp_path: Path) -> None:
+    on = [word for each in fill(placement("rb", 3)) for word in ("--on", each)]
+    file = tmp_path / "users.yaml"
+    done = CliRunner().invoke(app, ["adopt", "users", *on, "--output", str(file)])
+    assert done.exception is None or done.exit_code == 0, done.output
+    assert f"next: shardkit config push {file}" in done.output
+    assert ShardMap.load(file).components["users"].placement == "rb"
+    for arguments, code in ([], 0), (["--placement", "slot"], 1):
+        done = CliRunner().invoke(app, ["adopt", "users", *on, *arguments], standalone_mode=False)
+        assert done.return_value == code, done.output
+        document = CliRunner().invoke(app, ["adopt", "users", *on, *arguments, "--json"])
+        assert '"servers": [' in document.output
+
+
+def test_servers_are_read_from_entries_and_passwords_are_not_shown(
+    server: LocalServer, fill: Fill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on = fill(placement("rb", 3))
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
+    page = Path(__file__).parents[2] / "docs" / "rights.md"
+    assert f"| `shardkit adopt` | the data's | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
+    monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
+    for password in ("pw-Secret", "${ADOPT_PASSWORD}"):
+        words = [w for each in on for w in ("--on", f"redis://adopter:{password}@{each}")]
+        done = CliRunner().invoke(app, ["adopt", "users", *words], standalone_mode=False)
+        assert done.return_value == 0, (done.output, done.exception)
+        assert "pw-Secret" not in done.output
+        document = CliRunner().invoke(app, ["adopt", "users", *words, "--json"])
+        assert "pw-Secret" not in document.output
+    shards = [{"host": "127.0.0.1", "port": server.port, "db": n} for n in (1, 2, 3)]
+    push(
+        server.client(),
+        ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})),
+        force=["old"],
+    )
+    url = f"redis://{server.address}/0"
+    done = CliRunner().invoke(app, ["adopt", "old", "-c", url], standalone_mode=False)
+    assert done.return_value == 0, (done.output, done.exception)
+    assert "placement: rb" in done.output
+
+
+def test_the_table_fits_a_terminal_of_80_columns(fill: Fill) -> None:
+    on = [word for each in fill(placement("rb", 3)) for word in ("--on", each)]
+    code, text = in_terminal(80, "adopt", "users", *on)
+    assert code == 0, text
+    lines = plain(text).splitlines()
+    assert any(line.startswith("rb ") for line in lines)
+    assert max(len(line) for line in lines if "127.0.0.1" in line and "host" not in line) <= 80
+    assert not any("…" in line for line in lines)
