@@ -151,6 +151,17 @@ class _Held:
     cleanup: Any = None  # waits for the end of the loop
     awaiting: bool = False
 
+    def __del__(self) -> None:
+        """Let connections go in silence if the loop is collected without having been closed.
+
+        Weak references are gone by then.
+        """
+        if self.awaiting:
+            for table in self.tables.values():
+                owners = [endpoint.owner for endpoint in table.values()]
+                for closable in {*owners, *map(_closable, table.clients.values())}:
+                    abandon_connections(closable)
+
 
 def _nothing() -> None:
     """Take the place of a weak reference."""

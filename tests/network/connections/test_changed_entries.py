@@ -350,9 +350,6 @@ async def test_a_replaced_master_is_left(others: LocalServers, blocks: bool) -> 
 # ---- event loops that end anyhow
 
 
-@pytest.mark.skip(
-    reason="two loops are found by gc for a while longer since endpoints share connections; look for what keeps them"
-)
 def test_loops_closed_without_shutdown_leave_nothing(here: LocalServer) -> None:
     before = alive(asyncio.SelectorEventLoop)
     kit = AsyncShardKit(Changing(c=entry(here)))
@@ -427,7 +424,7 @@ def test_a_closed_kit_is_let_go_at_once(here: LocalServer) -> None:
     assert asyncio.run(use()) == 0
 
 
-@pytest.mark.parametrize("kind", ["one", "watched"])  # a cluster's still warns: to be corrected
+@pytest.mark.parametrize("kind", ["one", "watched", "cluster"])
 def test_a_private_client_dropped_in_a_loops_last_turn_leaves_nothing_to_warn_of(
     here: LocalServer, others: LocalServers, kind: str, recwarn: pytest.WarningsRecorder
 ) -> None:
