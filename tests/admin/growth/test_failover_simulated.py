@@ -214,7 +214,7 @@ LOST = "NotLinearizable"
 
 # What is left out, what that leads to, and in which schedules, so that none has to be looked for.
 MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
-    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 6),
+    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 951),
     (
         "the source is a replica",
         MovedServer,
