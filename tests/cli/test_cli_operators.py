@@ -632,7 +632,7 @@ DOCUMENTS: list[Said] = [
     ),
     (
         "move server a.internal:6379 --to b.internal:6379 --dry-run",
-        {"plan_move": MovePlan(OLD, NEW, ("users:1",), {"0": 9}, 4096, 2.5, ("x",))},
+        {"plan_move": MovePlan(str(OLD), str(NEW), ("users:1",), {"0": 9}, 4096, 2.5, ("x",))},
         {
             "source": "a.internal:6379",
             "target": "b.internal:6379",
@@ -644,6 +644,7 @@ DOCUMENTS: list[Said] = [
             "problems": [],
             "databases": [],
             "notes": [],
+            **dict.fromkeys(("placements", "routes", "sources", "targets"), []),
         },
     ),
     ("move resume a.internal:6379", {"resume_move": SERVER_MOVE}, asdict(SERVER_MOVE)),
