@@ -145,7 +145,7 @@ class Kit(Catalogue[Face]):
         if check_keys is None:
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
         self.plane.check_keys = check_keys
-        self._background = Background(BlockingDriver(self.plane.links[True]))
+        self._background = Background(BlockingDriver(self.plane.link()))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
@@ -329,7 +329,7 @@ class ShardKit(Kit[Blocking]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = BlockingDriver(self.plane.links[True])
+        self._driver = self.driver = BlockingDriver(self.plane.link())
         self._renewals = Renewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -338,7 +338,7 @@ class ShardKit(Kit[Blocking]):
     def _reading(self, read_from: str | ReadFrom | None) -> BlockingDriver:
         if read_from is None:
             return self.driver
-        return BlockingDriver(self.plane.reading(as_read_from(read_from)).links[True])
+        return BlockingDriver(self.plane.link(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> Directory:
@@ -511,7 +511,7 @@ class AsyncShardKit(Kit[Awaiting]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._driver = self.driver = AwaitingDriver(self.plane.alink())
         self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -520,7 +520,7 @@ class AsyncShardKit(Kit[Awaiting]):
     def _reading(self, read_from: str | ReadFrom | None) -> AwaitingDriver:
         if read_from is None:
             return self.driver
-        return AwaitingDriver(self.plane.reading(as_read_from(read_from)).alinks[True])
+        return AwaitingDriver(self.plane.alink(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> AsyncDirectory:
