@@ -90,7 +90,7 @@ def attach_replica(
         target = ServerAddress.parse(replica)
         same = KnownServers(components.values(), target).same
         if entries_on(components.values(), target, same):
-            raise GrowthError(f"entries name {target} as a master", "nothing was changed")
+            raise GrowthError(f"entries name {target} as a master", "choose an empty server")
         source, like, where = _followed(components, to)
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
@@ -103,7 +103,7 @@ def attach_replica(
         if info.get("cluster_enabled"):
             problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
         if problems:
-            raise GrowthError("; ".join(problems), "nothing was changed")
+            raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
             replicate(new, source, like, where)
             persist_roles(new)
@@ -149,7 +149,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
                 raise GrowthError(
                     f"{target} may be alive, but INFO failed ({error}): it would still follow "
                     f"{source}, although no entry names it",
-                    "make INFO work; or --force",
+                    "make INFO work, or use --force",
                 ) from error
         if role is not None and role.replicas:
             below = ", ".join(str(server) for server, _ in role.replicas)
@@ -226,12 +226,12 @@ def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> No
             return
         raise GrowthError(
             f"{source} does not say how many replicas it needs to take writes ({error})",
-            "make INFO and CONFIG GET work; or --force",
+            "make INFO and CONFIG GET work, or use --force",
         ) from error
     if left < least:
         raise GrowthError(
             f"{source} takes writes only with {least} replicas, and would have {left}",
-            "attach another one first; or --force",
+            "attach another one first, or use --force",
         )
 
 

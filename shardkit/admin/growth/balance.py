@@ -359,7 +359,7 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
             Earlier ones are done; resume or abort that one, then measure again.
     """
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        raise GrowthError("; ".join(plan.problems), "correct that, and plan again")
     tell: Progress = options.get("progress", lambda what: None)
     done = []
     for n, each in enumerate(plan.moves, 1):

@@ -164,9 +164,11 @@ def fail_over(
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
             if problems := config_databases(source, like, where, numbers):
-                raise GrowthError(problems[0], "have it on a server of its own: nothing changed")
+                raise GrowthError(
+                    problems[0], "move it to a server of its own: nothing has changed"
+                )
             if problems := mismatched_tls(master, source, like, where):
-                raise GrowthError(problems[0], "nothing was changed")
+                raise GrowthError(problems[0], "correct that: nothing has changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)
@@ -283,8 +285,8 @@ def _following(
     if roles and not found:
         server, role = next(iter(roles.items()))
         raise GrowthError(
-            f"{server} replicates {role.master}, not {source}; nothing has changed",
-            "see: shardkit replicas tree; if this is a name of the dead master: --force",
+            f"{server} replicates {role.master}, not {source}: nothing has changed",
+            "see: shardkit replicas tree. If this is a name of the dead master, use --force",
         )
     return found
 
@@ -395,11 +397,14 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
     if not replicas and offsets:
         named = ", ".join(map(str, offsets))
         raise GrowthError(
-            f"no replica answers; {named} is a master already",
-            f"if it has taken over: --to {next(iter(offsets))} --force",
+            f"{named} is a master already, and no replica answers",
+            f"use --to {next(iter(offsets))} --force if it has taken over",
         )
     if not replicas:
-        raise GrowthError("no replica answers", "start one; or restore a backup: shardkit restore")
+        raise GrowthError(
+            "the master has no replica that answers",
+            "start one, or restore a backup: shardkit restore",
+        )
     target = max(replicas, key=lambda server: replicas[server].offset)
     role = replicas[target]
     if most_down is not None and role.raw.get("master_sync_in_progress"):
@@ -408,7 +413,7 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
         raise GrowthError(
             f"{target} has had no link to its master for {role.down_for} s: what was written since "
             "is not there",
-            "if that may be lost: --force",
+            "use --force if that may be lost",
         )
     return target
 

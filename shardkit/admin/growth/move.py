@@ -28,6 +28,7 @@ from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.server_errors import failed_command, meaning
 
+_SEE = "see: shardkit move status"
 _STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -133,10 +134,10 @@ def _start(
         if not is_other and each.phase not in _MOVERS[each.copying].settled:
             raise GrowthError(
                 f"{each.name} is already being moved to {each.target} ({each.phase})",
-                f"shardkit move resume {each.name}, or abort it",
+                f"resume it: shardkit move resume {each.name}, or abort it",
             )
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
     move = Move(
         name,
         plan.copying,
@@ -267,7 +268,7 @@ def abort_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.is_over:
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to abort")
+            raise GrowthError(f"the move of {name} is {move.phase}: nothing to abort is left", _SEE)
         with _naming(move):
             _mover(lease, move).abort()
         return move
@@ -332,7 +333,7 @@ def complete_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.phase != "kept":
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to complete")
+            raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"
         lease.write(move)
     while journal.is_kept(config, move.name):
