@@ -15,6 +15,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.check import config_facts
+from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
@@ -320,7 +321,7 @@ class FleetWatch:
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
-                client_of(self.config_server.resolved("config server"), TIMEOUT) as config,
+                config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
