@@ -23,6 +23,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
 
 INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
@@ -137,8 +138,9 @@ class FleetWatch:
     """
 
     def __init__(
-        self, kit: ShardKit, config_server: Entry | None = None, *, interval: float = INTERVAL
+        self, kit: ShardKit, config_server: Entry | None = None, *, interval: Seconds = INTERVAL
     ) -> None:
+        interval = in_seconds(interval)
         self.kit = kit
         self.config_server = config_server
         self.interval = interval

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import is_dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +17,19 @@ from faces import Face
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.admin import (
+    apply_profile,
+    biggest_keys,
+    check,
+    connected_clients,
+    execute,
+    measure_disk_rate,
+    push,
+    rewrite_aof,
+    save_snapshot,
+)
 from shardkit.errors import ClosedError, InvalidArgumentError, NotDurableError
+from shardkit.local import LocalServer
 from shardkit.queues import NewTask
 
 
@@ -124,3 +142,84 @@ def test_completion_and_repr_show_what_users_need(kit: ShardKit) -> None:
         kit.client("many", n)
     assert "\n" not in repr(kit)
     assert repr(kit).startswith(f"<ShardKit of {kit.topology.source}: many:0, ")
+
+
+# Durations that are no arguments of users: moments of time.monotonic, and calls among locks.
+NOT_FOR_USERS = {
+    *("await_ready", "join_nodes", "extend_call", "extend_hold", "new_attempt", "pause"),
+    "Hold.__init__",
+}
+IN_SECONDS = re.compile(
+    r"seconds|(.*_)?(timeout|ttl|wait|lease|interval|delay|deadline|period|age|grace|quiet|settled)"
+)
+SAID_IN_SECONDS = re.compile(
+    r": (the |most |least )*seconds\b|how long .* in seconds|seconds (to|for|until|after)"
+)
+
+
+def public_calls() -> Iterator[tuple[str, Any]]:
+    """Yield the functions and methods that users import, and their names."""
+    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("Users import from")]
+    for module in re.findall(r"`(shardkit[\w.]*)`", line):
+        loaded = importlib.import_module(module)
+        for name in getattr(loaded, "__all__", ()):
+            found = getattr(loaded, name)
+            if inspect.isfunction(found):
+                yield f"{module}.{name}", found
+            if not inspect.isclass(found) or issubclass(found, BaseException):
+                continue
+            made_by_hand = not (is_dataclass(found) or issubclass(found, tuple))
+            for method in [*vars(found)] if made_by_hand else [*vars(found).keys() - {"__init__"}]:
+                if {method, f"{name}.{method}"} & NOT_FOR_USERS or (
+                    method[0] == "_" and method != "__init__"
+                ):
+                    continue
+                static = vars(found)[method]
+                call = getattr(static, "__func__", getattr(static, "steps", static))
+                if inspect.isfunction(call):
+                    yield f"{module}.{name}.{method}", call
+
+
+def test_every_length_of_time_can_be_a_timedelta() -> None:
+    checked, refused = 0, []
+    for name, call in public_calls():
+        described = inspect.getdoc(call) or ""
+        for parameter in inspect.signature(call).parameters.values():
+            said = re.search(rf"(?m)^ *{parameter.name}: .*(?:\n {{8,}}.*)*", described)
+            text = said[0] if said else ""
+            is_time = IN_SECONDS.fullmatch(parameter.name) or SAID_IN_SECONDS.search(text)
+            taken = str(parameter.annotation)
+            if not is_time or not re.search(r"\b(float|int|Seconds|timedelta)\b", taken):
+                continue
+            checked += 1
+            if not re.search(r"\b(Seconds|timedelta)\b", taken):
+                refused.append(f"{name}({parameter.name}: {taken})")
+    assert refused == []
+    assert checked > 100
+
+
+def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map: ShardMap) -> None:
+    second, moment = timedelta(seconds=1), timedelta(milliseconds=1)
+    components = shard_map.components.values()
+    assert not check(components, second).findings
+    assert connected_clients(components, timeout=second)
+    assert set(execute(components, ["PING"], timeout=second).values()) == {True}
+    assert biggest_keys(components, 1, timeout=second) == []
+    with own_server.client() as client:
+        push(client, shard_map, timeout=second)
+        assert measure_disk_rate(client, moment)
+        save_snapshot(client, 60 * second)
+        apply_profile(client, "everysec")
+        rewrite_aof(client, 60 * second)
+    with shardkit.connect(shard_map) as kit:
+        counters = kit.counters(component="one", precisions=[timedelta(hours=1), 60])
+        counters.add("hits", 2)
+        assert [count for _, count in counters.get("hits", timedelta(hours=1))] == [2]
+        assert counters.total(["hits"], timedelta(minutes=1)) == 2
+        maintenance = kit.maintenance(component="one")
+        maintenance.turn_on(seconds=moment)
+        maintenance.turn_on(seconds=timedelta(hours=1))
+        assert maintenance.check()
+        with pytest.raises(InvalidArgumentError, match="precision"):
+            counters.get("hits", timedelta(seconds=7))

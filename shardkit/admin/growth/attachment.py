@@ -46,6 +46,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.operations.arguments import Seconds, in_seconds
 
 COPY = 3600.0  # seconds
 
@@ -68,7 +69,7 @@ class AttachedReplica:
 
 
 def attach_replica(
-    config: Any, replica: str, to: str, *, zone: str | None = None, copy: float = COPY
+    config: Any, replica: str, to: str, *, zone: str | None = None, copy: Seconds = COPY
 ) -> AttachedReplica:
     """Make an empty server a replica; when it is filled, entries name it.
 
@@ -85,6 +86,7 @@ def attach_replica(
             that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
+    copy = in_seconds(copy)
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)

@@ -62,6 +62,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
+from shardkit.operations.arguments import Seconds, in_seconds
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
@@ -95,7 +96,7 @@ def fail_over(
     to: str | None = None,
     *,
     force: bool = False,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
 ) -> Takeover:
     """Have a replica replace its master.
 
@@ -117,6 +118,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
+    hold = in_seconds(hold)
     with lease(config) as leased, ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
@@ -450,7 +452,7 @@ def pending_fences(config: Any) -> list[Fence]:
     return found
 
 
-def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
+def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
     """Make replaced masters that are back replicas of the new masters.
 
     Args:
@@ -460,6 +462,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
     Returns:
         All fences that were pending, and whether each is applied.
     """
+    wait = in_seconds(wait)
     end = time.monotonic() + wait
     done: dict[ServerAddress, Fence] = {}
     servers: KnownServers | None = None

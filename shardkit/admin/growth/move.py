@@ -26,6 +26,7 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command, meaning
 
 _SEE = "see: shardkit move status"
@@ -52,8 +53,8 @@ class MoveOptions(TypedDict, total=False):
         progress: a function that is called with a text about each step.
     """
 
-    hold: float
-    copy: float
+    hold: Seconds
+    copy: Seconds
     kill: bool
     share: float
     offline: bool
@@ -66,7 +67,7 @@ def plan_move(
     what: str | Sequence[str],
     to: str,
     *,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     """Return what a move would do, and what prevents it. Changes nothing.
@@ -85,6 +86,7 @@ def plan_move(
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
+    hold = in_seconds(hold)
     target = ServerAddress.parse(to)
     return plan_of(config, read_components(config), what, target, hold, offline)
 
@@ -111,7 +113,7 @@ def start_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        hold = options.get("hold", HOLD)
+        hold = in_seconds(options.get("hold", HOLD))
         offline = options.get("offline", False)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
         name = plan.source if plan.copying == REPLICATION else plan.shards[0]
@@ -164,7 +166,7 @@ def plan_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     r"""Return what a split would do, and what prevents it. Changes nothing.
@@ -188,6 +190,7 @@ def plan_split(
 
     Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
     """
+    hold = in_seconds(hold)
     components = read_components(config)
     split = new_split(components, component, shards, placement, over, routes)
     return plan_split_of(config, components, split, hold, offline)
@@ -229,7 +232,7 @@ def start_split(
     with journal.lease(config) as lease:
         components = read_components(config)
         split = new_split(components, component, shards, placement, over, routes)
-        limits = options.get("hold", HOLD), options.get("offline", False)
+        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         plan = plan_split_of(config, components, split, *limits)
         return _start(lease, component, plan, components, **options)
 

@@ -884,7 +884,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     refused(
         "begun",
         start,
-        f"users:1 is already being moved to {b} .begun.; resume it: shardkit move resume users:1, or abort",
+        f"users:1 is already being moved to {b} .begun.; resume it: shardkit move resume users",
     )
     with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
