@@ -132,6 +132,9 @@ class TimedBlock:
         self._errors = errors
         self._began = 0.0
 
+    def __repr__(self) -> str:
+        return f"TimedBlock({self._context!r})"
+
     def __enter__(self) -> Self:
         self._began = time.perf_counter()
         return self
