@@ -6,7 +6,7 @@ import asyncio
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import is_dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -132,6 +132,45 @@ def test_a_lock_takes_the_names_of_redis_py(face: Face) -> None:
     face.run(lock.release(hold))
     with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
         kit.lock("l", component="one", wait=2, blocking_timeout=1)
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda kit, **options: kit.lock("l", component="one", **options),
+    "reentrant lock": lambda kit, **options: kit.lock(
+        "l", component="one", reentrant=True, owner=str(id(options)), **options
+    ),
+    "semaphore": lambda kit, **options: kit.semaphore("l", component="one", limit=1, **options),
+    "read lock": lambda kit, **options: kit.read_write_lock("l", component="one", **options).read,
+    "write lock": lambda kit, **options: kit.read_write_lock("l", component="one", **options).write,
+    "several locks": lambda kit, **options: kit.multi_lock(["l", "m"], component="one", **options),
+    "quorum lock": lambda kit, **options: kit.quorum_lock(
+        "l", components=["one", "few", "many"], **options
+    ),
+    "election": lambda kit, **options: kit.election("l", component="one", **options),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_locks_take_the_names_of_redis_py(face: Face, kind: str) -> None:
+    def made(kind: str, **options: Any) -> Any:
+        return KINDS[kind](face.kit, renew=False, **options)
+
+    own = made(kind, timeout=60, blocking_timeout=0.01)
+    hold = face.run(own.acquire())
+    first = hold[0] if isinstance(hold, list) else hold
+    assert 50 < first.remaining <= 60
+    other = made("write lock" if kind == "read lock" else kind, blocking=False)
+    assert face.run(other.acquire()) is None
+    calls = [other.acquire, other.campaign] if kind == "election" else [other.acquire]
+    for acquire in calls:
+        assert face.run(acquire(blocking=False)) is None
+        assert face.run(acquire(blocking_timeout=timedelta(milliseconds=10))) is None
+        with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
+            face.run(acquire(wait=2, blocking_timeout=1))
+    face.run(own.release(hold))
+    assert face.run(other.acquire(blocking_timeout=None)) is not None  # for ever, as in redis-py
+    with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
+        made(kind, wait=2, blocking_timeout=1)
 
 
 def test_completion_and_repr_show_what_users_need(kit: ShardKit) -> None:
