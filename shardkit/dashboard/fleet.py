@@ -15,6 +15,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from shardkit.admin.check import config_facts
+from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
@@ -22,6 +23,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
 
 INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
@@ -136,8 +138,9 @@ class FleetWatch:
     """
 
     def __init__(
-        self, kit: ShardKit, config_server: Entry | None = None, *, interval: float = INTERVAL
+        self, kit: ShardKit, config_server: Entry | None = None, *, interval: Seconds = INTERVAL
     ) -> None:
+        interval = in_seconds(interval)
         self.kit = kit
         self.config_server = config_server
         self.interval = interval
@@ -320,7 +323,7 @@ class FleetWatch:
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
-                client_of(self.config_server.resolved("config server"), TIMEOUT) as config,
+                config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any
 
-from shardkit.admin import connected_clients, lock_states, queue_names, queue_status
+from shardkit.admin import config_client, connected_clients, lock_states, queue_names, queue_status
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.growth import moves, pending_fences
@@ -18,7 +18,7 @@ from shardkit.config.component import Component
 from shardkit.config.diff import diff
 from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
 from shardkit.errors import ConfigError, ShardKitError
-from shardkit.network.server_queries import ServerErrors, client_of
+from shardkit.network.server_queries import ServerErrors
 
 _MOMENT = 5.0  # seconds for which what a view costs is remembered
 _NAMES = 60.0  # seconds for which names that take a SCAN are
@@ -237,7 +237,7 @@ class Views:
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}
         try:
-            with client_of(entry.resolved("config server"), TIMEOUT) as config:
+            with config_client(entry) as config:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}

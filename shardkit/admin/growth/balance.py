@@ -37,6 +37,7 @@ from shardkit.config.fields import database_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
 from shardkit.network.survey import CONFIG_KEYS
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
 
@@ -196,7 +197,7 @@ def measure_balance(
     *,
     to: Sequence[str] = (),
     sample: int = SAMPLE,
-    seconds: float = 1.0,
+    seconds: Seconds = 1.0,
     watch: bool = False,
     share: float = SHARE,
     progress: Progress = lambda what: None,
@@ -222,6 +223,7 @@ def measure_balance(
         GrowthError: a server cannot be measured; names it.
         ConfigError: the entries cannot be read.
     """
+    seconds = in_seconds(seconds)
     if sample < 0 or not 0 < share <= 1 or not 0 < seconds <= 60:
         raise InvalidArgumentError(
             f"sample={sample}, share={share:g}, seconds={seconds:g} cannot be used",
@@ -359,7 +361,7 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
             Earlier ones are done; resume or abort that one, then measure again.
     """
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        raise GrowthError("; ".join(plan.problems), "correct that, and plan again")
     tell: Progress = options.get("progress", lambda what: None)
     done = []
     for n, each in enumerate(plan.moves, 1):

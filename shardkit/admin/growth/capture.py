@@ -163,7 +163,7 @@ class KeyCapture:
             heard = self._heard >= wanted
         self._check()
         if not heard:
-            raise GrowthError("the server does not answer", "nothing has changed; try again")
+            raise GrowthError("the server does not answer: nothing has changed", "try again")
 
     def close(self) -> None:
         """Stop listening."""

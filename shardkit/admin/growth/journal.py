@@ -313,7 +313,7 @@ class Lease:
         return GrowthError(
             f"the lease ended: this process was stopped, or the config server was away, for longer "
             f"than {LEASE:g} s. Another process may have taken over",
-            "see: shardkit move status; if none has, resume",
+            "see: shardkit move status. Resume if none has",
         )
 
 
@@ -335,7 +335,7 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         name = holder.decode(errors="replace") if isinstance(holder, bytes) else str(holder)
         raise GrowthError(
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
-            f"wait for it; if it was killed, its lease ends within {LEASE:g} s",
+            f"wait for it. If it was killed, its lease ends within {LEASE:g} s",
         )
     held = Lease(config, token)
 

@@ -26,8 +26,10 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command, meaning
 
+_SEE = "see: shardkit move status"
 _STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -51,8 +53,8 @@ class MoveOptions(TypedDict, total=False):
         progress: a function that is called with a text about each step.
     """
 
-    hold: float
-    copy: float
+    hold: Seconds
+    copy: Seconds
     kill: bool
     share: float
     offline: bool
@@ -65,7 +67,7 @@ def plan_move(
     what: str | Sequence[str],
     to: str,
     *,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     """Return what a move would do, and what prevents it. Changes nothing.
@@ -84,6 +86,7 @@ def plan_move(
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
+    hold = in_seconds(hold)
     target = ServerAddress.parse(to)
     return plan_of(config, read_components(config), what, target, hold, offline)
 
@@ -110,7 +113,7 @@ def start_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        hold = options.get("hold", HOLD)
+        hold = in_seconds(options.get("hold", HOLD))
         offline = options.get("offline", False)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
         name = plan.source if plan.copying == REPLICATION else plan.shards[0]
@@ -133,10 +136,10 @@ def _start(
         if not is_other and each.phase not in _MOVERS[each.copying].settled:
             raise GrowthError(
                 f"{each.name} is already being moved to {each.target} ({each.phase})",
-                f"shardkit move resume {each.name}, or abort it",
+                f"resume it: shardkit move resume {each.name}, or abort it",
             )
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
     move = Move(
         name,
         plan.copying,
@@ -163,7 +166,7 @@ def plan_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     r"""Return what a split would do, and what prevents it. Changes nothing.
@@ -187,6 +190,7 @@ def plan_split(
 
     Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
     """
+    hold = in_seconds(hold)
     components = read_components(config)
     split = new_split(components, component, shards, placement, over, routes)
     return plan_split_of(config, components, split, hold, offline)
@@ -228,7 +232,7 @@ def start_split(
     with journal.lease(config) as lease:
         components = read_components(config)
         split = new_split(components, component, shards, placement, over, routes)
-        limits = options.get("hold", HOLD), options.get("offline", False)
+        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         plan = plan_split_of(config, components, split, *limits)
         return _start(lease, component, plan, components, **options)
 
@@ -267,7 +271,7 @@ def abort_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.is_over:
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to abort")
+            raise GrowthError(f"the move of {name} is {move.phase}: nothing to abort is left", _SEE)
         with _naming(move):
             _mover(lease, move).abort()
         return move
@@ -332,7 +336,7 @@ def complete_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.phase != "kept":
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to complete")
+            raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"
         lease.write(move)
     while journal.is_kept(config, move.name):

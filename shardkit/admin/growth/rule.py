@@ -178,7 +178,7 @@ def misplaced_error(
     named = ", ".join(key.decode(errors="backslashreplace") for key in examples[:EXAMPLES])
     return GrowthError(
         f"{component}: {wrong:,} of {counted(seen, 'key')} at {where} are not where their names "
-        f"say, such as {named}; so the new shards of such keys are unknown",
+        f"say, such as {named}, so the new shards of such keys are unknown",
         _WAYS_OUT,
     )
 

@@ -217,7 +217,7 @@ class DatabaseCopy:
             key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
             raise GrowthError(
                 f"{self._rule.names[target]}: the target refuses key {key}: {text}",
-                "is it of an older version, or full?",
+                "check whether it is of an older version, or full",
             ) from None  # redis-py's error shows the value
         self.keys += len(read)
         self.bytes += sum(map(_size, read.values()))

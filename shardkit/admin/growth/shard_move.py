@@ -68,7 +68,7 @@ from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import GrowthError, MissedChangesError
+from shardkit.errors import GrowthError, MissedChangesError, counted
 from shardkit.network.connections.databases import FENCE_KEY
 
 _ATTEMPTS = 5
@@ -132,7 +132,7 @@ class ShardMover(Mover):
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
                     "says so: the record is out of date",
-                    f"find out which server has the keys; then DEL config:growth:move:{move.name}",
+                    f"find out which server has the keys, then DEL config:growth:move:{move.name}",
                 )
             captures = None  # of all changes since it was decided
             if move.phase == "kept" or (move.phase == "pushed" and move.keep):
@@ -171,8 +171,8 @@ class ShardMover(Mover):
                     return captures
         raise GrowthError(
             f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
-            f"({missed}); nothing has changed for clients",
-            f"prevent that, then: {self._command('resume')}",
+            f"({missed}): nothing has changed for clients",
+            f"correct that, and resume: {self._command('resume')}",
         )
 
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
@@ -209,7 +209,7 @@ class ShardMover(Mover):
         self._lease.write(move)
         for server, clients in _by_server(new).items():
             if not role_of(next(iter(clients.values()))).is_master:
-                raise GrowthError(f"{server} is a replica", "nothing has changed for clients")
+                raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
         for place, client in new.items():
             fence = client.get(FENCE_KEY)
             if move_of(fence) not in (move.id, move.undoes or move.id):
@@ -285,7 +285,7 @@ class ShardMover(Mover):
         def tell() -> None:
             if time.monotonic() > began + self._copy:
                 raise GrowthError(
-                    f"the copy was not complete within {self._copy:g} s; nothing has changed for "
+                    f"the copy was not complete within {self._copy:g} s: nothing has changed for "
                     "clients",
                     "resume it with more time: --copy",
                 )
@@ -319,8 +319,8 @@ class ShardMover(Mover):
             copy.capture.require_complete()
         if not compared.same:
             raise GrowthError(
-                f"{compared.differing:,} keys differ on both servers, such as "
-                f"{compared.different[0]}; nothing has changed for clients",
+                f"both servers differ in {counted(compared.differing, 'key')}, such as "
+                f"{compared.different[0]}: nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
         return compared
@@ -423,9 +423,10 @@ class ShardMover(Mover):
             if now > end:
                 names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
                 raise GrowthError(
-                    f"{len(here)} connections did not leave within {_LEFT * self._hold:g} s: "
-                    f"{', '.join(names[:5])}; the shards are where they were",
-                    "check them; --kill closes them, --hold allows more time",
+                    f"{counted(len(here), 'connection')} did not leave within "
+                    f"{_LEFT * self._hold:g} s: {', '.join(names[:5])}. The shards "
+                    "are where they were",
+                    "check them, close them with --kill, or allow more time with --hold",
                 )
             time.sleep(_LOOK)
 
@@ -446,13 +447,14 @@ class ShardMover(Mover):
         ]
         if wrong:
             raise GrowthError(
-                f"{len(wrong)} keys differ on both servers, such as {wrong[0]}", "resume, or abort"
+                f"both servers differ in {counted(len(wrong), 'key')}, such as {wrong[0]}",
+                "resume, or abort",
             )
         if self._is_other_run(new, before):
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
-                "move; the shards are where they were",
-                "give it enough memory, and resume, which copies again; or abort",
+                "move: the shards are where they were",
+                "give it enough memory, and resume, which copies again, or abort",
             )
         move = self._move
         move.certificate = {

@@ -50,6 +50,15 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
+from shardkit.network.connections.slot_owner import (
+    SERVICE,
+    AsyncSlotConnection,
+    AsyncSlotOwner,
+    AsyncSlotTlsConnection,
+    SlotConnection,
+    SlotOwner,
+    SlotTlsConnection,
+)
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
 
@@ -243,7 +252,7 @@ class Connector:
             learn_commands_of_any(cluster)
             return cluster
         pool = _pool(fields, common, _AWAITING)
-        pool.as_redis_py = not fields.get("multiplex", True)
+        pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
 
 
@@ -260,16 +269,21 @@ class _Classes(NamedTuple):
     unix: Any
     sentinel_tcp: Any
     sentinel_tls: Any
+    slot_owner: Any
+    slot_tcp: Any
+    slot_tls: Any
 
 
 _BLOCKING = _Classes(
     *(Retry, redis.Redis, SentinelManager, Pool, SentinelPool),
     *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
+    *(SlotOwner, SlotConnection, SlotTlsConnection),
 )
 _AWAITING = _Classes(
     *(AsyncRetry, aioredis.Redis, AsyncSentinelManager, AsyncPool, AsyncSentinelPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
     *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
+    *(AsyncSlotOwner, AsyncSlotConnection, AsyncSlotTlsConnection),
 )
 
 
@@ -288,6 +302,15 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             asked["service"], manager, connection_class=kind, **common, **_network(fields)
         )
         pool.listeners = tuple(listeners)
+    elif fields.get("one_slot"):
+        manager = classes.slot_owner()
+        node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
+        manager.sentinels.append(classes.client(connection_pool=node))
+        kind = classes.slot_tls if tls else classes.slot_tcp
+        pool = classes.sentinel_pool(
+            SERVICE, manager, connection_class=kind, **common, **_network(fields)
+        )
+        pool.as_redis_py = True  # all else packs commands itself
     elif "unix_socket_path" in fields:
         path = fields["unix_socket_path"]
         pool = classes.pool(connection_class=classes.unix, path=path, **common)

@@ -278,7 +278,7 @@ def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(
         copy_all(copy, tell)
 
     monkeypatch.setattr(shard_move.DatabaseCopy, "copy_all", disturbed)
-    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*; so the"):
+    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*, so the"):
         start_split(fleet.config, "users", shards=3, hold=PATIENT)
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert stored(fleet) == at_first
@@ -437,7 +437,9 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
             router["k3"].set("k3", "not told")
             client.config_set("notify-keyspace-events", "KA")
             until(lambda: kept(fleet, OLD) == in_use(fleet))
-            with pytest.raises(GrowthError, match=r"users is already being moved to .* .kept.; sh"):
+            with pytest.raises(
+                GrowthError, match=r"users is already being moved to .* .kept.; resume it: sh"
+            ):
                 start_split(fleet.config, "users", shards=5)
             with killed_at(shard_move.ShardMover, "_follow"):
                 client.client_kill_filter(_type="pubsub")
@@ -457,7 +459,7 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
                 "",
                 "AK",
             )
-    with pytest.raises(GrowthError, match="is done; there is nothing to complete"):
+    with pytest.raises(GrowthError, match="is done, not kept; see: shardkit move status"):
         complete_move(fleet.config, "users")
 
 
