@@ -10,6 +10,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth.cluster_nodes import CLOSING, is_closed
 from shardkit.admin.growth.databases import connections_to, database_client, strays
 from shardkit.admin.growth.failover import master_of, replicas_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
@@ -57,6 +58,10 @@ _ENTERING = {
     REPLICATION: ("REPLICAOF NO ONE", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (*_FENCING, "RESTORE k 0 v", "FLUSHDB", "FUNCTION LIST", "FUNCTION LOAD x"),
 }
+_CLOSING_NODES = (
+    *("CLUSTER SLOTS", "CLUSTER NODES", "CLIENT PAUSE 1 WRITE", "CLIENT UNPAUSE"),
+    *("CONFIG GET x", "CONFIG SET x y", "EVAL return 1 0"),
+)
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
 _NOTING = (
     *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
@@ -263,6 +268,8 @@ def plan_copy(
     rule = rule_of(move)
     sources, targets = _numbers(rule.sources), _numbers(rule.targets)
     notes = list(notes)
+    in_cluster = bool(move.clusters and move.clusters[0])
+    own_nodes = {Place.parse(each).server for each in move.slots}
     keys: dict[str, int] = {}
     memory = 0
     functions: dict[str, None] = {}
@@ -301,6 +308,11 @@ def plan_copy(
         first, other = next(iter(old.values())), next(iter(new.values()))
         for one, two in zip_longest(old.values(), new.values()):
             notes += _compared(KEYS, one or first, two or other, problems, offline)
+        for server, client, info in (*old.values(), *new.values()):
+            if info and server in own_nodes:
+                problems += _forbidden(str(server), client, _CLOSING_NODES)
+            elif info.get("cluster_enabled"):
+                problems.append(f"{server} is a node of a cluster: specify --to-cluster {server}")
         using: dict[ServerAddress, int] = {}
         with suppress(RedisError, OSError):  # a missing right is among the problems
             using = {
@@ -308,7 +320,8 @@ def plan_copy(
                 for server, client, _ in old.values()
             }
         connections = _room(
-            *({server: info for server, _, info in side.values()} for side in (old, new)),
+            {server: info for server, _, info in old.values()},
+            {server: info for server, _, info in new.values()},
             using,
             {server: len(numbers) for server, numbers in {**sources, **targets}.items()},
             problems,
@@ -318,6 +331,8 @@ def plan_copy(
             suppress(RedisError, OSError),
             database_client(place.server, *login(place.server), place.database) as client,
         ):
+            if place.server in own_nodes and is_closed(client):
+                continue  # an earlier split has left this cluster
             problems += [
                 f"{place.server} has keys in database {place.database}, such as {key}: delete them "
                 "if nothing needs them"
@@ -329,7 +344,8 @@ def plan_copy(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
     copying = f"copy every key with DUMP and RESTORE to {move.target}"
-    closing = f"{where}: SET {FENCE_KEY}, and push that they are held; "
+    closing = f"{where}: {'CLIENT PAUSE' if in_cluster else f'SET {FENCE_KEY}'}, and push that "
+    closing += "they are held; "
     online = (
         f"{where}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE",
         *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
@@ -344,8 +360,10 @@ def plan_copy(
     )
     steps = (
         *(held if offline else online),
-        f"{where}: PERSIST {FENCE_KEY}; {push}",
-        f"{where}: delete the keys",
+        f"{where}: {f'CONFIG SET {CLOSING}' if in_cluster else f'PERSIST {FENCE_KEY}'}; {push}",
+        f"{where}: they keep their keys, and refuse writes; take the cluster away when you are sure"
+        if in_cluster
+        else f"{where}: delete the keys",
     )
     return MovePlan(
         move.source,
