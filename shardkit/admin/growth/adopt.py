@@ -37,7 +37,7 @@ from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import hash_tag
 from shardkit.routing.other_hashes import TWEMPROXY
-from shardkit.routing.placement import CRCS, placement_of_all
+from shardkit.routing.placement import CRCS, DEFAULT, placement_of_all
 from shardkit.routing.routes import KeyRoutes
 
 SAMPLE = 1000  # keys of each server
@@ -51,6 +51,7 @@ _BEST = 20  # rules that are tried on all keys
 _LISTED = 10  # rules of a report
 _EXAMPLES = 5  # keys of a server
 _CHANCE = 1e-6  # a rule that fits by chance with a higher probability is not proposed
+_GROWING = (DEFAULT, "slot", "rendezvous")  # with hash tags, and for any number of shards
 _PROBES = tuple(b"probe:%d" % n for n in range(1000))
 _BRACED = tuple(b"{%d}a{b}{}{%d}" % (n % 9, n) for n in range(300))
 _COUNTED_NAMES = ("{}", "shard{}", "node{}", "server{}", "redis{}")
@@ -216,7 +217,7 @@ def adopt(
         tuple(notes),
         "",
         "",
-        _next(component),
+        _next(component, count, best.placement),
     )
 
 
@@ -226,10 +227,13 @@ def _of(
     return component, tuple(servers), tuple(fits[:_LISTED]), tried
 
 
-def _next(component: str) -> tuple[str, ...]:
+def _next(component: str, servers: int, placement: str = DEFAULT) -> tuple[str, ...]:
+    # Servers have 16 databases as a rule. Rings have a name for each shard, and not all rules have
+    # hash tags.
+    rule = "" if placement in _GROWING else f" --placement {DEFAULT}"
     return (
         "shardkit config push MAP",
-        f"shardkit split {component} --shards 64 --dry-run",
+        f"shardkit split {component} --shards {4 * servers}{rule} --dry-run",
     )
 
 
@@ -239,7 +243,7 @@ def _single(component: str, entry: Entry, sampled: int) -> Adoption:
     shard_map = ShardMap({component: Component(component, entry)})
     note = "one server needs no placement"
     return Adoption(
-        component, (server,), (), 0, "", shard_map, (), (note,), "", "", _next(component)
+        component, (server,), (), 0, "", shard_map, (), (note,), "", "", _next(component, 2)
     )
 
 
