@@ -36,8 +36,9 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
-from shardkit.network.survey import CONFIG_KEYS
+from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
 
@@ -271,7 +272,10 @@ def measure_balance(
                 f"{address} cannot be measured: {error}", "grant the right: see docs/rights.md"
             ) from error
         except (RedisError, OSError) as error:
-            raise GrowthError(f"{address} cannot be measured: {error}", "start it") from error
+            meant = meaning(error)
+            remedy = meant.remedy if meant else "check its address, and that it runs"
+            why = f"{address} cannot be measured: {reason(error)}"
+            raise GrowthError(why, remedy) from error
         return measured
 
     with ThreadPoolExecutor(max_workers=16) as threads:
