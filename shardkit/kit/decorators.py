@@ -37,6 +37,7 @@ import redis.asyncio as aioredis
 from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
+from shardkit.events import FunctionCalled, emit, handlers
 from shardkit.kit.lookup import CallSite, reading_plane
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Key
@@ -130,11 +131,19 @@ def redis_connection(
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
-        return _wrap(
-            function,
-            lambda args, kwargs: connections.connection(component),
-            lambda args, kwargs: connections.aconnection(component),
-        )
+        called = _full_name(function)
+
+        def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.connection(component)
+
+        def afind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.aconnection(component)
+
+        return _wrap(function, find, afind)
 
     return decorate
 
@@ -179,14 +188,19 @@ def sharded_connection(
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
         position, name, other = _key_of(function, key)
+        called = _full_name(function)
 
         def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return find(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
             return find(site, value)
 
         def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return afind(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
@@ -290,6 +304,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], 
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    inner = _called(function)
+    return f"{getattr(inner, '__module__', '')}.{_name(inner)}"
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,119 @@
+"""What the processes of a fleet use most, as they report it when kits are opened with ``heat=``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shardkit.kit.heat import KINDS, SLOTS, slot_key
+
+_NOW = 5  # minutes
+_DAY = 24  # hours
+
+
+@dataclass(frozen=True)
+class HotName:
+    """A key, tag, shard, component, structure or decorated function that is used much.
+
+    Attributes:
+        component: its component; empty for a function.
+        name: the name; of a shard, as ``users:1``.
+        now: commands (of structures and functions, calls) a second in the last five minutes.
+        day: the same in the last 24 hours.
+        share: its part of all commands (calls) in the last five minutes.
+        day_share: the same in the last 24 hours.
+    """
+
+    component: str
+    name: str
+    now: float
+    day: float
+    share: float
+    day_share: float
+
+
+@dataclass(frozen=True)
+class Heat:
+    """What is hot.
+
+    Attributes:
+        kinds: the hottest names now, then the others of the day, by kind: ``key``, ``tag``,
+            ``shard``, ``component``, ``structure`` and ``function``.
+        seconds: for how long of the last five minutes there are reports; 0 if there are none.
+        day_seconds: the same for the last 24 hours.
+    """
+
+    kinds: Mapping[str, tuple[HotName, ...]]
+    seconds: float
+    day_seconds: float
+
+
+def read_heat(config: Any, top: int = 100) -> Heat:
+    """Return what is hot, of all processes together.
+
+    Args:
+        config: a client of the config server.
+        top: how many names of a kind to return.
+
+    Cost: two exchanges; the server reads 200 names of each kind in each slot.
+    """
+    at, micros = config.time()
+    now = at + micros / 1e6
+    sums: dict[tuple[str, str], Counter[bytes]] = {}
+    covered = {}
+    for unit, many in (("minute", _NOW), ("hour", _DAY)):
+        size = SLOTS[unit][0]
+        slots = range(int(now // size) - many + 1, int(now // size) + 1)
+        with config.pipeline(transaction=False) as pipe:
+            for kind in KINDS:
+                for slot in slots:
+                    pipe.zrevrange(slot_key(unit, slot, kind), 0, 2 * top - 1, withscores=True)
+            replies = iter(pipe.execute())
+        first = now
+        for kind in KINDS:
+            total = sums[unit, kind] = Counter()
+            for slot in slots:
+                for name, count in next(replies):
+                    total[name] += count
+                    first = min(first, slot * size)
+        covered[unit] = now - first
+    kinds = {
+        kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, top)
+        for kind in KINDS
+    }
+    return Heat(kinds, covered["minute"], covered["hour"])
+
+
+def _hottest(
+    kind: str,
+    minutes: Counter[bytes],
+    hours: Counter[bytes],
+    sums: Mapping[tuple[str, str], Counter[bytes]],
+    covered: Mapping[str, float],
+    top: int,
+) -> tuple[HotName, ...]:
+    whole = "component" if kind in ("key", "tag", "shard", "component") else kind
+    found = []
+    names = [name for name, _ in minutes.most_common(top)]
+    names += [name for name, _ in hours.most_common(top) if name not in minutes]
+    for name in names[:top]:
+        text = name.decode(errors="backslashreplace")
+        component, _, rest = text.partition(" ")
+        if kind == "shard":
+            head, _, last = text.rpartition(":")
+            component, rest = head if head and last.isdigit() else text, text
+        elif kind == "function":
+            component, rest = "", text
+        found.append(
+            HotName(
+                component,
+                rest or text,
+                minutes[name] / max(1.0, covered["minute"]),
+                hours[name] / max(1.0, covered["hour"]),
+                minutes[name] / max(1.0, sum(sums["minute", whole].values())),
+                hours[name] / max(1.0, sum(sums["hour", whole].values())),
+            )
+        )
+    return tuple(found)
