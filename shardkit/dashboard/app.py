@@ -29,8 +29,8 @@ with extra("dashboard", "dashboards"):
 
 PAGE = files("shardkit.dashboard") / "page"
 VIEWS = (
-    *("/", "/components/{name}", "/servers/{address}", "/slow", "/queues", "/locks", "/growth"),
-    "/configuration",
+    *("/", "/components/{name}", "/servers/{address}", "/slow", "/heat", "/queues", "/locks"),
+    *("/recorded", "/growth", "/configuration"),
 )
 _COOKIE = "shardkit_dashboard"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -90,7 +90,7 @@ def application(
                 return JSONResponse({"error": "there is none of that name"}, 404)
             return JSONResponse(answer)
 
-        endpoint.__doc__ = f"responses:\n  200:\n    description: {text}\n"
+        endpoint.__doc__ = f"responses:\n  200:\n    description: {json.dumps(text)}\n"
         api.append(Route(f"/api{path}", endpoint, methods=["POST" if changes else "GET"]))
 
     answers("/overview", fleet.overview, "All servers, components, problems and recent changes.")
@@ -100,6 +100,10 @@ def application(
     answers("/slow", views.slow, "Slow and large commands of all servers in the last day.")
     answers("/queues", views.queues, "Task queues.")
     answers("/queues/{component}/{queue}/dead", views.dead_tasks, "A queue's dead tasks.")
+    answers("/heat", views.heat, "What is hot, as clients count it; each server's share.")
+    answers("/heat/servers", views.heat_of_servers, "The hot keys that servers report themselves.")
+    answers("/heat/moves", views.heat_moves, "The moves that would even out what is hot.")
+    answers("/metrics", views.metrics, "What applications record: counters, statistics, logs.")
     answers("/locks", views.locks, "Who holds locks, and who waits for them.")
     answers("/growth", views.growth, "Moves and fences.")
     answers("/configuration", views.configuration, "Entries, pushes, and who uses which entries.")

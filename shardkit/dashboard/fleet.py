@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -31,6 +31,7 @@ _KEPT = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
 _SLOW = 5000  # entries of slow logs
 _DAY = 86_400
+_ROLES = {"master": "master", "slave": "replica", "primary": "master"}
 _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("large-reply",)))
 
 
@@ -71,6 +72,7 @@ class ServerWatch:
         since: when the server began to answer, or ceased to, in seconds since 1970.
         samples: the samples of the last hour, the oldest first.
         databases: by database, the shards that live in it.
+        nodes: of a cluster, the state of each node, for JSON.
     """
 
     address: str
@@ -80,6 +82,7 @@ class ServerWatch:
     since: float = 0.0
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)
+    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
@@ -104,7 +107,7 @@ class ServerWatch:
             "since": self.since,
             "software": facts.software,
             "version": facts.version,
-            "role": {"master": "master", "slave": "replica"}.get(str(info.get("role")), ""),
+            "role": _ROLES.get(str(info.get("role")), ""),
             "shards": sum(len(names) for names in self.databases.values()),
             "keys": sum(v["keys"] for k, v in info.items() if k[:2] == "db" and "keys" in v)
             if info
@@ -248,7 +251,10 @@ class FleetWatch:
 
     def _sample(self, server: ServerWatch, client: Any) -> None:
         began = time.monotonic()
-        info = client.info() if isinstance(client, redis.Redis) else _of_nodes(client)
+        if isinstance(client, redis.Redis):
+            info = client.info()
+        else:
+            info, server.nodes = _of_nodes(client)
         latency, now, before = time.monotonic() - began, time.time(), server.info
         if server.state != "up":
             if server.state == "down":
@@ -408,11 +414,38 @@ class FleetWatch:
         return rows
 
 
-def _of_nodes(cluster: Any) -> dict[str, Any]:
-    """Return the INFO of a cluster's masters, numbers added."""
+def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the INFO of a cluster's masters, numbers added, and the state of each node.
+
+    Raises:
+        RedisError, OSError: no master answers.
+    """
     total: dict[str, Any] = {}
-    for node in cluster.get_primaries():
-        for name, value in cluster.info(target_nodes=node).items():
+    nodes: list[dict[str, Any]] = []
+    slots = Counter(owners[0].name for owners in cluster.nodes_manager.slots_cache.values())
+    failure: Exception | None = None
+    for node in sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name)):
+        row = {"address": node.name, "role": _ROLES.get(node.server_type, node.server_type)}
+        row["slots"] = slots[node.name] or None
+        nodes.append(row)
+        try:
+            info = cluster.info(target_nodes=node)
+        except ServerErrors as error:
+            failure = error
+            row.update(state="down", error=str(error) or type(error).__name__)
+            continue
+        role = _ROLES.get(str(info.get("role")), "")
+        row.update(
+            state="up",
+            error="",
+            role=role,
+            keys=int(info.get("db0", {}).get("keys", 0)),
+            ops=int(info.get("instantaneous_ops_per_sec", 0)),
+            memory=int(info.get("used_memory", 0)),
+            clients=int(info.get("connected_clients", 0)),
+            lag=ServerFacts(info=info).replication_lag,
+        )
+        for name, value in info.items() if role == "master" else ():
             known = total.get(name)
             if isinstance(value, dict):
                 total[name] = {k: v + (known or {}).get(k, 0) for k, v in value.items()}
@@ -420,7 +453,9 @@ def _of_nodes(cluster: Any) -> dict[str, Any]:
                 total[name] = known + value
             else:
                 total[name] = value
-    return total
+    if not total and failure is not None:
+        raise failure
+    return total, nodes
 
 
 def _slow_fields(entry: list[Any]) -> dict[str, Any]:

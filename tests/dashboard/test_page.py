@@ -81,17 +81,19 @@ def views(shown: Shown) -> dict[str, tuple[str, str]]:
         "server": (f"/servers/{quote(address, safe='')}", "CPU, share of a core"),
         "slow": ("/slow", "Slow and large commands"),
         "queues": ("/queues?component=jobs&queue=email", "ValueError"),
+        "heat": ("/heat", "hot:19"),
+        "metrics": ("/recorded", "page:/, a minute"),
         "locks": ("/locks", HOSTILE),
         "growth": ("/growth", "Nothing moves"),
         "configuration": ("/configuration", "users:7"),
     }
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize(
-    "view",
-    ["overview", "component", "server", "slow", "queues", "locks", "growth", "configuration"],
-)
+VIEWS = ["overview", "component", "server", "slow", "heat", "queues", "locks", "metrics", "growth"]
+
+
+@pytest.mark.parametrize("width", [2560, 1280, 360])
+@pytest.mark.parametrize("view", [*VIEWS, "configuration"])
 def test_each_view_fits_and_shows_its_answer(
     browser: Any, site: str, shown: Shown, view: str, width: int
 ) -> None:
@@ -110,7 +112,8 @@ def test_each_view_fits_and_shows_its_answer(
 
 def test_names_from_outside_are_text(browser: Any, site: str) -> None:
     sized(browser, 1280)
-    for path in ("/locks", "/queues?component=jobs&queue=email", f"/components/{quote(HOSTILE)}"):
+    paths = ("/locks", "/queues?component=jobs&queue=email", f"/components/{quote(HOSTILE)}")
+    for path in (*paths, "/heat", "/recorded"):
         browser.get(site + path)
         until(lambda: text(browser) and "Asking" not in text(browser))
         assert browser.execute_script("return document.querySelectorAll('img').length") == 0
