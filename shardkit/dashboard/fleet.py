@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections import Counter, deque
@@ -14,6 +15,7 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
+from shardkit import log_records
 from shardkit.admin.check import config_facts
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
@@ -22,6 +24,8 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+
+logger = logging.getLogger("shardkit.dashboard")
 
 INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
@@ -152,6 +156,7 @@ class FleetWatch:
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
         self.banner = ""
         self.summary = b"{}"
+        self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -174,7 +179,10 @@ class FleetWatch:
 
     def _repeat(self, work: Any, pause: float) -> None:
         while not self._closed.is_set():
-            work()
+            try:
+                work()
+            except Exception:  # whatever it is, the page goes on
+                _log_fault("fleet")
             self._closed.wait(pause)
 
     def _note(self, where: str, text: str) -> None:
@@ -242,7 +250,9 @@ class FleetWatch:
                             checked = time.monotonic()
                             logs = list(self._read_logs(server.address, client, logs))
                         server.stopped.wait(self.interval)
-            except (ShardKitError, *ServerErrors) as error:
+            except Exception as error:  # whatever it is, this server is watched again
+                if not isinstance(error, (ShardKitError, *ServerErrors)):
+                    _log_fault(server.address)
                 if server.state != "down":
                     server.since = time.time()
                     self._note(server.address, f"does not answer: {error}")
@@ -396,22 +406,32 @@ class FleetWatch:
 
     def shards_of(self, component: Component) -> list[dict[str, Any]]:
         """Return where each shard of a component lives, its state and its keys, for JSON."""
+        known, homes = self._homes.get(component.name, (None, []))
+        if known is not component:  # a login takes as long as all the rest
+            homes = []
+            for place, entry in component.entries():
+                [login], _ = logins_of([(0, str(place), entry)])
+                homes.append((str(place), login.address, login.databases[0], entry.held))
+            self._homes[component.name] = component, homes
         rows = []
-        for shard, entry in component.entries():
-            [login], _ = logins_of([(0, str(shard), entry)])
-            server = self.servers.get(login.address)
-            database = login.databases[0]
+        for shard, address, database, held in homes:
+            server = self.servers.get(address)
             rows.append(
                 {
-                    "shard": str(shard),
-                    "server": login.address,
+                    "shard": shard,
+                    "server": address,
                     "database": database,
                     "state": server.state if server else "unknown",
                     "keys": server.keys_in(database) if server else None,
-                    "held": entry.held,
+                    "held": held,
                 }
             )
         return rows
+
+
+def _log_fault(server: str) -> None:
+    about = log_records.fields("dashboard-failed", server=server)
+    logger.exception("the dashboard cannot show %s", server, extra=about)
 
 
 def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -447,7 +467,7 @@ def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         )
         for name, value in info.items() if role == "master" else ():
             known = total.get(name)
-            if isinstance(value, dict):
+            if isinstance(value, dict) and name.startswith("db"):
                 total[name] = {k: v + (known or {}).get(k, 0) for k, v in value.items()}
             elif isinstance(value, int | float) and isinstance(known, int | float):
                 total[name] = known + value

@@ -72,12 +72,14 @@ class Recorded:
     def read(self, component: str, names: RecordedNames, now: float) -> dict[str, Any]:
         """Return a component's counters, statistics and messages. Cost: some exchanges."""
         return {
-            "counters": list(self._counters(component, names)),
+            "counters": list(self._counters(component, names, now)),
             "statistics": list(self._statistics(component, names, now)),
             "messages": list(self._messages(component, names)),
         }
 
-    def _counters(self, component: str, names: RecordedNames) -> Iterator[dict[str, Any]]:
+    def _counters(
+        self, component: str, names: RecordedNames, now: float
+    ) -> Iterator[dict[str, Any]]:
         for structure in sorted(names.counters):
             counters = self._kit.counters(structure, component=component)
             known = sorted(counters.known())[:_COUNTERS]
@@ -96,7 +98,7 @@ class Recorded:
                     "minute": rows[-1][1] if rows else 0,
                     "total": sum(count for _, count in rows),
                     "since": at[0] if at else None,
-                    "slices": _whole_minutes(rows) if n < _CHARTS else None,
+                    "slices": _last_hour(rows, now) if n < _CHARTS else None,
                 }
 
     def _statistics(
@@ -155,12 +157,10 @@ class Recorded:
             }
 
 
-def _whole_minutes(rows: list[tuple[int, int]]) -> dict[str, list[int]]:
-    """Return the counts of all minutes: those without hits, which are not stored, too."""
-    if not rows:
-        return {"at": [], "count": []}
+def _last_hour(rows: list[tuple[int, int]], now: float) -> dict[str, list[int]]:
+    """Return the counts of the last hour's minutes, also of those without hits."""
     counts = dict(rows)
-    at = list(range(rows[0][0], rows[-1][0] + 60, 60))
+    at = list(range(int(now) // 60 * 60 - 3540, int(now) + 1, 60))
     return {"at": at, "count": [counts.get(start, 0) for start in at]}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -170,7 +171,8 @@ def test_what_applications_record_is_shown(client: TestClient) -> None:
     recorded = answer(client, "/api/metrics")
     counters = {each["name"]: each for each in recorded["counters"]}
     assert counters["page:/"]["total"] == 7
-    assert counters["page:/"]["slices"]["count"][-1:] == [7]
+    assert sum(counters["page:/"]["slices"]["count"]) == 7
+    assert len(counters["page:/"]["slices"]["at"]) == 60
     [statistics] = recorded["statistics"]
     assert (statistics["context"], statistics["kind"]) == ("shop", "latency")
     assert (statistics["count"], statistics["max"]) == (3, 4.0)
@@ -254,6 +256,23 @@ def test_a_token_is_asked_for_everywhere(shown: Shown, monkeypatch: pytest.Monke
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert "httponly" in first.headers["set-cookie"].lower()
     assert person.get("/api/overview").status_code == 200
+
+
+def test_a_wrong_token_waits_before_it_is_refused(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("shardkit.dashboard.app.asyncio", SimpleNamespace(sleep=sleep))
+    client = TestClient(application(shown.fleet, token="right"), base_url="http://127.0.0.1")
+    assert client.get("/?token=right").status_code == 200
+    assert pauses == []
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 200
+    assert pauses == [1.0]
 
 
 def test_servers_see_the_same_however_many_people_look(shown: Shown) -> None:

@@ -5,7 +5,8 @@ const VIEWS = [["/", "Overview"], ["/slow", "Slow commands"], ["/heat", "Heat"],
   ["/recorded", "Metrics"], ["/growth", "Growth"], ["/configuration", "Configuration"]]
 const view = document.getElementById("view"), state = document.getElementById("state")
 const banner = document.getElementById("banner"), nav = document.querySelector("nav")
-const sorted = new Map(), filters = new Map(), signatures = new Map()
+const sorted = new Map(), filters = new Map(), signatures = new Map(), whole = new Set()
+const ROWS = 200  // of a table, unless somebody wants all
 let summary = null, shown = null, timer = 0, allowChanges = false, charts = []
 let totals = { at: [], ops: [], memory: [], clients: [] }
 
@@ -41,12 +42,15 @@ function span(seconds) {
   return (seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)) + " s"
 }
 const clock = seconds => new Date(1000 * seconds).toTimeString().slice(0, 8)
-// A canvas takes no variable of a style sheet: the browser resolves it for an element.
+// A canvas takes no variable of a style sheet: the browser resolves it for an element, once a scheme.
+const colours = new Map()
 function colour(variable) {
-  const probe = document.body.appendChild(h("i", { class: variable.slice(2) + "-colour" }))
-  const resolved = getComputedStyle(probe).color
-  probe.remove()
-  return resolved
+  if (!colours.has(variable)) {
+    const probe = document.body.appendChild(h("i", { class: variable.slice(2) + "-colour" }))
+    colours.set(variable, getComputedStyle(probe).color)
+    probe.remove()
+  }
+  return colours.get(variable)
 }
 const stateOf = value => h("span", { class: { up: "good", down: "bad" }[value] || "warn" }, value)
 
@@ -69,13 +73,16 @@ function table(name, columns, rows, empty) {
     scope: "col", class: isNumber(each) ? "number" : null,
     "aria-sort": n === column ? (down ? "descending" : "ascending") : null,
   }, h("button", { "data-key": name + ":" + n, onclick: () => { sorted.set(name, [n, n === column ? !down : isNumber(each)]); draw(true) } }, each[0])))
-  const body = kept.map(row => h("tr", {}, columns.map(each =>
+  const shownRows = whole.has(name) ? kept : kept.slice(0, ROWS)
+  const body = shownRows.map(row => h("tr", {}, columns.map(each =>
     h("td", { class: each[3] || (isNumber(each) ? "number" : null) }, each[2] ? each[2](row) : each[1](row) ?? ""))))
   const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
     h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)))
   if (rows.length <= 8) return found
   return [h("input", { type: "search", placeholder: "Filter " + number(rows.length) + " rows", "aria-label": "Filter", value: filters.get(name) || "",
-    "data-key": name + ":filter", oninput: event => { filters.set(name, event.target.value); draw(true) } }), found]
+    "data-key": name + ":filter", oninput: event => { filters.set(name, event.target.value); draw(true) } }), found,
+    shownRows.length < kept.length ? h("p", { class: "more" }, h("button", { class: "action", "data-key": name + ":all", onclick: () => { whole.add(name); draw(true) } },
+      "Show all " + number(kept.length)), " The first " + number(ROWS) + " are shown. Sorting and filtering look at all.") : null]
 }
 
 const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label + (note ? " " + note : "")))
@@ -87,7 +94,7 @@ function chart(title, stamps, values, show) {
     const plot = new uPlot({
       width: box.clientWidth - 24, height: 170, legend: { show: false }, cursor: { points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
+      axes: [{ ...axis, size: 30, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
       series: [{}, { stroke: colour("--link"), width: 1.5, points: { show: false } }],
     }, [stamps, values], box)
     box.plot = plot
@@ -196,7 +203,7 @@ function heat(answer) {
     [what + "/s in 24 h", row => row.day, row => rate(row.day)], ["of all in 24 h", row => row.day_share, row => meter(row.day_share), "meters"]]
   const section = (title, name, what, rows, empty) => [h("h2", {}, title), table("heat-" + name, named(name, what), rows, empty)]
   return [h("h1", {}, "Heat"),
-    h("p", { class: "muted" }, "As clients count it: now is the last " + span(answer.seconds) + ", and the day's reports go back " + span(answer.day_seconds) + "."),
+    h("p", { class: "muted" }, "As clients count it. Now is the last " + span(answer.seconds) + ", and the day's reports go back " + span(answer.day_seconds) + "."),
     h("h2", {}, "Servers"), table("heat-servers", [["server", row => row.server, row => row.server ? link(at("servers", row.server), row.server) : "gone"], ["hot shards", row => row.shards],
       ["commands/s now", row => row.now, row => rate(row.now)], ["of all", row => row.share, row => meter(row.share), "meters"]], answer.servers, "Nothing in the last five minutes."),
     balance(answer.moves),
@@ -230,7 +237,7 @@ const observed = answer => [h("h2", {}, "As servers report it"), answer.observed
 
 function recorded(answer) {
   const drawn = answer.counters.filter(each => each.slices && each.slices.at.length).sort((a, b) => b.total - a.total).slice(0, 8)
-  const averages = answer.statistics.filter(each => each.recent.at.length).sort((a, b) => b.count - a.count).slice(0, 4)
+  const averages = answer.statistics.filter(each => each.recent.at.length > 1).sort((a, b) => b.count - a.count).slice(0, 4)
   const seconds = value => value === null || value === undefined ? "" : value >= 100 ? number(value) : value.toPrecision(3)
   return [h("h1", {}, "Metrics"),
     drawn.length || averages.length ? h("div", { class: "charts" }, drawn.map(each => chart(each.name + ", a minute", each.slices.at, each.slices.count, number)),
@@ -334,7 +341,7 @@ function route() {
 
 function draw(always) {
   const [asks, render] = route()
-  if (asks ? !shown : !summary) return
+  if ((asks ? !shown : !summary) || document.hidden) return
   const signature = JSON.stringify(asks ? shown : summary)
   if (!always && signatures.get("drawn") === signature) return
   signatures.set("drawn", signature)
@@ -367,6 +374,7 @@ async function load() {
 function go() {
   shown = null
   signatures.clear()
+  whole.clear()
   const current = "/" + location.pathname.split("/")[1]
   nav.replaceChildren(...VIEWS.map(([path, title]) => h("a", { href: path, "aria-current": path === current ? "page" : null }, title)))
   document.title = (VIEWS.find(each => each[0] === current)?.[1] || decodeURIComponent(location.pathname.split("/").pop())) + " · shardkit"
@@ -384,7 +392,8 @@ document.addEventListener("click", event => {
 })
 addEventListener("popstate", go)
 addEventListener("resize", () => { clearTimeout(timer); draw(true); timer = setTimeout(load, 5000) })
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true))
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours.clear(); draw(true) })
+document.addEventListener("visibilitychange", () => { if (!document.hidden) draw() })
 
 function listen() {
   const source = new EventSource("/api/events")
