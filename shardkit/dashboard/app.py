@@ -21,6 +21,7 @@ with extra("dashboard", "dashboards"):
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
     from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -80,6 +81,8 @@ def application(
     """
     views = Views(fleet)
     api: list[BaseRoute] = []
+    # Not of all answers: events must not wait until there is enough to compress.
+    compressed = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
 
     def answers(path: str, ask: Callable[..., Any], text: str, changes: bool = False) -> None:
         """Serve the answer of a function, called in a thread with the path's parameters."""
@@ -91,7 +94,8 @@ def application(
             return JSONResponse(answer)
 
         endpoint.__doc__ = f"responses:\n  200:\n    description: {json.dumps(text)}\n"
-        api.append(Route(f"/api{path}", endpoint, methods=["POST" if changes else "GET"]))
+        methods = ["POST" if changes else "GET"]
+        api.append(Route(f"/api{path}", endpoint, methods=methods, middleware=compressed))
 
     answers("/overview", fleet.overview, "All servers, components, problems and recent changes.")
     answers("/components/{name}", views.component, "Where a component lives.")
@@ -154,7 +158,7 @@ def application(
         Route("/api/events", events),
         Route("/openapi.json", schema),
         Route("/metrics", metrics),
-        Route("/files/{name}", file),
+        Route("/files/{name}", file, middleware=compressed),
         *(Route(view, page) for view in VIEWS),
     ]
     middleware = [

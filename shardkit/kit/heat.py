@@ -43,6 +43,7 @@ _WINDOW = 0.01  # seconds for which it listens
 _COUNTERS = 512  # of a sketch
 _SENT = 100  # names of each kind in a report
 _STORED = 500  # names of each kind in a slot
+_SHARDS = 2000  # instead, of shards: moves are planned by all
 _LONGEST = 120  # bytes of a name
 _LOOKED_AT = 32  # commands of one batch
 _OWN = "config-server"
@@ -144,17 +145,20 @@ class HeatCounter:
         now = client.time()[0]
         with client.pipeline(transaction=False) as pipe:
             for kind, sketch in sketches.items():
-                heaviest = sketch.heaviest(_SENT)
+                sent, stored = (_SHARDS, _SHARDS) if kind == "shard" else (_SENT, _STORED)
+                heaviest = sketch.heaviest(sent)
                 for unit, (size, expires) in SLOTS.items() if heaviest else ():
                     key = slot_key(unit, now // size, kind)
                     for name, count in heaviest:
                         pipe.zincrby(key, round(count * factor, 1), name)
-                    pipe.zremrangebyrank(key, 0, -_STORED - 1)
+                    pipe.zremrangebyrank(key, 0, -stored - 1)
                     pipe.expire(key, expires)
             pipe.execute()
 
     def _reset(self) -> None:
-        self._sketches: dict[str, Sketch[bytes]] = {kind: Sketch() for kind in KINDS}
+        self._sketches: dict[str, Sketch[bytes]] = {
+            kind: Sketch(_SHARDS if kind == "shard" else _COUNTERS) for kind in KINDS
+        }
         self._began = time.monotonic()
         self._listened = 0.0
 
