@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -347,6 +347,22 @@ def plan_balance(
         tuple(_uneven(report, by, before, mean, tolerance)),
         tuple(problems),
     )
+
+
+def with_operations(report: LoadReport, rates: Mapping[str, float]) -> LoadReport:
+    """Return a report with the commands a second that clients counted for shards.
+
+    So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`.
+    """
+    databases = tuple(
+        replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
+        for each in report.databases
+    )
+    watched: defaultdict[str, float] = defaultdict(float)
+    for each in databases:
+        watched[each.server] += each.operations or 0.0
+    servers = tuple(replace(each, watched=watched[each.server]) for each in report.servers)
+    return replace(report, servers=servers, databases=databases)
 
 
 def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
