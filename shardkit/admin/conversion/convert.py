@@ -251,7 +251,9 @@ class _Copy:
             if isinstance(found, dict):
                 entries = list(found.items())
             else:
-                entries = [each if isinstance(each, tuple) else (each, day) for each in found]
+                entries = [
+                    each if isinstance(each, tuple) else (each, day or True) for each in found
+                ]
             yield [(key, name, value) for name, value in entries]
 
     def _missing(self, names: Sequence[Any]) -> list[Any]:
@@ -329,4 +331,3 @@ def _captured(database: Database) -> Iterator[KeyCapture]:
     finally:
         capture.close()
         client.config_set("notify-keyspace-events", before)
-

@@ -12,7 +12,7 @@ from datetime import date
 from typing import Any
 
 from shardkit.admin.conversion.families import Pattern
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.structures import codec
 
@@ -151,12 +151,15 @@ class Form:
         """
         try:
             found: Any = name.decode()
-            if self.conversion.into == "packed" or self.conversion.parameters.get("members") == "int":
+            if (
+                self.conversion.into == "packed"
+                or self.conversion.parameters.get("members") == "int"
+            ):
                 found = int(found)
                 if b"%d" % found != name:
                     raise ValueError(f"{found} has another spelling")
             return found, None if raw is None else self._value(self.conversion, raw)
-        except (ValueError, TypeError, InvalidArgumentError) as error:
+        except (ValueError, TypeError, ShardKitError) as error:
             raise InvalidArgumentError(
                 f"{key}: {self.conversion.into} cannot store it: {error}",
                 "choose another structure or codec",
