@@ -39,7 +39,7 @@ _MARKERS: Final = "osD^vPX"
 _DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
 _HATCHES: Final = ("", "///", "...", "xx", "\\\\\\", "++", "--")
 _SHADES: Final = (0.0, 0.22, 0.38, 0.11, 0.46)
-_RC: Final[dict[str, Any]] = {
+_RC: Final[Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#555555",
     "axes.spines.right": False,
@@ -134,8 +134,8 @@ def bars(
     limits = limits or {}
     marked = [(at, limits[label]) for at, label in enumerate(values) if label in limits]
     for n, (at, value) in enumerate(marked):
-        label = limit if n == 0 else None
-        axes.plot([value] * 2, [at - 0.46, at + 0.46], color=LIMIT, linewidth=2, label=label)
+        meaning = limit if n == 0 else None
+        axes.plot([value] * 2, [at - 0.46, at + 0.46], color=LIMIT, linewidth=2, label=meaning)
     axes.set_yticks(range(len(values)), list(values))
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(_figure)
