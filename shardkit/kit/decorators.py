@@ -37,6 +37,7 @@ import redis.asyncio as aioredis
 from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
+from shardkit.events import FunctionCalled, emit, handlers
 from shardkit.kit.lookup import CallSite
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
@@ -121,11 +122,19 @@ def redis_connection(
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
-        return _wrap(
-            function,
-            lambda args, kwargs: connections.client(site),
-            lambda args, kwargs: connections.aclient(site),
-        )
+        called = _full_name(function)
+
+        def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.client(site)
+
+        def afind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.aclient(site)
+
+        return _wrap(function, find, afind)
 
     return decorate
 
@@ -169,14 +178,19 @@ def sharded_connection(
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
         position, name, other = _key_of(function, key)
+        called = _full_name(function)
 
         def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return find(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
             return find(site, value)
 
         def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return afind(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
@@ -250,6 +264,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], 
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    inner = _called(function)
+    return f"{getattr(inner, '__module__', '')}.{_name(inner)}"
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,6 +30,7 @@ from redis.exceptions import (
 from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
+from shardkit.config.history import HISTORY_KEY
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.stored import (
@@ -331,13 +332,13 @@ class ConfigServer:
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
-        self.fetch([EPOCH_KEY])  # of a server that answers
+        self.fetch(_ASKED)  # of a server that answers
         client = self.client()
         return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
 
     async def anames(self) -> list[str]:
         """List the components, awaiting."""
-        await self.afetch([EPOCH_KEY])
+        await self.afetch(_ASKED)
         client = self.aclient()
         return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
 
@@ -508,6 +509,7 @@ class FixedMap(MapFile):
 
 
 _PATTERNS = (entry_key("*"), shards_key("*"))
+_ASKED = [EPOCH_KEY, HISTORY_KEY]  # several keys: a cluster, where SCAN finds few, refuses them
 
 
 def _names(keys: Iterable[bytes]) -> list[str]:
