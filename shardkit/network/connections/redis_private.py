@@ -245,6 +245,11 @@ def is_unready(error: object) -> bool:
     return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER
 
 
+def is_closed(error: object) -> bool:
+    """Whether a server refused a write for want of replicas, as a cluster does that was left."""
+    return isinstance(error, ResponseError) and "NOREPLICAS Not enough good rep" in str(error)
+
+
 def is_unblocked(error: object) -> bool:
     """Whether a server ended a blocking command because it is a replica now.
 
