@@ -53,6 +53,7 @@ from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
     LimitedParser,
+    Reconnects,
     address_of,
     error_parser_of,
     expect_as_one,
@@ -111,7 +112,7 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class ReplyLimits:
+class ReplyLimits(Reconnects):  # type: ignore[misc]
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY

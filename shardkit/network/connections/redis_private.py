@@ -130,6 +130,33 @@ class _Limited:
         self.headers.feed(data, len(data))
 
 
+class _Reconnects:
+    """A mark on a connection that has to be closed before its next use."""
+
+    _should_reconnect = False
+
+    def mark_for_reconnect(self) -> None:
+        self._should_reconnect = True
+
+    def should_reconnect(self) -> bool:
+        return self._should_reconnect
+
+    def reset_should_reconnect(self) -> None:
+        self._should_reconnect = False
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        self.reset_should_reconnect()
+        return super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+
+class _HasMark:
+    """What redis-py's own connections have from version 7.0 on."""
+
+
+Reconnects: Any = _HasMark if hasattr(redis.Connection, "mark_for_reconnect") else _Reconnects
+"""The base of connections, blocking and awaiting, that gives them such a mark if they lack it."""
+
+
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
     """Return the error of a reply that cannot be decoded; later ones can be read."""
     return ResponseError(f"the reply cannot be decoded: {error}")
@@ -542,6 +569,7 @@ __all__ = [
     "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
+    "Reconnects",
     "abandon_connections",
     "address_of",
     "ask_entry_again",
