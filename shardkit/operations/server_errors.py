@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
@@ -145,7 +146,12 @@ def failed_command(error: BaseException) -> tuple[int, str]:
 def meaning(error: BaseException) -> Meaning | None:
     """Return what a server's error means, and the remedy; None for one that speaks for itself."""
     _, text = failed_command(error)
-    if isinstance(error, MasterNotFoundError):
+    if match := re.match(r"The Sentinels are replacing the master of (['\"].*?['\"])", text):
+        return Meaning(
+            f"the Sentinels are replacing the master of {match[1]}",
+            "wait until they have, at most their failover-timeout",
+        )
+    if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         service = re.match(r"No master found for (['\"].*?['\"])", text)
         named = f" for {service[1]}" if service else ""
         return Meaning(

@@ -15,10 +15,12 @@ from typing import Any, TypedDict, Unpack
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.gate import update_nodes
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move_plan import MovePlan, plan_of
 from shardkit.admin.growth.mover import Mover, Progress
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.server_move import ServerMover
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
@@ -128,6 +130,7 @@ def _start(
     name: str,
     plan: MovePlan,
     components: Mapping[str, Component],
+    split: Move | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Carry out a plan, unless something prevents it."""
@@ -140,7 +143,7 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move = Move(
+    move = split or Move(
         name,
         plan.copying,
         plan.source,
@@ -148,10 +151,8 @@ def _start(
         list(plan.shards),
         list(plan.sources),
         list(plan.targets),
-        list(plan.placements),
-        list(plan.routes),
-        keys=dict(plan.keys),
     )
+    move.keys = dict(plan.keys)
     mover = _mover(lease, move, components, **options)
     with _naming(move):
         mover.run()
@@ -166,6 +167,7 @@ def plan_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
+    to_cluster: str | None = None,
     hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
@@ -180,6 +182,8 @@ def plan_split(
             n goes to server ``n % len(over)``, into a database that nothing uses.
         routes: rules that find the routing key in the name of a key, as ``visits:(\d+)`` or
             ``pair followers:(\d+):(\d+)``; by default those of the shard map.
+        to_cluster: a node of an empty cluster, ``host:port``, that takes the component over in
+            place of shards.
         hold: how long writers may be held at a time, in seconds.
         offline: whether writers are held for the whole copy; see `MoveOptions`.
 
@@ -192,7 +196,7 @@ def plan_split(
     """
     hold = in_seconds(hold)
     components = read_components(config)
-    split = new_split(components, component, shards, placement, over, routes)
+    split = new_split(components, component, shards, placement, over, routes, to_cluster)
     return plan_split_of(config, components, split, hold, offline)
 
 
@@ -204,6 +208,7 @@ def start_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
+    to_cluster: str | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Give a component another number of shards, or another placement; return when that is done.
@@ -219,6 +224,7 @@ def start_split(
         placement: as `plan_split`.
         over: as `plan_split`.
         routes: as `plan_split`.
+        to_cluster: as `plan_split`.
         options: see `MoveOptions`.
 
     Returns:
@@ -231,10 +237,10 @@ def start_split(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        split = new_split(components, component, shards, placement, over, routes)
+        split = new_split(components, component, shards, placement, over, routes, to_cluster)
         limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         plan = plan_split_of(config, components, split, *limits)
-        return _start(lease, component, plan, components, **options)
+        return _start(lease, component, plan, components, split, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -298,8 +304,11 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     if move.placements:
         with journal.lease(config) as lease:
             components = read_components(config)
-            plan = plan_split_of(config, components, reversed_move(move), HOLD)
-            return _start(lease, move.name, plan, components, **options)
+            split = reversed_move(move)
+            if any(split.clusters):
+                update_nodes(split, lambda server: like_of(components[move.name]))
+            plan = plan_split_of(config, components, split, HOLD)
+            return _start(lease, move.name, plan, components, split, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     return start_move(config, what, move.source, **options)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -299,6 +300,7 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
     assert "push {shards: 6, placement: crc32} with epoch + 1" in said
     assert f"{b}: users:0 in 0, users:2 in 1, users:4 in 2" in said
     assert "calls that say shards=2 for users will be refused" in said
+    assert re.search(rf"{c}: \d+ connections?, up to \d+ at the cutover, of 10,000 allowed", said)
     with fleet.servers[1].client(db=0) as client:
         client.set("somebody's", 1)
         client.config_set("maxmemory", 1_000_000)
@@ -307,6 +309,12 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
         assert f"{b}: users:0 in 1" in said
         assert f"cannot be done: {b} has too little memory" in said
         client.config_set("maxmemory", 0)
+        client.config_set("maxclients", 5)
+        plan = plan_split(fleet.config, "users", shards=6, over=[b])
+        assert plan.connections[b]["needed"] > plan.connections[b]["allowed"] == 5
+        [problem] = plan.problems
+        assert f"{b} allows too few connections: maxclients is 5, and up to " in problem
+        client.config_set("maxclients", 10_000)
     with pytest.raises(InvalidArgumentError, match="users already has 2 shards and placem"):
         plan_split(fleet.config, "users")
     with pytest.raises(InvalidArgumentError, match="component 'user' is not known"):
