@@ -115,7 +115,7 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class ReplyLimits(Reconnects):  # type: ignore[misc]
+class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY

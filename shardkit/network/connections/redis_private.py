@@ -23,7 +23,7 @@ from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
@@ -132,31 +132,34 @@ class _Limited:
         self.headers.feed(data, len(data))
 
 
-class _Reconnects:
-    """A mark on a connection that has to be closed before its next use."""
+if TYPE_CHECKING or hasattr(redis.Connection, "mark_for_reconnect"):
 
-    _should_reconnect = False
+    class Reconnects:
+        """The base of connections that have a mark to close them before their next use."""
 
-    def mark_for_reconnect(self) -> None:
-        self._should_reconnect = True
+else:  # before redis-py 7.0
 
-    def should_reconnect(self) -> bool:
-        return self._should_reconnect
+    class Reconnects:
+        """The base of connections, blocking and awaiting, that gives them such a mark."""
 
-    def reset_should_reconnect(self) -> None:
-        self._should_reconnect = False
+        _should_reconnect = False
 
-    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-        self.reset_should_reconnect()
-        return super().disconnect(*args, **kwargs)  # type: ignore[misc]
+        def mark_for_reconnect(self) -> None:
+            """Have it closed before its next use."""
+            self._should_reconnect = True
 
+        def should_reconnect(self) -> bool:
+            """Whether it has the mark."""
+            return self._should_reconnect
 
-class _HasMark:
-    """What redis-py's own connections have from version 7.0 on."""
+        def reset_should_reconnect(self) -> None:
+            """Take the mark away."""
+            self._should_reconnect = False
 
-
-Reconnects: Any = _HasMark if hasattr(redis.Connection, "mark_for_reconnect") else _Reconnects
-"""The base of connections, blocking and awaiting, that gives them such a mark if they lack it."""
+        def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+            """Close it; the mark is gone."""
+            self.reset_should_reconnect()
+            return super().disconnect(*args, **kwargs)
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
