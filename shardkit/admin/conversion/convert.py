@@ -163,8 +163,8 @@ class _Copy:
             if not differing:
                 return number
         raise GrowthError(
-            f"{self._conversion.keys}: {counted(len(differing), 'entry', 'entries')} changed during "
-            f"each of {_PASSES} passes, for example {sorted(map(str, differing))[0]:.60}",
+            f"{self._conversion.keys}: {counted(len(differing), 'entry', 'entries')} changed "
+            f"during each of {_PASSES} passes, for example {sorted(map(str, differing))[0]:.60}",
             "find what else writes to the structure",
         )
 
