@@ -17,10 +17,10 @@ from redis.exceptions import ResponseError
 
 from shardkit import log_records
 from shardkit.admin.check import config_facts
-from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
+from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of

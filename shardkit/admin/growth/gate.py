@@ -83,7 +83,7 @@ def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, R
             return masters_of(server, *login(server))[0]
         except (RedisError, OSError) as error:
             failure = error
-    raise GrowthError(f"no node of the cluster answers: {failure}", "start the nodes")
+    raise GrowthError(f"the cluster has no node that answers: {failure}", "start the nodes")
 
 
 class Gate:
@@ -292,6 +292,6 @@ class ClusterGate(Gate):
             if slots != expected or cluster_nodes.moving_slots(client):
                 raise GrowthError(
                     f"slots of the cluster of {place.server} have moved, or a replica has taken "
-                    "over; nothing has changed for clients",
+                    "over: nothing has changed for clients",
                     "wait until that is done, and resume, which copies again",
                 )

@@ -105,7 +105,7 @@ class ShardMover(Mover):
             raise GrowthError(
                 f"{self._move.name}: a cluster that is left refuses writes, so it cannot be kept "
                 "up to date",
-                "leave --keep out; reverse copies everything back",
+                "leave --keep out: reverse copies everything back",
             )
         # The fence at the targets that allows this attempt to write.
         self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)

@@ -135,7 +135,9 @@ def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
     for advice in advices:
         if advice.layouts:
             return advice.layouts[0].layout.conversion
-    raise InvalidArgumentError("no structure fits", "sample other keys: --match, --type")
+    raise InvalidArgumentError(
+        "the sampled keys fit no structure", "try other keys: --match, --type"
+    )
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
@@ -130,6 +130,36 @@ class _Limited:
         self._size += len(data)
         data = bytes(data)
         self.headers.feed(data, len(data))
+
+
+if TYPE_CHECKING or hasattr(redis.Connection, "mark_for_reconnect"):
+
+    class Reconnects:
+        """The base of connections that have a mark to close them before their next use."""
+
+else:  # before redis-py 7.0
+
+    class Reconnects:
+        """The base of connections, blocking and awaiting, that gives them such a mark."""
+
+        _should_reconnect = False
+
+        def mark_for_reconnect(self) -> None:
+            """Have it closed before its next use."""
+            self._should_reconnect = True
+
+        def should_reconnect(self) -> bool:
+            """Whether it has the mark."""
+            return self._should_reconnect
+
+        def reset_should_reconnect(self) -> None:
+            """Take the mark away."""
+            self._should_reconnect = False
+
+        def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+            """Close it; the mark is gone."""
+            self.reset_should_reconnect()
+            return super().disconnect(*args, **kwargs)
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -556,6 +586,7 @@ __all__ = [
     "AsyncLimitedParser",
     "LimitedParser",
     "MasterChangingError",
+    "Reconnects",
     "abandon_connections",
     "address_of",
     "ask_entry_again",
