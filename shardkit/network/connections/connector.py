@@ -145,7 +145,7 @@ class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
             except ResponseError as error:
                 if not self.goes_on(error, end):
                     raise
-                client = self.successor(args)  # type: ignore[misc]
+                client = self.successor(args)
                 if self.is_refused_by(client):
                     raise
             if client is not self:
@@ -220,7 +220,7 @@ class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster)
             except ResponseError as error:
                 if not self.goes_on(error, end):
                     raise
-                client = await self.successor(args)  # type: ignore[misc]
+                client = await self.successor(args)
                 if self.is_refused_by(client):
                     raise
             if client is not self:
