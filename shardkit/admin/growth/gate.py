@@ -5,7 +5,8 @@ See `fence.py` and `cluster_nodes.py` for what each sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -14,7 +15,8 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth import cluster_nodes
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
-from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.databases import at_once, connections_to, only_reads
+from shardkit.admin.growth.entries import wait_until_read
 from shardkit.admin.growth.fence import (
     change,
     close_for,
@@ -30,6 +32,10 @@ from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError
+
+_LEFT = 0.5  # the part of the hold by which writers have left
+_LOOK = 0.01  # seconds between two checks of CLIENT LIST
+_UNBLOCK = 0.1  # seconds after which blocking commands are ended
 
 T = TypeVar("T")
 
@@ -53,6 +59,47 @@ def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
         for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
         for answer in answers
     ]
+
+
+def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill: bool) -> None:
+    """Wait until the writers that were connected to a server before the hold have left."""
+    client = next(iter(clients.values()))
+    end = began + _LEFT * hold
+    while True:
+        here = [each for each in connections_to(client, clients) if not only_reads(each)]
+        if not here:
+            return
+        now = time.monotonic()
+        for each in here:
+            if kill and now > began + 0.4 * hold:
+                client.client_kill_filter(_id=each["id"])
+            elif "b" in each["flags"] and now > began + _UNBLOCK:
+                client.client_unblock(int(each["id"]))  # as if it had timed out
+        if now > end:
+            names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
+            raise GrowthError(
+                f"{len(here)} connections did not leave within {_LEFT * hold:g} s: "
+                f"{', '.join(names[:5])}; the shards are where they were",
+                "check them; --kill closes them, --hold allows more time",
+            )
+        time.sleep(_LOOK)
+
+
+def wait_for_readers(
+    client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
+) -> None:
+    """Wait until readers have left; close those still connected after `patience` seconds.
+
+    With ``all_read`` every connection counts as a reader.
+    """
+    end = time.monotonic() + max(_LOOK, patience)
+    while here := [
+        each for each in connections_to(client, numbers) if all_read or only_reads(each)
+    ]:
+        if time.monotonic() > end:
+            for each in here:
+                client.client_kill_filter(_id=each["id"])
+        time.sleep(_LOOK)
 
 
 def update_nodes(move: Move, login: Login) -> None:
@@ -117,6 +164,21 @@ class Gate:
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""
         each_of(partial(close_for, value=value, seconds=seconds), clients)
+
+    def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
+        """Wait until the writers that were connected before the hold have left.
+
+        Raises:
+            GrowthError: some did not leave; the error names them.
+        """
+        at_once(lambda own: _wait_until_left(own, began, hold, kill), by_server(clients).values())
+
+    def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
+        """Wait until no client reads at the sources: all have read the push of an epoch."""
+        at_once(
+            lambda own: wait_for_readers(next(iter(own.values())), own, patience),
+            by_server(clients).values(),
+        )
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -205,6 +267,13 @@ class ClusterGate(Gate):
             self._close_nodes(clients, value)
         else:
             each_of(partial(cluster_nodes.pause, seconds=seconds), clients)
+
+    def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
+        """Do nothing: they wait."""
+
+    def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
+        """See `Gate.wait_for_readers`; connections to nodes do not say whether they only read."""
+        wait_until_read(self._lease.config, epoch)
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """See `Gate.decide`: the pause may have ended, so copy again once nobody can write."""

@@ -143,7 +143,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
     (
         "writers wait until all have read that the cluster is left",
         LeftCluster,
-        shard_move,
+        gate,
         "wait_until_read",
         nothing,
         0,
