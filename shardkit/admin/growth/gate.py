@@ -26,6 +26,7 @@ from shardkit.admin.growth.fence import (
     lift,
     lift_unless_permanent,
     make_permanent,
+    take,
 )
 from shardkit.admin.growth.journal import Lease, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
@@ -136,14 +137,18 @@ def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, R
 class Gate:
     """Closes databases to clients, by fences for which their connections ask.
 
+    Args:
+        move: the move.
+        lease: of this process.
+
     Attributes:
         is_cluster: whether the nodes of a cluster are closed instead.
     """
 
     is_cluster = False
 
-    def __init__(self, move: Move) -> None:
-        self._move = move
+    def __init__(self, move: Move, lease: Lease) -> None:
+        self._move, self._lease = move, lease
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
@@ -152,7 +157,7 @@ class Gate:
     def enter(self, clients: Clients, attempt: bytes) -> None:
         """Have only this attempt write to the targets."""
         for client in clients.values():
-            client.set(fence_key(client), attempt)
+            take(client, attempt, self._lease.check)
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
@@ -239,8 +244,8 @@ class ClusterGate(Gate):
         login: Login,
         captures: Callable[[], Mapping[ServerAddress, Any]],
     ) -> None:
-        super().__init__(move)
-        self._lease, self._login, self._captures = lease, login, captures
+        super().__init__(move, lease)
+        self._login, self._captures = login, captures
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether all nodes refuse writes."""

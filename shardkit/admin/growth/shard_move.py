@@ -127,7 +127,7 @@ class ShardMover(Mover):
 
     def _gate(self, cluster: str) -> Gate:
         if not cluster:
-            return Gate(self._move)
+            return Gate(self._move, self._lease)
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     @contextmanager
