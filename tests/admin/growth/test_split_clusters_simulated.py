@@ -16,6 +16,7 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of
 from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_shards, take_fences
 
 from shardkit.admin.growth import cluster_nodes, gate, journal, shard_move, start_split
+from shardkit.admin.growth.fence import fence_key
 from shardkit.errors import GrowthError
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
 from shardkit.testing.simulation import Client, SimulationFailure, simulate
@@ -130,7 +131,7 @@ def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, byt
 
 # What is left out, and in which schedules that shows.
 MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
-    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 0),
+    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
     (
         "what changes until nodes are closed is copied",
         LeftCluster,
@@ -139,14 +140,14 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         only_first,
         0,
     ),
-    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 0),
+    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
     (
         "writers wait until all have read that the cluster is left",
         LeftCluster,
         gate,
         "wait_until_read",
         nothing,
-        0,
+        2,
     ),
     (
         "the cluster takes no writes while shards are still read",
@@ -154,9 +155,9 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate.ClusterGate,
         "admit_readers",
         nothing,
-        0,
+        113,
     ),
-    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 0),
+    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 10),
 ]
 
 
@@ -182,3 +183,15 @@ def test_each_part_of_the_steps_with_a_cluster_is_needed(
         monkeypatch.setattr(owner, name, instead)
         with pytest.raises(SimulationFailure, match="NotLinearizable"):
             simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+
+
+def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, a mover that was stopped closes a target that clients already use."""
+
+    def take(client: Any, value: bytes, require_lease: Any) -> None:
+        client.set(fence_key(client), value)
+
+    with simulated_cluster(monkeypatch):
+        monkeypatch.setattr(gate, "take", take)
+        with pytest.raises(SimulationFailure, match="DatabaseMovedError"):
+            simulate(LeftCluster(), schedules=MOST_FOR_A_MUTATION, seed=47, shrink_runs=0)
