@@ -738,6 +738,7 @@ class ShardMover(Mover):
                     fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(fence_key(client), fence)
+            each_of(lambda client: lift(client, move.id), old)
             self._restore_notifications(old)
         self._reached("aborted")
 

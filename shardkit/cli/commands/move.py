@@ -199,7 +199,10 @@ def status(where: str | None, output: Output) -> int:
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
-        if each.placements:
+        if any(each.clusters):
+            left, entered = each.clusters
+            what = f"{each.name}: {f'into cluster {entered}' if entered else f'out of {left}'}"
+        elif each.placements:
             what = f"{each.name}: {len(each.sources)} to {counted(len(each.targets), 'shard')}"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)

@@ -224,6 +224,11 @@ def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
     assert (settings(cluster) == {"0"}) == into
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert settings(cluster) == {"0"}
+    with cluster.client() as client:
+        assert list(client.scan_iter(match="config:*")) == []
+    shown = CliRunner().invoke(app, ["move", "status", "--config", fleet.url])
+    said = "users: into cluster" if into else "users: out of"
+    assert said in " ".join(shown.output.split())
     assert stored(fleet) == at_first
     assert there(fleet) == before
     with shardkit.connect(fleet.url) as kit:

@@ -138,7 +138,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_same",
         only_first,
-        0,
+        70,
     ),
     ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
     (
