@@ -134,7 +134,7 @@ def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, R
     raise GrowthError(f"no node of the cluster answers: {failure}", "start the nodes")
 
 
-class Gate:
+class CopyGate:
     """Closes databases to clients, by fences for which their connections ask.
 
     Args:
@@ -223,7 +223,7 @@ class Gate:
         """
 
 
-class ClusterGate(Gate):
+class ClusterGate(CopyGate):
     """Closes a cluster: its nodes refuse writes.
 
     The journal decides, as only the process that has the lease writes it.
@@ -252,13 +252,13 @@ class ClusterGate(Gate):
         return all(map(cluster_nodes.is_closed, clients.values()))
 
     def enter(self, clients: Clients, attempt: bytes) -> None:
-        """See `Gate.enter`; it is opened if an earlier split has left it."""
+        """See `CopyGate.enter`; it is opened if an earlier split has left it."""
         self._open_nodes(clients)
         self._note_settings(clients)
         super().enter(clients, attempt)
 
     def take_back(self, clients: Clients) -> bool:
-        """See `Gate.take_back`."""
+        """See `CopyGate.take_back`."""
         self._open_nodes(clients)
         self._note_settings(clients)
         for place, client in clients.items():  # nothing that another attempt does counts now
@@ -277,11 +277,11 @@ class ClusterGate(Gate):
         """Do nothing: they wait."""
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
-        """See `Gate.wait_for_readers`; connections to nodes do not say whether they only read."""
+        """See `CopyGate.wait_for_readers`; connections to nodes do not say whether they only read."""
         wait_until_read(self._lease.config, epoch)
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
-        """See `Gate.decide`: the pause may have ended, so copy again once nobody can write."""
+        """See `CopyGate.decide`: the pause may have ended, so copy again once nobody can write."""
         self.require_slots(clients)
         closed = self._close_nodes(clients, value)
         if closed:
@@ -304,7 +304,7 @@ class ClusterGate(Gate):
             capture.expect_setting()
 
     def let_go(self, clients: Clients, value: bytes) -> None:
-        """See `Gate.let_go`."""
+        """See `CopyGate.let_go`."""
         for place, client in clients.items():
             if cluster_nodes.is_closed(client):
                 self._expect_setting(place)
@@ -314,7 +314,7 @@ class ClusterGate(Gate):
         self._open_replicas(clients)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
-        """See `Gate.admit_readers`."""
+        """See `CopyGate.admit_readers`."""
         self._note_settings(clients)
         each_of(cluster_nodes.force_close, clients)
 
@@ -334,7 +334,7 @@ class ClusterGate(Gate):
                     client.client_unblock(int(each["id"]))  # as if it had timed out
 
     def open(self, clients: Clients) -> None:
-        """See `Gate.open`."""
+        """See `CopyGate.open`."""
         self._open_nodes(clients)
         super().open(clients)
 
@@ -359,7 +359,7 @@ class ClusterGate(Gate):
         return masters_of(server, *self._login(server))[1]
 
     def require_slots(self, clients: Clients) -> None:
-        """See `Gate.require_slots`."""
+        """See `CopyGate.require_slots`."""
         expected = {str(place): self._move.slots[str(place)] for place in clients}
         for place, client in clients.items():
             slots, _ = masters_of(place.server, *self._login(place.server))

@@ -57,7 +57,7 @@ from shardkit.admin.growth.fence import (
 from shardkit.admin.growth.gate import (
     Clients,
     ClusterGate,
-    Gate,
+    CopyGate,
     by_server,
     each_of,
     update_nodes,
@@ -125,9 +125,9 @@ class ShardMover(Mover):
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    def _gate(self, cluster: str) -> Gate:
+    def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
-            return Gate(self._move, self._lease)
+            return CopyGate(self._move, self._lease)
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     @contextmanager

@@ -168,7 +168,7 @@ OUT_OF = {
     (cluster_nodes, "force_close"): False,
     (cluster_nodes, "close"): False,
     (gate.ClusterGate, "turn_away"): True,
-    (gate.Gate, "open"): True,
+    (gate.CopyGate, "open"): True,
     (shard_move, "attest"): True,
 }
 
