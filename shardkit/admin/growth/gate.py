@@ -277,7 +277,7 @@ class ClusterGate(CopyGate):
         """Do nothing: they wait."""
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
-        """See `CopyGate.wait_for_readers`; connections to nodes do not say whether they only read."""
+        """See `CopyGate`; connections to nodes do not say whether they only read."""
         wait_until_read(self._lease.config, epoch)
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
