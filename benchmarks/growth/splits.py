@@ -157,7 +157,9 @@ def speed(value: int) -> Figures:
             assert move.certificate is not None
             assert move.certificate["same"], move.certificate
             phases = {"MIGRATE": plain.phases["copy"], **split.phases}
-            phases["the whole split"] = [sum(each) for each in zip(*split.phases.values())]
+            phases["the whole split"] = [
+                sum(each) for each in zip(*split.phases.values(), strict=True)
+            ]
             row: Figures = {}
             for name, (seconds, own, old, new) in phases.items():
                 row |= {
@@ -196,7 +198,10 @@ def holds(count: int) -> Figures:
         longest = max(each.longest for each in meanwhile)
         rounds.append((1000 * (move.held or 0), longest, rate, p99, ended - began))
     names = ("writers held, ms", "longest call, ms", "throughput, ratio", "p99, ratio", "seconds")
-    return {name: round(median(each), 3) for name, each in zip(names, zip(*rounds), strict=True)}
+    return {
+        name: round(median(each), 3)
+        for name, each in zip(names, zip(*rounds, strict=True), strict=True)
+    }
 
 
 def run() -> Figures:
@@ -205,27 +210,24 @@ def run() -> Figures:
     names = list(by_size[str(SIZES[0])])
     rows = [(name, *(row[name] for row in by_size.values())) for name in names]
     show("a split from 4 to 8 shards, by bytes of a value", ["", *map(str, SIZES)], rows)
-    for file, title, unit in (
-        ("speed", "A split from 4 to 8 shards: keys a second", "keys a second"),
-        (
-            "work",
-            "The same: what the old servers do for 1,000 keys",
-            "ms of old servers for 1,000 keys",
-        ),
-    ):
-        plots.bars(
-            PLOTS / f"growth_split_{file}.svg",
-            title,
-            {
-                f"{value} bytes": {
-                    "MIGRATE, 100 keys a call": row[f"MIGRATE: {unit}"],
-                    "a split, copied": row[f"copy: {unit}"],
-                    "with comparison and cutover": row[f"the whole split: {unit}"],
-                }
-                for value, row in by_size.items()
-            },
-            unit,
-        )
+    ways = {
+        "MIGRATE": "MIGRATE",
+        "copy": "a split, copied",
+        "the whole split": "a split, all of it",
+    }
+    plots.bars(
+        PLOTS / "growth_split_work.svg",
+        "A split from 4 to 8 shards: processor time for 1,000 keys",
+        {
+            f"{value} bytes: {shown}": {
+                who: row[f"{way}: ms of {who} for 1,000 keys"]
+                for who in ("the client", "old servers", "new servers")
+            }
+            for value, row in by_size.items()
+            for way, shown in ways.items()
+        },
+        "ms",
+    )
     by_count = {str(count): holds(count) for count in COUNTS}
     names = list(by_count[str(COUNTS[0])])
     show(
