@@ -119,7 +119,7 @@ simulate: setup  ## shardkit's protocols under ever new schedules until stopped,
 schedules: setup  ## a thousand schedules of each of shardkit's protocols, on all cores; COUNT=100 for fewer
 	$(BIN)/python tools/simulate.py --each $(or $(COUNT),1000)
 
-bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
+bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
 	  ads_and_jobs search social coordination config_server fleet growth; do \

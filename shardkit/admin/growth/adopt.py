@@ -277,7 +277,7 @@ def _check(component: str, sample: int) -> None:
 def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
     """Return the entries of the servers, in order."""
     if on:
-        entries = [_entry(text, f"server {n}") for n, text in enumerate(on)]
+        entries = [entry_at(text, f"server {n}") for n, text in enumerate(on)]
     elif config is None:
         raise InvalidArgumentError(f"{component}: no servers", "specify them: on=, --on")
     else:
@@ -297,7 +297,8 @@ def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
     return entries
 
 
-def _entry(text: str, where: str) -> Entry:
+def entry_at(text: str, where: str) -> Entry:
+    """Return the entry of a server that a user names: ``host:port/database``, or a URL."""
     if "://" in text:
         return Entry({"url": text}, where)
     place = Place.parse(text if "/" in text else f"{text}/0")

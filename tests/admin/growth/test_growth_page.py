@@ -49,7 +49,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
         words = words.replace("127.0.0.1:7001", fleet.name(0))
         done = CliRunner().invoke(app, shlex.split(words)[1:], standalone_mode=False)
         if line.startswith("shardkit move abort"):  # it is done already
-            assert "nothing to abort" in str(done.exception)
+            assert "nothing to abort is left" in str(done.exception)
         else:
             assert done.exception is None, (line, done.output, done.exception)
             assert not done.return_value, (line, done.output)
