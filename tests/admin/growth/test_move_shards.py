@@ -610,8 +610,10 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     follow(fleet.servers[0], fleet.servers[2])
     follow(fleet.servers[1], fleet.servers[2])
     source, target = fleet.name(0), fleet.name(1)
-    assert plan_move(fleet.config, ["users:1"], target).problems == (
-        f"{target} has others in a database of the same number",
+    plan = plan_move(fleet.config, ["users:1"], target)
+    assert plan.targets == (f"{target}/0",)
+    assert "(database 2 becomes 0)" in " ".join(plan.steps)
+    assert plan.problems == (
         f"{source} is a replica",
         f"{target} is a replica",
     )
