@@ -19,6 +19,7 @@ from shardkit import log_records
 from shardkit.admin.check import config_facts
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
+from shardkit.config.store import read_epoch
 from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
@@ -155,6 +156,7 @@ class FleetWatch:
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
         self.banner = ""
+        self._epoch = 0  # the highest that the config server had
         self.summary = b"{}"
         self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
@@ -195,6 +197,7 @@ class FleetWatch:
         components: dict[str, Component] = {}
         broken: dict[str, str] = {}
         try:
+            self._require_newest()
             for name in self.kit.components():
                 try:
                     components[name] = self.kit.component(name)
@@ -210,6 +213,17 @@ class FleetWatch:
                 self._note(name, f"new entries, epoch {component.epoch}")
         self.components, self.broken = components, broken
         self._follow(list(targets_of(components.values(), self.config_server)))
+
+    def _require_newest(self) -> None:
+        """Refuse a config server that was restored or lost its data: it would empty the page."""
+        if self.config_server is None:
+            return
+        with client_of(self.config_server.resolved("config server"), TIMEOUT) as config:
+            epoch = read_epoch(config)
+        if epoch < self._epoch:
+            source: Any = self.kit.topology.source
+            raise source.went_back("config:epoch", self._epoch, epoch)
+        self._epoch = epoch
 
     def _follow(self, targets: list[Target]) -> None:
         logins, _ = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
