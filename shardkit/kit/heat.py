@@ -45,7 +45,7 @@ _SENT = 100  # names of each kind in a report
 _STORED = 500  # names of each kind in a slot
 _SHARDS = 2000  # instead, of shards: moves are planned by all
 _LONGEST = 120  # bytes of a name
-_LOOKED_AT = 32  # commands of one batch
+_LOOKED_AT = 8  # commands of one batch
 _OWN = "config-server"
 
 T = TypeVar("T")

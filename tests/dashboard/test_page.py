@@ -92,7 +92,7 @@ def views(shown: Shown) -> dict[str, tuple[str, str]]:
         "overview": ("/", address),
         "component": ("/components/users", "From a sample of"),
         "server": (f"/servers/{quote(address, safe='')}", "CPU, share of a core"),
-        "slow": ("/slow", "Slow and large commands"),
+        "slow": ("/slow", "report:2026-11"),
         "queues": ("/queues?component=jobs&queue=email", "ValueError"),
         "heat": ("/heat", "hot:19"),
         "metrics": ("/recorded", "page:/, a minute"),
