@@ -14,6 +14,7 @@ from shardkit.admin.backup import (
 )
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.config_client import config_client
 from shardkit.admin.execute import execute
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
@@ -58,6 +59,7 @@ __all__ = [
     "biggest_keys",
     "check",
     "check_structures",
+    "config_client",
     "connected_clients",
     "delete_data",
     "estimate_disk_rate",

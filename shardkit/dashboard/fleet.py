@@ -19,6 +19,7 @@ from redis.exceptions import ResponseError
 
 from shardkit import log_records
 from shardkit.admin.check import config_facts
+from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
@@ -27,6 +28,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.lua import script
 from shardkit.routing.command_keys import key_positions
 
@@ -148,8 +150,9 @@ class FleetWatch:
     """
 
     def __init__(
-        self, kit: ShardKit, config_server: Entry | None = None, *, interval: float = INTERVAL
+        self, kit: ShardKit, config_server: Entry | None = None, *, interval: Seconds = INTERVAL
     ) -> None:
+        interval = in_seconds(interval)
         self.kit = kit
         self.config_server = config_server
         self.interval = interval
@@ -222,7 +225,7 @@ class FleetWatch:
         """Refuse a config server that was restored or lost its data: it would empty the page."""
         if self.config_server is None:
             return
-        with client_of(self.config_server.resolved("config server"), TIMEOUT) as config:
+        with config_client(self.config_server) as config:
             epoch = read_epoch(config)
         if epoch < self._epoch:
             source: Any = self.kit.topology.source
@@ -354,7 +357,7 @@ class FleetWatch:
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
-                client_of(self.config_server.resolved("config server"), TIMEOUT) as config,
+                config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)

@@ -10,7 +10,14 @@ from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any
 
-from shardkit.admin import connected_clients, lock_states, queue_names, queue_status, read_heat
+from shardkit.admin import (
+    config_client,
+    connected_clients,
+    lock_states,
+    queue_names,
+    queue_status,
+    read_heat,
+)
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
 from shardkit.admin.growth import (
@@ -347,7 +354,7 @@ class Views:
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}
         try:
-            with client_of(entry.resolved("config server"), TIMEOUT) as config:
+            with config_client(entry) as config:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}

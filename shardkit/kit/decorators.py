@@ -38,8 +38,8 @@ from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.events import FunctionCalled, emit, handlers
-from shardkit.kit.lookup import CallSite, reading_plane
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.kit.lookup import CallSite
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
 
 P = ParamSpec("P")
@@ -52,20 +52,11 @@ KeyOf: TypeAlias = str | Callable[..., Key] | None
 class Connections(Protocol):
     """The client plane of a kit, or of the default kit."""
 
-    def plane(self) -> Any:
-        """Return the kit's client plane."""
+    def client(self, site: CallSite, key: Key | None = None) -> Any:
+        """Return the client of the shard of a key, or of the unsharded entry."""
 
-    def connection(self, component: str) -> Any:
-        """Return the client of a component's unsharded entry."""
-
-    def shard_connection(self, site: CallSite, key: Key) -> Any:
-        """Return the client of the shard of a key."""
-
-    def aconnection(self, component: str) -> Any:
-        """Return the awaiting client of a component's unsharded entry, or a coroutine for it."""
-
-    def ashard_connection(self, site: CallSite, key: Key) -> Any:
-        """Return the awaiting client of the shard of a key, or a coroutine for it."""
+    def aclient(self, site: CallSite, key: Key | None = None) -> Any:
+        """Return the awaiting client, or a coroutine for it."""
 
 
 class Decorator(Protocol):
@@ -126,7 +117,7 @@ def redis_connection(
         ConfigError: the entry cannot be read.
     """
     _check_component(component, "redis_connection")
-    connections = _no_older(reading_plane(connections, read_from), wait)
+    site = CallSite(component, read_from=read_from, wait=wait, unsharded=True)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
@@ -136,12 +127,12 @@ def redis_connection(
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if handlers:
                 emit(FunctionCalled(called))
-            return connections.connection(component)
+            return connections.client(site)
 
         def afind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if handlers:
                 emit(FunctionCalled(called))
-            return connections.aconnection(component)
+            return connections.aclient(site)
 
         return _wrap(function, find, afind)
 
@@ -180,11 +171,10 @@ def sharded_connection(
         ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
-    site = CallSite(component, shards, placement)
-    connections = _no_older(reading_plane(connections, read_from), wait)
+    site = CallSite(component, shards, placement, read_from, wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
-        find, afind = connections.shard_connection, connections.ashard_connection
+        find, afind = connections.client, connections.aclient
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
         position, name, other = _key_of(function, key)
@@ -209,36 +199,6 @@ def sharded_connection(
         return _wrap(function, find_shard, afind_shard)
 
     return decorate
-
-
-class _NoOlder:
-    """Connections whose entries are read again if they are older than ``wait`` seconds."""
-
-    def __init__(self, connections: Connections, wait: Seconds) -> None:
-        self._connections = connections
-        self._wait = wait
-
-    def plane(self) -> Any:
-        return self._connections.plane()
-
-    def __getattr__(self, name: str) -> Any:
-        find = getattr(self._connections, name)
-
-        def found(where: str | CallSite, *args: Any) -> Any:
-            component = where.component if isinstance(where, CallSite) else where
-            self.plane().topology.limit_age(component, self._wait)
-            return find(where, *args)
-
-        return found
-
-
-def _no_older(connections: Connections, wait: Seconds | None) -> Any:
-    if wait is None:
-        return connections
-    wait = in_seconds(wait)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "use 0 or more")
-    return _NoOlder(connections, wait)
 
 
 def _check_component(component: object, decorator: str) -> None:

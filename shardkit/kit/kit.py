@@ -38,15 +38,14 @@ from shardkit import log_records
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
+from shardkit.config.one_slot import as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import each_url
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.errors import (
     ConfigError,
     ConfigServerError,
     InvalidArgumentError,
-    InvalidEntryError,
     ShardKitError,
     few,
 )
@@ -149,7 +148,7 @@ class Kit(Catalogue[Face]):
         if check_keys is None:
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
         self.plane.check_keys = check_keys
-        self._background = Background(BlockingDriver(self.plane.links[True]))
+        self._background = Background(BlockingDriver(self.plane.link()))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
@@ -345,7 +344,7 @@ class ShardKit(Kit[Blocking]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = BlockingDriver(self.plane.links[True])
+        self._driver = self.driver = BlockingDriver(self.plane.link())
         self._renewals = Renewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -354,7 +353,7 @@ class ShardKit(Kit[Blocking]):
     def _reading(self, read_from: str | ReadFrom | None) -> BlockingDriver:
         if read_from is None:
             return self.driver
-        return BlockingDriver(self.plane.reading(as_read_from(read_from)).links[True])
+        return BlockingDriver(self.plane.link(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> Directory:
@@ -527,7 +526,7 @@ class AsyncShardKit(Kit[Awaiting]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._driver = self.driver = AwaitingDriver(self.plane.alink())
         self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -536,7 +535,7 @@ class AsyncShardKit(Kit[Awaiting]):
     def _reading(self, read_from: str | ReadFrom | None) -> AwaitingDriver:
         if read_from is None:
             return self.driver
-        return AwaitingDriver(self.plane.reading(as_read_from(read_from)).alinks[True])
+        return AwaitingDriver(self.plane.alink(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> AsyncDirectory:
@@ -659,7 +658,8 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
         where: a YAML shard map's path; or the config server that holds the entries, as a
             redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
             ``$SHARDKIT_CONFIG``. A URL may name several servers, ``redis://a,b:6380/0``, of which
-            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``.
+            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``, or
+            a cluster: ``redis+cluster://a,b``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
@@ -762,13 +762,10 @@ def _config_source(
     """Return the config server with some addresses, and its clients."""
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     for entry in entries:
-        if entry.is_cluster:
-            raise InvalidEntryError(
-                "config server: cluster = true cannot be used, as entries are read from one server",
-                "use a server that is not part of a cluster",
-            )
         entry.resolved("config server")  # refuses references that the environment lacks
-    limited = [Entry({**limits, **entry.fields}, "config server") for entry in entries]
+    limited = [
+        as_one_server(Entry({**limits, **entry.fields}, "config server")) for entry in entries
+    ]
     component = Component("config-server", limited[0], tuple(limited[1:]))
     clients = Clients(
         options.get("connector"),
@@ -814,8 +811,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
     if isinstance(where, Entry):
         return _config_source([where], options)
     if isinstance(where, str) and "://" in where:
-        urls = each_url(where.strip())
-        return _config_source([Entry({"url": url}, "config server") for url in urls], options)
+        return _config_source(entries_of_url(where.strip()), options)
     if options.get("cache") is not None:
         raise ConfigError(
             "cache: the entries of a shard map are not saved, as the map is a file itself",
