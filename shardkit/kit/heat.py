@@ -6,9 +6,9 @@
                  (10 ms at a time)          (fixed memory)           config:heat:minute:28333:key
                                                                      config:heat:hour:472:key
 
-Off unless a kit is opened with ``heat=``. It listens to events in short windows at random times, so the
-rest of the time costs nothing; what it counts is scaled up. The config server adds up
-the heaviest names of all processes; each key there is bounded, and expires.
+Off unless a kit is opened with ``heat=``. It listens to events in short windows at random times, so
+the rest of the time costs nothing; what it counts is scaled up. The config server adds up the
+heaviest names of all processes; each key there is bounded, and expires.
 """
 
 from __future__ import annotations
