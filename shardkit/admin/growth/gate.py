@@ -32,7 +32,7 @@ from shardkit.admin.growth.journal import Lease, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
-from shardkit.errors import GrowthError
+from shardkit.errors import GrowthError, counted
 
 _LEFT = 0.5  # the part of the hold by which writers have left
 _LOOK = 0.01  # seconds between two checks of CLIENT LIST
@@ -79,9 +79,10 @@ def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill
         if now > end:
             names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
             raise GrowthError(
-                f"{len(here)} connections did not leave within {_LEFT * hold:g} s: "
-                f"{', '.join(names[:5])}; the shards are where they were",
-                "check them; --kill closes them, --hold allows more time",
+                f"{counted(len(here), 'connection')} did not leave within "
+                f"{_LEFT * hold:g} s: {', '.join(names[:5])}. The shards "
+                "are where they were",
+                "check them, close them with --kill, or allow more time with --hold",
             )
         time.sleep(_LOOK)
 
