@@ -14,6 +14,9 @@ from shardkit.admin.backup import (
 )
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.conversion.convert import Converted, convert
+from shardkit.admin.conversion.forms import Conversion
+from shardkit.admin.doctor.targets import databases_with
 from shardkit.admin.execute import execute
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.locks import LockState, lock_states
@@ -40,6 +43,8 @@ __all__ = [
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
+    "Conversion",
+    "Converted",
     "DiskRate",
     "LockState",
     "PasswordRotation",
@@ -56,6 +61,8 @@ __all__ = [
     "check",
     "check_structures",
     "connected_clients",
+    "convert",
+    "databases_with",
     "delete_data",
     "estimate_disk_rate",
     "execute",

@@ -15,7 +15,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import databases_of, distinct_shards
+from shardkit.admin.doctor.targets import databases_with
 from shardkit.cli.bench.servers import COMPONENT, ServerSource
 from shardkit.local import LocalServer
 
@@ -54,8 +54,7 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
     component = {"shards": [{"host": "127.0.0.1", "port": server.port}]}
     shard_map = ShardMap.parse(json.dumps({"components": {"old": component}}))
     with shardkit.connect(shard_map) as kit, ServerSource().empty_server() as empty:
-        old = kit.component("old")
-        databases = [d for shard in distinct_shards(old) for d in databases_of(kit, old, shard)]
+        databases = databases_with(kit, "old")
         warm = empty.kit.hash("warm", component=COMPONENT)
         warm.hset("a", "b")
         warm.delete()
@@ -89,8 +88,12 @@ def test_the_table_fits_a_terminal_and_has_the_code(at: list[str], cli: Cli) -> 
     table = shown.out.partition("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 80
     assert "user:<n>:name (string)" in shown.out
-    assert "its keys expire, each at its own time" in shown.out
     assert 'kit.hash("city:hash", component="data"' in shown.out
+
+
+def test_a_family_without_a_structure_says_why(at: list[str], cli: Cli) -> None:
+    shown = cli("advise", *at, "--match", "session:*")
+    assert "its keys expire, each at its own time" in shown.out
 
 
 def test_the_code_of_every_choice_runs(

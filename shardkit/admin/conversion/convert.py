@@ -211,12 +211,11 @@ class _Copy:
         if self._pattern is None:
             yield from self._members(database, self._conversion.keys.encode(), None)
             return
+        client: Any = database.client
         cursor: Any = None
         while cursor != 0:
             with at_work(self._share):
-                cursor, keys = database.client.scan(
-                    cursor or 0, match=self._pattern.glob, count=_SCAN
-                )
+                cursor, keys = client.scan(cursor or 0, match=self._pattern.glob, count=_SCAN)
             cursor = int(cursor)
             named = [(key, found) for key in keys if (found := self._pattern.field_of(key))]
             if self._by_key:
@@ -230,7 +229,7 @@ class _Copy:
     def _values(self, database: Database, named: Sequence[tuple[bytes, bytes]]) -> list[Row]:
         """Read the values of some keys, None for those that are gone."""
         with at_work(self._share):
-            pipe = database.client.pipeline(transaction=False)
+            pipe: Any = database.client.pipeline(transaction=False)
             for key, _ in named:
                 pipe.execute_command(_READS[self._conversion.type], key)
             values = pipe.execute()
@@ -262,7 +261,7 @@ class _Copy:
         key, kind = self._conversion.keys, self._conversion.type
         for database in self._databases:
             with at_work(self._share):
-                pipe = database.client.pipeline(transaction=False)
+                pipe: Any = database.client.pipeline(transaction=False)
                 for name in left.values():
                     if self._pattern is not None:
                         pipe.execute_command("EXISTS", self._pattern.key_of(name))

@@ -15,7 +15,7 @@ import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import Database, databases_of, distinct_shards
+from shardkit.admin.doctor.targets import databases_with
 from shardkit.local import LocalServers
 
 MAP = """
@@ -41,17 +41,8 @@ def kit(servers: LocalServers) -> Iterator[ShardKit]:
         yield opened
 
 
-def databases(kit: ShardKit) -> list[Database]:
-    component = kit.component("old")
-    return [
-        found
-        for shard in distinct_shards(component)
-        for found in databases_of(kit, component, shard)
-    ]
-
-
 def copied(kit: ShardKit, conversion: Conversion, **options: Any) -> Converted:
-    return convert(kit, "new", conversion, databases(kit), **{"share": 1.0, **options})
+    return convert(kit, "new", conversion, databases_with(kit, "old"), **{"share": 1.0, **options})
 
 
 NAMES = Conversion("user:<n>:name", "string", "strings", "user:name")
