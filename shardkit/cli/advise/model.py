@@ -22,7 +22,7 @@ _TABLE = 100  # values of a table
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _WIDTHS = ((7, 1), (12, 2), (15, 3), (23, 4), (31, 5), (63, 9))
 # jemalloc's sizes: four in each doubling.
-_CLASSES = [8, *range(16, 129, 16)]
+_CLASSES: list[int] = [8, *range(16, 129, 16)]
 _CLASSES += [(4 + n) << power for power in range(5, 28) for n in range(1, 5)]
 
 
