@@ -116,7 +116,7 @@ def test_each_command_has_a_man_page_that_roff_accepts(tmp_path: Path) -> None:
     if groff := shutil.which("groff"):
         files = sorted(map(str, tmp_path.iterdir()))
         said = subprocess.run(
-            [groff, "-man", "-Tutf8", "-ww", *files], capture_output=True, text=True
+            [groff, "-Kutf8", "-man", "-Tutf8", "-ww", *files], capture_output=True, text=True
         )
         assert said.returncode == 0
         assert said.stderr == ""
