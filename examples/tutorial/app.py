@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from uuid import uuid4
 
 from fastapi import Depends, FastAPI, Header, HTTPException
+from redis.utils import str_if_bytes
 
 from shardkit.errors import LockTimeoutError
 from shardkit.integrations.asgi import lifespan
@@ -23,8 +24,7 @@ async def member(kit: Kit, session: Annotated[str, Header()] = "") -> str:
     if user is None:
         raise HTTPException(401, "sign in first")
     await kit.unique_visitors().visit(session)
-    name: str = user.decode()
-    return name
+    return str_if_bytes(user)
 
 
 Member = Annotated[str, Depends(member)]
@@ -49,7 +49,7 @@ def make_app(where: Where | None = None) -> FastAPI:
 
     @app.post("/posts")
     async def post(text: str, user: Member, kit: Kit) -> dict[str, bool]:
-        limit = kit.rate_limit("posts", component="jobs", limit=60, per=60, burst=5)
+        limit = kit.rate_limit("posts", component="jobs", limit=5, per=60)
         if not (hit := await limit.hit(user)).allowed:
             raise HTTPException(429, f"wait for {hit.retry_after:.0f} seconds")
         # The followers' timelines are written later, by the worker.
@@ -60,8 +60,8 @@ def make_app(where: Where | None = None) -> FastAPI:
     @app.get("/timeline")
     async def timeline(user: Member, kit: Kit) -> list[str]:
         key = f"timeline:{user}"
-        posts: list[bytes] = await kit.key_sharded("timelines")[key].zrevrange(key, 0, PAGE - 1)
-        return [text.decode() for text in posts]
+        posts: list[Any] = await kit.key_sharded("timelines")[key].zrevrange(key, 0, PAGE - 1)
+        return [str_if_bytes(text) for text in posts]
 
     @app.get("/visitors")
     async def visitors(kit: Kit) -> dict[str, int]:

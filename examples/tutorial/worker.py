@@ -1,5 +1,7 @@
 """The background task: ``shardkit worker examples.tutorial.worker:make_worker``."""
 
+from redis.utils import str_if_bytes
+
 from shardkit.kit.kit import AsyncShardKit
 from shardkit.queues import AsyncWorker
 
@@ -16,7 +18,7 @@ async def make_worker(kit: AsyncShardKit) -> AsyncWorker:
         # A task may run twice, after a crash: writing the same post again changes nothing.
         followers = await timelines[f"followers:{author}"].smembers(f"followers:{author}")
         async with timelines.pipeline() as pipe:
-            for follower in [author, *(name.decode() for name in followers)]:
+            for follower in [author, *map(str_if_bytes, followers)]:
                 key = f"timeline:{follower}"
                 pipe.zadd(key, {f"{author}: {text}": at})
                 pipe.zremrangebyrank(key, 0, -KEPT - 1)
