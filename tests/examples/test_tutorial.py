@@ -78,16 +78,20 @@ def test_every_step_of_the_tutorial_runs(tmp_path: Path) -> None:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
     }
-    # A group of its own, so that all that stays in the background ends with it.
-    with subprocess.Popen(
-        ["bash", "-c", script(ports, wall)],
-        cwd=tmp_path,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=(tmp_path / "out").open("w"),
-        stderr=(tmp_path / "err").open("w"),
-        start_new_session=True,
-    ) as shell:
+    with (
+        (tmp_path / "out").open("w") as out,
+        (tmp_path / "err").open("w") as err,
+        # A group of its own, so that all that stays in the background ends with it.
+        subprocess.Popen(
+            ["bash", "-c", script(ports, wall)],
+            cwd=tmp_path,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        ) as shell,
+    ):
         try:
             shell.wait(560)
         finally:
