@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs man dist demo clean
+.PHONY: browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist demo clean
 
 setup: .venv/ready
 
@@ -76,6 +76,14 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	.venv-others/bin/python -m pytest -q tests/other_libraries
 	.venv-others/bin/python tests/other_libraries/suites.py build/others $(LIBRARIES)
 
+# Its docstring says what Debian has of them, and which checkouts it needs.
+originals: setup  ## other programs write keys for tests/docs/originals, and read ours; JEDIS=… GO_REDIS=… RENDEZVOUS=…
+	$(PYTHON) -m venv build/originals
+	build/originals/bin/pip install -q django-redis
+	build/originals/bin/pip install -q --target build/originals/rb rb 'redis<5'
+	npm install --silent --prefix build/originals ioredis
+	$(BIN)/python tools/originals build/originals $(JEDIS) $(GO_REDIS) $(RENDEZVOUS)
+
 .venv-lowest: pyproject.toml
 	$(BIN)/pip install -q uv
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-lowest
@@ -102,13 +110,16 @@ kills: setup  ## movers, failovers and servers killed at fifty moments each, und
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
 	  tests/admin/growth/test_killed_failovers.py
 
+growth: setup  ## 4 shards of another program become 64 on 16 servers under load, and 4 again; MEGABYTES=1000 SHARDS=64
+	MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k $(or $(SHARDS),64)-
+
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)
 
 schedules: setup  ## a thousand schedules of each of shardkit's protocols, on all cores; COUNT=100 for fewer
 	$(BIN)/python tools/simulate.py --each $(or $(COUNT),1000)
 
-bench: setup  ## the benchmarks; results as JSON and plots in benchmarks/results
+bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
 	  ads_and_jobs search social coordination config_server fleet growth; do \

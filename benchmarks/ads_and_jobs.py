@@ -19,7 +19,7 @@ from typing import Any
 
 import redis
 from memory_set import version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -191,8 +191,6 @@ def main() -> None:
     figures = [dict(zip(columns, row, strict=True)) for row in rows]
     where = conditions(version(find_server()))
     save("ads_and_jobs", {"conditions": where, "records": COUNT, "figures": figures})
-    title = f"Bytes a record, {COUNT:,} records"
-    bars("ads_and_jobs", title, {name: size for name, size, _ in rows}, "bytes")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import redis
 from cities import cities
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -154,16 +154,6 @@ def main() -> None:
             },
             "conditions": conditions(", ".join(figures)),
         },
-    )
-    bars(
-        "codecs",
-        f"{len(records):,} city records",
-        {
-            f"{name}, {server}": figures[server][name]["bytes of an entry"]
-            for name in CASES
-            for server in figures
-        },
-        "bytes an entry",
     )
 
 

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import redis
 from memory_set import version
-from report import conditions, lines, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
@@ -265,15 +265,6 @@ def main() -> None:
         "rows": [dict(zip(columns, row, strict=True)) for row in rows],
     }
     save("completion", result)
-    series: dict[str, dict[float, float]] = {}
-    for form, processes, *_, ratio in rows:
-        series.setdefault(form, {})[processes] = ratio
-    lines(
-        "completion",
-        f"Completions in one group of {MEMBERS:,}, by processes",
-        series,
-        "times markers with WATCH",
-    )
 
 
 if __name__ == "__main__":

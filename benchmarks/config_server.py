@@ -15,12 +15,11 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
 
-from report import PLOTS, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.cli.bench import plots
 from shardkit.errors import ShardKitError
 from shardkit.local import LocalServer
 from shardkit.network.topology import ConfigServer
@@ -141,23 +140,6 @@ def main() -> None:
             "results": result,
             "by arithmetic": by_arithmetic,
         },
-    )
-    panels: dict[str, Any] = {
-        name: {
-            how: [
-                (int(count), max(found[name], 0.01))
-                for count, found in (*of_counts.items(), *by_arithmetic[how].items())
-            ]
-            for how, of_counts in result.items()
-        }
-        for name in ("config server, CPU %", "its bytes a second")
-    }
-    plots.curves(
-        PLOTS / "config_server.svg",
-        f"The config server, measured up to {max(PROCESSES)} processes, by arithmetic beyond",
-        panels,
-        "processes",
-        logarithmic=True,
     )
 
 

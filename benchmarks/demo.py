@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from report import bars, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit.cli.demo import sample
@@ -119,8 +119,6 @@ def main() -> None:
             "conditions": conditions(f"{server} {info[f'{server}_version']}"),
         },
     )
-    whole = {name: float(speed) for name, speed in medians.items() if ":" not in name}
-    bars("demo", "Log lines a second", whole, "lines a second", dict.fromkeys(whole, BUDGET))
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from typing import Any
 import redis
 from cities import cities
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -210,8 +210,6 @@ def main() -> None:
     name = "ip_to_city" if count == RANGES else f"ip_to_city_{count}"
     result = {"ranges": count, "cities": CITIES, "figures": figures}
     save(name, result | {"conditions": conditions(", ".join(binaries))})
-    values = {f"{layout}, {s}": figures[s][layout]["bytes a range"] for s, layout in columns}
-    bars(name, f"{count:,} ranges of IP addresses", values, "bytes a range")
 
 
 if __name__ == "__main__":

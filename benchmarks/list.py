@@ -18,7 +18,7 @@ from typing import Any
 
 import redis
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -144,13 +144,6 @@ def main() -> None:
             "microseconds": times,
             "conditions": conditions(", ".join(binaries)),
         },
-    )
-    shown = [f"7 characters, {name}" for name in ("plain", "parts of 512", "parts of 1000")]
-    bars(
-        "list",
-        f"LINDEX in the middle of {VALUES:,} values",
-        {f"{n}, {s}": times[s][n]["LINDEX"][0] for n in shown for s in times},
-        "microseconds of the server",
     )
 
 

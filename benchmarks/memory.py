@@ -10,13 +10,13 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from report import PLOTS, RESULTS, conditions, save
+from report import RESULTS, conditions, save
 
-from shardkit.cli.bench import packed_lengths, part_sizes, plots, report
+from shardkit.cli.bench import packed_lengths, part_sizes, report
 from shardkit.cli.bench.cases import CASES
 from shardkit.cli.bench.memory import run
 from shardkit.cli.bench.servers import ServerSource
@@ -49,8 +49,6 @@ def main() -> None:
                     output.table(report.memory_table(outcome))
                     output.line(outcome.software)
                     keep("memory", name, outcome.software, report.memory_document(outcome))
-            if name in CASES:
-                plot_case(name)
 
 
 def measure_sizes(
@@ -60,19 +58,6 @@ def measure_sizes(
         curve = part_sizes.run(kind, servers, progress=tell)
         output.table(report.sizes_table(curve))
         keep("part_sizes", kind.name, curve.software, report.sizes_document(curve))
-    kept = read("part_sizes")["figures"]
-    for kind in part_sizes.KINDS:
-        panels: dict[str, dict[str, Sequence[tuple[float, float]]]] = {}
-        for server, figures in kept[kind].items():
-            points = figures["points"]
-            for title, field in (
-                ("bytes an entry", "bytes_each"),
-                ("server µs to read one", "read_microseconds"),
-                ("server µs to write one", "write_microseconds"),
-            ):
-                panels.setdefault(title, {})[server] = [(p["part_size"], p[field]) for p in points]
-        path = PLOTS / f"part_sizes_{kind}.svg"
-        plots.curves(path, f"What the size of a part costs: {kind}", panels, "entries of a part")
 
 
 def measure_lengths(
@@ -87,24 +72,6 @@ def measure_lengths(
                 speeds.setdefault(name, []).append(packed_lengths.run(kind, server, length))
     output.table(report.lengths_table(speeds))
     keep("packed_lengths", "all", software, report.lengths_document(software, speeds))
-    panels = {
-        server: {
-            kind["kind"]: [(each["length"], each["a_second"]) for each in kind["speeds"]]
-            for kind in figures["kinds"]
-        }
-        for server, figures in read("packed_lengths")["figures"]["all"].items()
-    }
-    path = PLOTS / "packed_lengths.svg"
-    plots.curves(path, "Operations a second by length", panels, "entries", logarithmic=True)
-
-
-def plot_case(name: str) -> None:
-    values: dict[str, dict[str, float]] = {}
-    for server, figures in read("memory")["figures"][name].items():
-        for each in figures["layouts"]:
-            values.setdefault(each["layout"], {})[server] = each["bytes_each"]
-    path = PLOTS / f"memory_{name}.svg"
-    plots.bars(path, f"Bytes a {CASES[name].entry}: {CASES[name].title}", values, "bytes")
 
 
 def read(result: str) -> dict[str, Any]:

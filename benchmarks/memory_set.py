@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import redis
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.console import Console
 from rich.progress import Progress
 
@@ -167,9 +167,6 @@ def main() -> None:
             "conditions": conditions(", ".join(binaries)),
         },
     )
-    shown = ("ids, one SET", "ids, parts of 512", "text, one SET", "text, parts of 128")
-    values = {f"{name}, {server}": figures[server][name] for name in shown for server in figures}
-    bars("memory_set", f"A SET of {MEMBERS:,} members", values, "bytes a member")
 
 
 if __name__ == "__main__":

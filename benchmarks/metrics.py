@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any
 
 from memory_set import version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
@@ -117,7 +117,6 @@ def main() -> None:
         "month_of_minutes": {"packed": packed, "book": in_book, "ratio": in_book / packed},
     }
     save("metrics", result)
-    bars("metrics", "One hit: the server's time", {row[0]: row[3] for row in rows}, "microseconds")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from statistics import median
 
-from report import bars, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
@@ -130,7 +130,6 @@ def main() -> None:
             "conditions": conditions(f"{name} {release}"),
         },
     )
-    bars("overhead", "Overhead over the bare redis-py call", figures, "µs", BUDGETS)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import redis
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -259,7 +259,7 @@ def main() -> None:
 
 
 def report(figures: dict[str, dict[str, dict[str, float]]]) -> None:
-    """Print, save and draw the figures, by server and layout."""
+    """Print and keep the figures, by server and layout."""
     for server, layouts in figures.items():
         show(
             f"{USERS:,} locations on {server}: bytes, and microseconds, a user",
@@ -286,13 +286,6 @@ def report(figures: dict[str, dict[str, dict[str, float]]]) -> None:
             "conditions": conditions(", ".join(figures)),
         },
     )
-    values = {
-        f"{name}, {server}": figures[server][name]["bytes"]
-        for name in LAYOUTS
-        for server in figures
-    }
-    limits = {label: 2.3 for label in values if label.startswith("packed")}
-    bars("packed", f"{USERS:,} locations of two bytes", values, "bytes a user", limits)
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import redis
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -198,12 +198,6 @@ def main() -> None:
             "conditions": conditions(", ".join(binaries)),
         },
     )
-    values = {
-        f"{name}, {server}": bytes_[server][name]
-        for name in ("one ZSET", "parts of 128")
-        for server in bytes_
-    }
-    bars("sorted_set", f"A ZSET of {MEMBERS:,} members", values, "bytes a member")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from uuid import UUID
 
 import redis
 from memory_set import settled, version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 from rich.progress import Progress
 
 import shardkit
@@ -275,15 +275,6 @@ def main() -> None:
             "conditions": conditions(", ".join(binaries)),
         },
     )
-    shown = ("one SET of 60-bit ids", "exact", "60-bit", "compact", "bitmap, all users")
-    values = {f"{name}, {server}": memory[server][name] for name in shown for server in memory}
-    limits = {
-        label: limit
-        for label in values
-        for name, limit in (("60-bit", 9.3), ("compact", 5.0))
-        if label.startswith(f"{name},")
-    }
-    bars("unique", f"{VISITORS:,} visitors of a day", values, "bytes a visitor", limits)
 
 
 if __name__ == "__main__":

@@ -24,13 +24,12 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import PLOTS, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from coordination import touches
 from coordination.markets import MARKETS
 from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET, work
-from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
 PROCESSES = (1, 2, 5, 10)
@@ -179,19 +178,6 @@ def main(seconds: float = 1.0, trading: float = 60.0, rounds: float = 5.0) -> No
             "conditions": conditions(),
         },
     )
-    for name, rows in (("locks", found["locks"]), ("semaphores", found["semaphores, limit 3"])):
-        counts = next(iter(rows.values()))
-        series = {
-            f"{n} processes": {way: float(row[n][PAIRS]) for way, row in rows.items()}
-            for n in counts
-        }
-        plots.bars(PLOTS / f"coordination_{name}.svg", f"All want one: {name}", series, PAIRS)
-    grouped = {
-        way: {name: float(row[name]) for name in ("listed", "bought", "retries")}
-        for way, row in found["market"].items()
-    }
-    title = f"Five list, five buy, {trading:g} seconds"
-    plots.bars(PLOTS / "coordination_market.svg", title, grouped, "in all")
 
 
 if __name__ == "__main__":

@@ -24,13 +24,12 @@ from statistics import median
 from typing import Any
 
 import redis
-from report import PLOTS, conditions, show
+from report import conditions, show
 
 from growth.neighbours import Neighbour, Span, neighbours
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import start_move
-from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
 MEGABYTES = float(os.environ.get("MEGABYTES", "300"))
@@ -248,23 +247,6 @@ def run() -> Figures:
                 row = medians([measure(kind, share) for _ in range(ROUNDS)])
             found[title(kind, share)] = row
             table(title(kind, share), row)
-    for what, limit in (("throughput", 0.9), ("p99", 1.5)):
-        rows = {
-            f"{title(kind, share)}, {name}": {
-                phase: found[title(kind, share)]["neighbours"][name][f"{phase}: {what}, ratio"]
-                for phase in ("copy", "compare")
-            }
-            for kind, names in NEIGHBOURS.items()
-            for share in SHARES
-            for name in names
-        }
-        plots.bars(
-            PLOTS / f"growth_{what}.svg",
-            f"Neighbours of a move: {what}, as a ratio to without it",
-            rows,
-            "ratio",
-            dict.fromkeys(rows, limit),
-        )
     return found | {"conditions": conditions() | {"load average": round(os.getloadavg()[1])}}
 
 

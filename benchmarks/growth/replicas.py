@@ -12,11 +12,10 @@ from multiprocessing.synchronize import Barrier
 from statistics import median
 from typing import Any
 
-from report import PLOTS, conditions, show
+from report import conditions, show
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 from shardkit.network.replicas import ReadFrom
 
@@ -115,18 +114,6 @@ def reads() -> Figures:
             ["replicas", *names],
             [(count, *row.values()) for count, row in found[how].items()],
         )
-    plots.bars(
-        PLOTS / "growth_reads.svg",
-        f"What the servers' threads do for 1,000 GETs in batches of {BATCH}, by replicas",
-        {
-            count: {
-                "the master": row["master, ms of its thread for 1,000 reads"],
-                "the busiest replica": row["busiest replica, ms for 1,000 reads"],
-            }
-            for count, row in found[f"in batches of {BATCH}"].items()
-        },
-        "ms",
-    )
     return found | {"conditions": conditions() | {"load average": round(os.getloadavg()[1])}}
 
 
@@ -165,20 +152,6 @@ def durable() -> Figures:
                     ["", *names],
                     [(way, *each.values()) for way, each in row.items()],
                 )
-    plots.bars(
-        PLOTS / "growth_durable.svg",
-        "A write in a durable block, at the median",
-        {
-            way: {
-                f"appendfsync {policy}": found[f"appendfsync {policy}, one write"][way][
-                    "median, ms"
-                ]
-                for policy in POLICIES
-            }
-            for way in WAYS
-        },
-        "ms",
-    )
     return found | {"conditions": conditions() | {"load average": round(os.getloadavg()[1])}}
 
 

@@ -27,7 +27,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from memory_set import version
-from report import bars, conditions, save, show
+from report import conditions, save, show
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -253,10 +253,6 @@ def main() -> None:
         "lines": [dict(zip(columns[2], row, strict=True)) for row in line_rows],
     }
     save("messaging", result)
-    ratios = {f"{row[0]} chats : Streams": row[-1] for row in chat_rows}
-    ratios |= {f"a file to {row[0]} : GETRANGE": row[-2] for row in file_rows}
-    ratios |= {f"lines by {row[0]} : dict": row[-1] for row in line_rows[1:]}
-    bars("messaging", "Messaging, against redis-py and a dict", ratios, "ratio")
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ from report import RESULTS, conditions, save, show
 
 from search import cases
 from search.corpus import Passage, passages
-from search.drawing import draw
 from search.engines import binary, version_of
 from search.queries import Query, drawn
 
@@ -94,8 +93,6 @@ def main(arguments: Sequence[str]) -> None:
                 "conditions": conditions(version_of(binary())),
             },
         )
-    if not quick:
-        draw(found, len(corpus))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import redis
-from report import bars, conditions, show
+from report import conditions, show
 from rich.progress import track
 
 from shardkit.operations.commands import Command
@@ -151,7 +151,7 @@ def _figures(rounds: list[tuple[float, float, float]]) -> Iterator[tuple[str, fl
 
 
 def run() -> dict[str, Any]:
-    """Measure, show and draw."""
+    """Measure and show."""
     found = measure()
     rate = {name: figures["timelines a second"] for name, figures in found.items()}
     best = ", passes of 5,000"
@@ -169,7 +169,6 @@ def run() -> dict[str, Any]:
         [[name, *figures.values()] for name, figures in found.items()],
     )
     show("Ratios", ["", "times"], [[name, ratio] for name, ratio in ratios.items()])
-    bars("social_fan_out", f"One post to {FOLLOWERS:,} followers", rate, "timelines a second")
     return {
         "conditions": conditions(),
         "followers": FOLLOWERS,

@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from memory_set import settled
-from report import bars, conditions, show
+from report import conditions, show
 from rich.progress import track
 
 from examples.social.people import People
@@ -101,15 +101,13 @@ def _spent(at: Site, work: Any) -> float:
 
 
 def run() -> dict[str, Any]:
-    """Measure, show and draw."""
+    """Measure and show."""
     found = relations()
     limits = {name: timelines(config) for name, config in track(LIMITS.items(), "timelines")}
     show("Bytes", ["", "bytes"], [list(row) for row in found.items()])
     columns = list(next(iter(limits.values())))
     rows = [[name, *figures.values()] for name, figures in limits.items()]
     show(f"Homes of {ENTRIES:,} entries", ["", *columns], rows)
-    sizes = {f"an entry, {name}": figures["bytes an entry"] for name, figures in limits.items()}
-    bars("social_memory", "Memory", found | sizes, "bytes")
     return {
         "conditions": conditions(),
         "users": USERS,

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import redis
-from report import bars, conditions, show
+from report import conditions, show
 from rich.progress import track
 
 import shardkit
@@ -185,13 +185,11 @@ def _work(
 
 
 def run() -> dict[str, Any]:
-    """Measure, show and draw."""
+    """Measure and show."""
     found = measure()
     title = f"Pages of {COUNT} statuses"
     columns = list(next(iter(found.values())))
     show(title, ["", *columns], [[name, *figures.values()] for name, figures in found.items()])
-    rates = {name: figures["pages a second"] for name, figures in found.items()}
-    bars("social_reading", title, rates, "pages a second")
     return {
         "conditions": conditions(),
         "users": USERS,

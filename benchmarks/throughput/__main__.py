@@ -18,7 +18,6 @@ from report import RESULTS, conditions, save, show
 
 from shardkit import ShardMap
 from throughput import cases
-from throughput.plots import draw
 
 Figures = dict[str, dict[str, float]]
 
@@ -72,7 +71,6 @@ def main(chosen: list[str]) -> None:
                     "conditions": conditions(),
                 },
             )
-    draw(found)
 
 
 if __name__ == "__main__":

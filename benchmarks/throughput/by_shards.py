@@ -31,11 +31,10 @@ import redis.asyncio as aioredis
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from report import PLOTS, RESULTS, conditions, save, show
+from report import RESULTS, conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.bench import plots
 from shardkit.cli.bench.throughput.limits import RawAsyncSockets, RawSockets, pack
 from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
 from shardkit.local import LocalCluster, LocalServers
@@ -470,7 +469,6 @@ def main(chosen: list[str]) -> None:
                     "conditions": conditions(),
                 },
             )
-    draw(figures)
 
 
 async def all_calls(servers: Servers) -> dict[str, Figures]:
@@ -480,62 +478,6 @@ async def all_calls(servers: Servers) -> dict[str, Figures]:
 
 
 PARTS = {"calls": all_calls, "first": first_calls, "connections": held}
-DRAWN = {
-    "shardkit": "router.mget",
-    "shardkit, awaited": "router.mget, awaited",
-    "redis-py, a client for each shard": "redis-py, a client for each shard",
-    "redis.asyncio": "redis.asyncio, a client for each shard",
-    "twemproxy": "twemproxy",
-    "RedisCluster": "RedisCluster",
-    "raw sockets": "raw sockets",
-}
-
-
-def draw(figures: Mapping[str, Figures]) -> None:
-    """Draw what calls take, and what the servers hold."""
-    _curves(
-        "throughput_calls_by_shards",
-        "Bulk calls over shards that are databases of four servers",
-        figures,
-        {
-            "64 keys": "64 keys, times the limit",
-            "10,000 keys": "10,000 keys, times the limit",
-            "first call, ms": "first call, 10,000 keys, milliseconds",
-        },
-    )
-    _curves(
-        "throughput_connections_by_shards",
-        "What a process costs each of four servers",
-        figures,
-        {
-            shown(what, threads): shown(what, threads)
-            for what, threads in (("connections", 1), ("connections", THREADS), ("kilobytes", 1))
-        },
-    )
-
-
-def _curves(
-    name: str, title: str, figures: Mapping[str, Figures], panels: Mapping[str, str]
-) -> None:
-    def points(by_count: Mapping[int, float]) -> list[tuple[float, float]]:
-        # What does not depend on shards is drawn as a line across.
-        values = {n: by_count.get(n, by_count[SHARDS[0]]) for n in SHARDS}
-        return [(n, max(value, 0.01)) for n, value in values.items()]
-
-    plots.curves(
-        PLOTS / f"{name}.svg",
-        title,
-        {
-            label: {
-                shown: points(figures[what][contestant])
-                for shown, contestant in DRAWN.items()
-                if contestant in figures[what]
-            }
-            for what, label in panels.items()
-        },
-        "shards",
-        logarithmic=True,
-    )
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from shardkit.admin.backup import (
 )
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.config_client import config_client
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import databases_with
 from shardkit.admin.execute import execute
+from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.locks import LockState, lock_states
 from shardkit.admin.persistence import (
@@ -46,6 +48,8 @@ __all__ = [
     "Conversion",
     "Converted",
     "DiskRate",
+    "Heat",
+    "HotName",
     "LockState",
     "PasswordRotation",
     "PendingProcess",
@@ -60,6 +64,7 @@ __all__ = [
     "biggest_keys",
     "check",
     "check_structures",
+    "config_client",
     "connected_clients",
     "convert",
     "databases_with",
@@ -73,6 +78,7 @@ __all__ = [
     "push",
     "queue_names",
     "queue_status",
+    "read_heat",
     "remove",
     "restore",
     "restore_objects",

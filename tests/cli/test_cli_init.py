@@ -11,7 +11,7 @@ from shardkit.cli.app import app
 
 
 def test_a_map_is_written_that_can_be_run(tmp_path: Path) -> None:
-    path = tmp_path / "shards.yaml"
+    path = tmp_path / "configs" / "shards.yaml"  # the directory does not exist yet
     result = CliRunner().invoke(app, ["init", str(path)])
     assert result.exit_code == 0
     assert f"shardkit up {path}" in result.output.replace("\n", "")

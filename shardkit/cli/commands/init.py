@@ -20,9 +20,10 @@ from shardkit.errors import ConfigError
 def init(path: Path, output: Output) -> int:
     """Write a shard map for a laptop, to begin with: five servers and four components.
 
-    FILE is shards.yaml by default, and must not exist.
+    FILE is shards.yaml by default, and must not exist. Its directory is created if needed.
     """
     text = (files("shardkit.cli.demo") / "local.yaml").read_text("utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(text)

@@ -100,19 +100,25 @@ def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) ->
     one = {label: {"ours": series["ours"]} for label, series in values.items()}
     plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
     two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
-    for mark in ('id="legend_1"', plots._LIMIT):
+    for mark in ('id="legend_1"', plots.LIMIT):
         assert mark in two
         assert mark not in plain
     assert pyplot.get_fignums() == [], "they are closed"
 
 
-def test_panels_with_the_same_curves_have_one_legend(tmp_path: Path) -> None:
+def test_panels_share_one_legend_and_contestants_keep_their_colours(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    curves = {"ours": [(4, 1.0), (16, 2.0)], "theirs": [(4, 3.0), (16, 9.0)]}
-    for name, others, legends in (("same", curves, 1), ("other", {"ours": curves["ours"]}, 2)):
-        path = tmp_path / f"{name}.svg"
-        plots.curves(path, "Curves", {"one": curves, "two": others}, "shards", logarithmic=True)
-        assert path.read_text().count('id="legend_') == legends
+    ours, theirs = [(4, 1.0), (16, 2.0)], [(4, 3.0), (16, 9.0)]
+    panels = {"one": {"redis-py": theirs, "shardkit": ours}, "two": {"shardkit": ours}}
+    path = tmp_path / "curves.svg"
+    plots.curves(path, "Curves", panels, "shards", logarithmic=True, limit="the limit")
+    drawn = path.read_text()
+    assert drawn.count('id="legend_') == 1
+    for colour in (plots.CONTESTANTS["shardkit"], plots.CONTESTANTS["redis-py"], plots.LIMIT):
+        assert colour in drawn
+    first, second, other = plots.styles(["shardkit", "shardkit, awaited", "mine"]).values()
+    assert first.colour < second.colour, "a lighter shade"
+    assert len({(each.marker, each.hatch) for each in (first, second, other)}) == 3
 
 
 def test_plots_are_drawn(tmp_path: Path) -> None:

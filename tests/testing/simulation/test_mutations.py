@@ -12,7 +12,7 @@ from protocols import PROTOCOLS
 
 from shardkit.testing import SimulationFailure, simulate
 
-PAGE = Path(__file__).parents[3] / "docs" / "simulation.md"
+PAGE = Path(__file__).parents[3] / "docs" / "simulated-protocols.md"
 # By protocol and mistake: the how manyth schedule finds it.
 LISTED = {
     (protocol, mistake): int(number)
