@@ -1,4 +1,4 @@
-"""Families of keys are copied into structures while clients write them; over two shards."""
+"""Families of keys are copied into structures while clients write them; on two servers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from shardkit.local import LocalServers
 MAP = """
 defaults: {host: 127.0.0.1, socket_timeout: 30}
 components:
-  old: {shards: [{port: 7001}, {port: 7002}]}
+  old: {shards: [{port: 7001}, {port: 7002}, {port: 7001, db: 2}]}
   new: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}]}
 """
 
