@@ -27,7 +27,7 @@ from shardkit.admin.conversion.forms import Conversion, Entry, decode_all, form_
 from shardkit.admin.doctor.targets import Database, by_server
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.slices import Slices, at_work
-from shardkit.errors import GrowthError
+from shardkit.errors import GrowthError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import pages
 
@@ -163,8 +163,8 @@ class _Copy:
             if not differing:
                 return number
         raise GrowthError(
-            f"{self._conversion.keys}: {len(differing):,} entries differ again after each of "
-            f"{_PASSES} passes, for example {sorted(map(str, differing))[0]:.60}",
+            f"{self._conversion.keys}: {counted(len(differing), 'entry', 'entries')} differ after "
+            f"pass {_PASSES} again, for example {sorted(map(str, differing))[0]:.60}",
             "find what else writes to the structure",
         )
 

@@ -135,7 +135,9 @@ def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
     for advice in advices:
         if advice.layouts:
             return advice.layouts[0].layout.conversion
-    raise InvalidArgumentError("no structure fits", "sample other keys: --match, --type")
+    raise InvalidArgumentError(
+        "the sampled families fit no structure", "choose other keys: --match, --type"
+    )
 
 
 @contextmanager
@@ -166,7 +168,7 @@ def _label(layout: LayoutAdvice) -> str:
 
 def _show(
     output: Output,
-    sample: sampling.Sample,
+    sample: sampling.KeySample,
     advices: Sequence[FamilyAdvice],
     software: str,
     component: str,
@@ -218,7 +220,7 @@ def _show(
 
 
 def _document(
-    sample: sampling.Sample, advices: Sequence[FamilyAdvice], software: str, component: str
+    sample: sampling.KeySample, advices: Sequence[FamilyAdvice], software: str, component: str
 ) -> dict[str, Any]:
     return {
         "keys": sample.keys,

@@ -98,7 +98,7 @@ class SampledFamily:
 
 
 @dataclass
-class Sample:
+class KeySample:
     """What was sampled."""
 
     families: list[SampledFamily]
@@ -113,8 +113,8 @@ def take(
     match: str | None = None,
     type_: str | None = None,
     progress: Progress = lambda keys: None,
-) -> Sample:
-    """Sample keys of databases.
+) -> KeySample:
+    """KeySample keys of databases.
 
     Args:
         databases: the databases.
@@ -169,7 +169,7 @@ def take(
         elif each.numbers:
             each.density = _density(databases, each)
     grouped.sort(key=lambda each: -each.memory)
-    return Sample(grouped, total, seen, used)
+    return KeySample(grouped, total, seen, used)
 
 
 def _names(database: Database) -> Iterator[list[bytes]]:
