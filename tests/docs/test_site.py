@@ -45,6 +45,22 @@ def test_each_public_package_has_a_page_in_the_reference() -> None:
         assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("kubernetes", "deployment"),
+        ("docker", "deployment"),
+        ("systemd", "deployment"),
+        ("migrate", "migrating"),
+        ("resharding", "growth"),
+        ("connect", "configuration"),
+    ],
+)
+def test_a_page_begins_with_the_word_that_readers_search_for(word: str, page: str) -> None:
+    begin = (DOCS / f"{page}.md").read_text(encoding="utf-8")[:800].lower()
+    assert word in begin
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pictures_exist(page: Path) -> None:
     pictures = re.findall(r"!\[[^]]*]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
