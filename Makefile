@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden simulate schedules bench docs dist try-dist demo clean
+.PHONY: browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -76,6 +76,14 @@ others: setup  ## other libraries on our clients, and their own suites; LIBRARIE
 	.venv-others/bin/python -m pytest -q tests/other_libraries
 	.venv-others/bin/python tests/other_libraries/suites.py build/others $(LIBRARIES)
 
+# Its docstring says what Debian has of them, and which checkouts it needs.
+originals: setup  ## other programs write keys for tests/docs/originals, and read ours; JEDIS=… GO_REDIS=… RENDEZVOUS=…
+	$(PYTHON) -m venv build/originals
+	build/originals/bin/pip install -q django-redis
+	build/originals/bin/pip install -q --target build/originals/rb rb 'redis<5'
+	npm install --silent --prefix build/originals ioredis
+	$(BIN)/python tools/originals build/originals $(JEDIS) $(GO_REDIS) $(RENDEZVOUS)
+
 .venv-lowest: pyproject.toml
 	$(BIN)/pip install -q uv
 	$(BIN)/uv venv -q --clear --python $(BIN)/python .venv-lowest
@@ -101,6 +109,9 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
 	  tests/admin/growth/test_killed_failovers.py
+
+growth: setup  ## 4 shards of another program become 64 on 16 servers under load, and 4 again; MEGABYTES=1000 SHARDS=64
+	MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k $(or $(SHARDS),64)-
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)

@@ -133,12 +133,11 @@ class ShardKitError(Exception):
 
     def __init__(self, message: str, remedy: str = "") -> None:
         super().__init__(message, remedy)
-        self.message = message
+        self.message = message.rstrip(".")  # with which a server's or driver's text may end
         self.remedy = remedy
 
     def __str__(self) -> str:
-        # A server's or driver's text may end with a period.
-        return f"{self.message.rstrip('.')}; {self.remedy}" if self.remedy else self.message
+        return f"{self.message}; {self.remedy}" if self.remedy else self.message
 
 
 class ConfigError(ShardKitError):

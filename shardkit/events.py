@@ -47,6 +47,7 @@ __all__ = [
     "ConnectionOpened",
     "EntryChanged",
     "Event",
+    "FunctionCalled",
     "ScriptLoaded",
     "log",
     "subscribe",
@@ -64,12 +65,21 @@ class CallStarted:
         begun: the start, by `time.perf_counter`.
         error: set when the call has failed.
         note: for handlers' own use, such as the span that ends with the call.
+        structure: the component and the name of the structure, ``unique users``; else empty.
     """
 
     name: str
     begun: float = field(default_factory=time.perf_counter, repr=False)
     error: BaseException | None = field(default=None, repr=False)
     note: Any = field(default=None, repr=False)
+    structure: str = field(default="", repr=False)
+
+
+@dataclass(slots=True, eq=False)
+class FunctionCalled:
+    """A decorated function is called; ``name`` is ``shop.views.cart``."""
+
+    name: str
 
 
 @dataclass(slots=True, eq=False)
@@ -207,6 +217,7 @@ class ScriptLoaded:
 Event: TypeAlias = (
     CallStarted
     | CallFinished
+    | FunctionCalled
     | CommandsSent
     | CommandsFinished
     | CommandsFailed
@@ -301,9 +312,9 @@ class observed:  # noqa: N801 - a context manager
             finished(self._started, None if isinstance(error, StopIteration) else error)
 
 
-def started(name: str) -> CallStarted:
+def started(name: str, structure: str = "") -> CallStarted:
     """Send the event of a call's start."""
-    call = CallStarted(name)
+    call = CallStarted(name, structure=structure)
     emit(call)
     return call
 

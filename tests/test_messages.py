@@ -26,8 +26,6 @@ ERRORS = {
     and name not in ("DamagedDataError", "ShardErrors", "OperationErrors")
     # Raw in a connection; `CallPolicy.named` adds the thing concerned.
     and name not in ("BreakerOpenError", "DeadlineExceeded", "OverloadError")
-    # Read by operators, below the command that they have typed.
-    and name != "GrowthError"
 }
 
 # Parts of errors: their problem follows the thing concerned.
@@ -44,14 +42,14 @@ BANNED = re.compile(
 PRONOUNS = re.compile(r"(it|its|this|that|these|they|their|there|who|what|no|nobody)\b", re.I)
 DOUBLED = re.compile(r"[.,;:!?] *[;,!?]|[,;:] *[.:](?!\w)|[^.]\.\.(?!\.)")
 IMPERATIVES = """
-    acquire add allow ask await begin call change check choose close collect combine compare
-    compress connect continue copy correct count create declare delete deposit disconnect drop
-    enable encode end export find give grant group guard have import include increment index
-    install join keep leave let limit list look lower make merge move name number open pass pin
-    pip plan press print publish pull push put quote r raise read reconnect register remove
-    rename repeat replace restart restore retry return reverse rotate run search see send set
-    skip sort specify split spread start stop store switch take try turn undo unset upgrade use
-    wait weigh write
+    abort acquire add allow ask attach await begin call change check choose close collect combine
+    compare compress connect continue copy correct count create declare delete deposit detach
+    disconnect drop empty enable encode end export fail find give grant group guard have import
+    include increment index install join keep leave let limit list look lower make merge move name
+    number open pass pin pip plan press print publish pull push put quote r raise read reconnect
+    register remove rename repeat replace restart restore resume retry return reverse rotate run
+    search see send set skip sort specify split spread start stop store switch take try turn undo
+    unset upgrade use wait weigh write
 """
 VERBS = frozenset(IMPERATIVES.split())
 PLURAL = re.compile(r" (?:[a-z]+ )?(?!(?:has|is|was|does|needs|holds|says|keys' )\b)[a-z]{2,}s\b")

@@ -1,4 +1,4 @@
-"""Measure moves, replicas and durable writes: ``python benchmarks/growth [moves reads durable]``.
+"""Measure moves, replicas and durable writes: ``python benchmarks/growth [moves splits reads durable]``.
 
 Each is written into benchmarks/results/growth.json as soon as it is done, beside the others.
 """
@@ -15,10 +15,11 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, save
 
-from growth import moves, replicas
+from growth import moves, replicas, splits
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "moves": moves.run,
+    "splits": splits.run,
     "reads": replicas.reads,
     "durable": replicas.durable,
 }

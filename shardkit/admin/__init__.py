@@ -14,7 +14,9 @@ from shardkit.admin.backup import (
 )
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.config_client import config_client
 from shardkit.admin.execute import execute
+from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.locks import LockState, lock_states
 from shardkit.admin.persistence import (
@@ -41,6 +43,8 @@ __all__ = [
     "CheckReport",
     "ClientProcess",
     "DiskRate",
+    "Heat",
+    "HotName",
     "LockState",
     "PasswordRotation",
     "PendingProcess",
@@ -55,6 +59,7 @@ __all__ = [
     "biggest_keys",
     "check",
     "check_structures",
+    "config_client",
     "connected_clients",
     "delete_data",
     "estimate_disk_rate",
@@ -66,6 +71,7 @@ __all__ = [
     "push",
     "queue_names",
     "queue_status",
+    "read_heat",
     "remove",
     "restore",
     "restore_objects",

@@ -45,6 +45,7 @@ from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
 from shardkit.network.survey import CONFIG_KEYS, reads_later
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
@@ -125,7 +126,7 @@ def backup(
     *,
     config: redis.Redis | None = None,
     pause: bool = True,
-    timeout: float = 60.0,
+    timeout: Seconds = 60.0,
 ) -> BackupManifest:
     """Take snapshots of all servers of components, all of the same moment.
 
@@ -149,6 +150,7 @@ def backup(
             PAUSE, INFO), or did not fork in time; or the config server cannot be read. Nothing is
             left behind.
     """
+    timeout = in_seconds(timeout)
     components = list(components)
     target = Path(directory)
     if target.exists() and any(target.iterdir()):
@@ -393,7 +395,7 @@ def restore(
     shard_map: ShardMap,
     *,
     to_origin: bool = False,
-    timeout: float = 10.0,
+    timeout: Seconds = 10.0,
     progress: Callable[[int], object] = lambda keys: None,
     leased: Callable[[int], object] = lambda tasks: None,
 ) -> dict[str, int]:
@@ -416,6 +418,7 @@ def restore(
             shards and the same placements; a database is not empty, is that of two shards, or came
             from the backup; or the counts differ afterwards.
     """
+    timeout = in_seconds(timeout)
     manifest = verify(directory)
     origin = ShardMap.load(Path(directory) / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)

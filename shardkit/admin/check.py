@@ -35,6 +35,7 @@ from shardkit.network.rules import (
 )
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import SurveyedEntry, survey, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
 
 _LEASE_KEY = "config:growth:lease"  # see shardkit.admin.growth.journal
 
@@ -62,7 +63,7 @@ class CheckReport:
 
 
 def check(
-    components: Iterable[Component], timeout: float = TIMEOUT, *, config: Any = None
+    components: Iterable[Component], timeout: Seconds = TIMEOUT, *, config: Any = None
 ) -> CheckReport:
     """Check the servers of components.
 
@@ -79,6 +80,7 @@ def check(
     Raises:
         ConfigServerError: the config server cannot be read.
     """
+    timeout = in_seconds(timeout)
     rows = survey(targets_of(components), timeout, thorough=True)
     judgement = judge(rows, ConfigFacts() if config is None else config_facts(config))
     report = CheckReport(list(judgement.findings))

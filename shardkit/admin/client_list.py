@@ -21,6 +21,7 @@ from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.network.server_queries import TIMEOUT
+from shardkit.operations.arguments import Seconds, in_seconds
 
 _NAME = re.compile(
     r"shardkit:(?:waiting/|reading/)?"
@@ -66,7 +67,7 @@ class ClientProcess:
 def connected_clients(
     components: Iterable[Component],
     config_server: Entry | None = None,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     **login: str,
 ) -> tuple[list[ClientProcess], dict[str, Exception]]:
     """Return the processes connected to the servers of components, and to the config server.
@@ -82,6 +83,7 @@ def connected_clients(
         The processes, by host and process id, and the servers that did not answer. This call's own
         connections are left out. Cost: one CLIENT LIST for each server.
     """
+    timeout = in_seconds(timeout)
     answers = query_servers(entries_of(components, replicas=True), _listed, timeout, **login)
     answers |= query_servers(entries_of((), config_server), _listed, timeout)
     found: dict[tuple[str, int, str], ClientProcess] = {}

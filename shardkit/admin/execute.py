@@ -10,6 +10,7 @@ from redis.client import NEVER_DECODE
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.config.component import Component, entry_key
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 
 
@@ -19,7 +20,7 @@ def execute(
     *,
     each: str = "server",
     shard: int | None = None,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     **login: str,
 ) -> dict[str, Any | Exception]:
     """Run a command on every server of components, or on every shard's database.
@@ -37,6 +38,7 @@ def execute(
         By server or shard, the reply as redis-py returns it, or the exception. All servers are
         queried in parallel. Nothing is sent twice.
     """
+    timeout = in_seconds(timeout)
 
     def run(client: Any) -> Any:
         return client.execute_command(*command, **{NEVER_DECODE: True})

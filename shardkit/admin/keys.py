@@ -12,6 +12,7 @@ import redis
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import InvalidArgumentError
 from shardkit.network.server_queries import TIMEOUT, client_of
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 
 _PAGE = 500  # keys of one SCAN, and of one exchange about them
@@ -53,7 +54,7 @@ def biggest_keys(
     *,
     by: Literal["memory", "elements"] = "memory",
     match: str | None = None,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     progress: Callable[[int], object] = lambda keys: None,
 ) -> list[BigKey]:
     """Find the biggest keys of components.
@@ -73,6 +74,7 @@ def biggest_keys(
     Raises:
         InvalidArgumentError: count or by cannot be used.
     """
+    timeout = in_seconds(timeout)
     if type(count) is not int or count < 1:
         raise InvalidArgumentError(f"count={count!r} is not a number of keys", "specify 1 or more")
     if by not in ("memory", "elements"):

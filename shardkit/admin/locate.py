@@ -93,7 +93,7 @@ def _numbered(
         batch.append(Command(Shard(component.name, part), key, ("EXISTS", key)))
         first = Shard(component.name, 0)
         batch.append(Command(first, meta, ("HGET", meta, "kind")))
-    replies = kit.plane.links[True].send(batch) if batch else []
+    replies = kit.plane.link().send(batch) if batch else []
     located = {}
     for (key, name, part), there, kind in zip(asked, replies[::2], replies[1::2], strict=True):
         if kind in _IN_NUMBERED_PARTS or there == 1:
@@ -114,9 +114,7 @@ def open_set(
 ) -> ShardedSet[Any, Any]:
     """Open a set with its stored parameters, or with the given ones if it does not exist."""
     meta = f"{name}:meta"
-    [reply] = kit.plane.links[True].send(
-        Partial([Command(component.name, meta, ("HGETALL", meta))])
-    )
+    [reply] = kit.plane.link().send(Partial([Command(component.name, meta, ("HGETALL", meta))]))
     if isinstance(reply, ShardFailure) and asked["total"] is None:
         raise reply
     words = [] if isinstance(reply, ShardFailure) else [bytes(word).decode() for word in reply]
@@ -164,7 +162,7 @@ def locate_members(
         Command(component.name, key, ("SISMEMBER", key, member))
         for key, member in zip(keys, sent, strict=True)
     ]
-    replies = kit.plane.links[True].send(Partial(batch))
+    replies = kit.plane.link().send(Partial(batch))
     return [
         locate_key(
             component,

@@ -24,6 +24,7 @@ from typing import Any, Final
 import redis
 
 from shardkit.errors import InvalidArgumentError, PersistenceError
+from shardkit.operations.arguments import Seconds, in_seconds
 
 SETTINGS: Final = (
     *("save", "stop-writes-on-bgsave-error", "rdbcompression", "dbfilename", "dir"),
@@ -98,7 +99,7 @@ def estimate_disk_rate(
     return DiskRate(commands, size, append, rewrite, data / min(intervals) if intervals else 0.0)
 
 
-def measure_disk_rate(client: Any, seconds: float = 1.0, profile: str | None = None) -> DiskRate:
+def measure_disk_rate(client: Any, seconds: Seconds = 1.0, profile: str | None = None) -> DiskRate:
     """Estimate what a server writes to its disk from what it executes now.
 
     The size of a command is the AOF's growth by change; without an AOF, that of what replicas get,
@@ -112,6 +113,7 @@ def measure_disk_rate(client: Any, seconds: float = 1.0, profile: str | None = N
     Raises:
         InvalidArgumentError: there is no such profile.
     """
+    seconds = in_seconds(seconds)
     settings = {**persistence_of(client).settings, **(_profile(profile) if profile else {})}
     before: Any = client.info()
     began = time.monotonic()
@@ -239,7 +241,7 @@ def apply_profile(client: Any, profile: str) -> dict[str, tuple[str, str]]:
     return changed
 
 
-def save_snapshot(client: Any, wait: float = WAIT) -> float:
+def save_snapshot(client: Any, wait: Seconds = WAIT) -> float:
     """Make a snapshot in the background, and wait for it. SAVE, which blocks clients, is not used.
 
     It has everything that was written before the call: a snapshot that is under way is awaited, and
@@ -255,11 +257,13 @@ def save_snapshot(client: Any, wait: float = WAIT) -> float:
     Raises:
         PersistenceError: the snapshot failed or took longer.
     """
+    wait = in_seconds(wait)
     return _wait(client, "snapshot", wait, "BGSAVE", ("rdb_bgsave_in_progress",))
 
 
-def rewrite_aof(client: Any, wait: float = WAIT) -> float:
+def rewrite_aof(client: Any, wait: Seconds = WAIT) -> float:
     """Rewrite the AOF in the background, and wait for it; see `save_snapshot`."""
+    wait = in_seconds(wait)
     state: Any = client.info("persistence")
     if not state["aof_enabled"]:
         raise PersistenceError(

@@ -28,6 +28,7 @@ from shardkit.network.connections import Connector
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import query_entries
 from shardkit.network.topology.witness import read_witness, witnesses, write_witness
+from shardkit.operations.arguments import Seconds, in_seconds
 
 logger = logging.getLogger("shardkit.admin")
 
@@ -36,7 +37,7 @@ def push(
     config: redis.Redis,
     shard_map: ShardMap,
     *,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     connector: Connector | None = None,
     check: bool = True,
     force: bool | Collection[str] = (),
@@ -65,6 +66,7 @@ def push(
         ConfigError: the map cannot be pushed.
         ConfigServerError: the config server cannot be read or written.
     """
+    timeout = in_seconds(timeout)
     # Include the old components: clients that have not read the push yet still use them.
     known = [*_components(config, shard_map).values(), *shard_map.components.values()]
 

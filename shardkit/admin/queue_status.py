@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.kit.kit import ShardKit
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.queues import QueueCounts, QueueRates, TaskQueues
 from shardkit.queues.keys import PARTS
 
@@ -70,7 +71,7 @@ def queue_names(kit: ShardKit, component: str, name: str = "queues") -> list[str
 
 
 def queue_status(
-    queues: TaskQueues[Any], names: Iterable[str], *, watch: float = 0
+    queues: TaskQueues[Any], names: Iterable[str], *, watch: Seconds = 0
 ) -> list[QueueStatus]:
     """Return the state of queues.
 
@@ -81,6 +82,7 @@ def queue_status(
 
     Cost: six exchanges for each queue, one more if they are watched.
     """
+    watch = in_seconds(watch)
     names = list(names)
     before = {queue: queues.counts(queue) for queue in names} if watch else {}
     began = time.monotonic()

@@ -32,6 +32,7 @@ from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.network.survey import CONFIG_KEYS
+from shardkit.operations.arguments import Seconds, in_seconds
 
 QUIET = 60  # seconds without use before a component's data is deleted
 _PAGE = 500
@@ -100,7 +101,7 @@ def remove(config: redis.Redis, retirement: Retirement, message: str = "") -> No
 
 
 def still_used(
-    component: Component, quiet: float = QUIET, timeout: float = TIMEOUT
+    component: Component, quiet: Seconds = QUIET, timeout: Seconds = TIMEOUT
 ) -> tuple[dict[str, int], dict[str, Exception]]:
     """Return the processes that have used a component lately.
 
@@ -108,6 +109,8 @@ def still_used(
         By process, ``web1/4711``, seconds since it last sent a command; and the servers that could
         not be asked. Programs that do not name their connections are not seen.
     """
+    quiet = in_seconds(quiet)
+    timeout = in_seconds(timeout)
     processes, failed = connected_clients([component], timeout=timeout)
     idle = {
         f"{process.host}/{process.pid}": process.components[component.name]
@@ -120,8 +123,8 @@ def still_used(
 def delete_data(
     retirement: Retirement,
     *,
-    quiet: float = QUIET,
-    timeout: float = TIMEOUT,
+    quiet: Seconds = QUIET,
+    timeout: Seconds = TIMEOUT,
     progress: Callable[[int], object] = lambda keys: None,
 ) -> int:
     """Delete all keys of a component that was removed.
@@ -141,6 +144,8 @@ def delete_data(
         ConfigError: the component is not removed, or not for long enough; it is used; it shares a
             database with a component that stays; or a server cannot be asked. Nothing was deleted.
     """
+    quiet = in_seconds(quiet)
+    timeout = in_seconds(timeout)
     component = retirement.component
     name = component.name
     if not retirement.removed:

@@ -50,6 +50,7 @@ from shardkit.errors import ConfigError, ConfigServerError, counted, few
 from shardkit.network.connections.databases import connection_name
 from shardkit.network.server_queries import TIMEOUT
 from shardkit.network.survey import server_of
+from shardkit.operations.arguments import Seconds, in_seconds
 
 WAIT = 60.0  # seconds for processes to change over
 SETTLED = 3.0  # seconds without a pending process: entries are read about once a second
@@ -112,10 +113,10 @@ def rotate(
     dry_run: bool = False,
     distributed: bool = False,
     ignore_others: bool = False,
-    wait: float = WAIT,
-    settled: float = SETTLED,
+    wait: Seconds = WAIT,
+    settled: Seconds = SETTLED,
     message: str = "",
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     login: Mapping[str, str] | None = None,
     progress: Callable[[PasswordRotation], object] = lambda rotation: None,
 ) -> PasswordRotation:
@@ -150,6 +151,9 @@ def rotate(
             not done, and can be done again.
         ConfigServerError: the config server cannot be read or written.
     """
+    wait = in_seconds(wait)
+    settled = in_seconds(settled)
+    timeout = in_seconds(timeout)
     run = _OngoingRotation(
         config, config_server, user, password, timeout, dict(login or {}), progress
     )
@@ -181,7 +185,7 @@ def abort_rotation(
     config_server: Entry,
     user: str,
     *,
-    timeout: float = TIMEOUT,
+    timeout: Seconds = TIMEOUT,
     login: Mapping[str, str] | None = None,
 ) -> PasswordRotation:
     """Undo a rotation whose new password was not published yet.
@@ -190,6 +194,7 @@ def abort_rotation(
         ConfigError: none has started, it was published, or a server cannot be reached.
         ConfigServerError: the config server cannot be read or written.
     """
+    timeout = in_seconds(timeout)
     run = _OngoingRotation(
         config, config_server, user, None, timeout, dict(login or {}), lambda rotation: None
     )

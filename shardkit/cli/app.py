@@ -110,6 +110,14 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Show and set how servers keep data.",
         ),
         "doctor": ("shardkit.cli.commands.doctor:doctor", "Check that data is stored compactly."),
+        "advise": (
+            "shardkit.cli.advise.command:advise_command",
+            "Show what keys would take in structures.",
+        ),
+        "convert": (
+            "shardkit.cli.advise.command:convert_command",
+            "Copy keys into a structure, in use.",
+        ),
         "upgrade": (
             "shardkit.cli.commands.upgrade:upgrade_",
             "Bring what is stored into the newest form.",

@@ -5,15 +5,15 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import click
-import redis
 
 import shardkit
+from shardkit.admin.config_client import config_client, first_master
 from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
 from shardkit.cli.groups import Session as Session
 from shardkit.cli.groups import debug_option as debug_option
@@ -24,17 +24,18 @@ from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
 from shardkit.config.entry import Entry
+from shardkit.config.one_slot import entries_of_url
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import each_url
 from shardkit.errors import ConfigError, ConfigServerError, counted
-from shardkit.kit.kit import CONFIG_TIMEOUT, ENVIRONMENT, ShardKit
-from shardkit.network.connections import Connector
+from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
 from shardkit.routing.placement import DEFAULT
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
 
+
+connected = config_client  # of the entry that `config_server` returns
 
 LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
 
@@ -252,12 +253,7 @@ def topology_of(where: str | None) -> Entry | ShardMap:
         )
     if not is_url(where):
         return ShardMap.load(where)
-    entries = [Entry({"url": url}, "config server") for url in each_url(where)]
-    for entry in entries[1:] and entries:
-        with suppress(redis.RedisError), connected(entry) as client:
-            if client.role()[0] in ("master", b"master"):
-                return entry
-    return entries[0]
+    return first_master(entries_of_url(where))
 
 
 @dataclass(frozen=True)
@@ -358,17 +354,3 @@ def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry
         return named.config_server
     what = f"{named.source} names no config_server" if named else "no config server was named"
     raise ConfigError(what, "use --config redis://HOST:PORT, or add config_server: to the map")
-
-
-@contextmanager
-def connected(server: Entry) -> Iterator[redis.Redis]:
-    """Give a client of a config server, and close it afterwards.
-
-    Raises:
-        ConfigError: its entry refers to a variable that is not set.
-    """
-    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
-    client = Connector().blocking({**limits, **server.resolved("config server")})
-    assert isinstance(client, redis.Redis)  # a config server is never a cluster
-    with closing(client):
-        yield client

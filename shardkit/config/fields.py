@@ -264,8 +264,8 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
 def check_entry(fields: Any, where: str) -> Iterator[Problem]:
     """Yield every problem of an entry."""
     if not isinstance(fields, Mapping):
-        kind = type(fields).__name__
-        yield Problem(where, "", "", f"is a {kind}, not an object", 'write {"host": …}')
+        remedy = 'write {"url": …}' if "://" in str(fields) else 'write {"host": …}'
+        yield Problem(where, "", "", f"is a {type(fields).__name__}, not an object", remedy)
         return
     fields = normalized(fields)
     problems = [each for name, value in fields.items() for each in _check_field(name, value, where)]

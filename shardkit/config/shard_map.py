@@ -179,13 +179,6 @@ class _Reader:
         config_server = None
         if top.get("config_server") is not None:
             config_server = self._entry(top["config_server"], "config_server", defaults)
-            if config_server is not None and config_server.is_cluster:
-                self._problem(
-                    "config_server.cluster",
-                    "true",
-                    "makes the config server a cluster, where a push cannot be one transaction",
-                    "use one server, or Sentinels: redis+sentinel://s1,s2/service/0",
-                )
         components = {
             name: component
             for name, described in self._object(top, "components").items()

@@ -64,8 +64,7 @@ def reading(
     if problems:
         raise invalid(problems)
     while True:
-        keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
-        keys += [PUSHED_KEY, pushed_key(name)]
+        keys = head_keys(name)
         keys += [entry_key(name, n) for n in range(expected + 1)]  # one that must not be there
         stored = dict(zip(keys, (yield keys), strict=True))
         try:
@@ -76,6 +75,12 @@ def reading(
         if count <= expected or expected >= MAX_SHARDS:
             return stored
         expected = min(count, MAX_SHARDS)
+
+
+def head_keys(name: str) -> list[str]:
+    """Return the keys of a component besides its shards' entries: each push of it changes some."""
+    keys = [EPOCH_KEY, shards_key(name), entry_key(name), removed_key(name)]
+    return [*keys, PUSHED_KEY, pushed_key(name)]
 
 
 def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, int]:

@@ -30,6 +30,7 @@ DEFAULT_PORT = 6379
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 _SENTINELS = re.compile(r"(?:redis|valkey)(s?)\+sentinel")
 _SENTINEL_PORT = 26379
+_CLUSTER = re.compile(r"((?:redis|valkey)s?)\+cluster")
 _INTEGER = ("a whole number", re.compile(r"[0-9]{1,10}"), int)
 _SECONDS = ("seconds", re.compile(r"[0-9]{1,10}(\.[0-9]{1,10})?"), float)
 _TRUTH = ("true or false", re.compile("true|false"), "true".__eq__)
@@ -97,6 +98,11 @@ def url_fields(url: str) -> dict[str, Any]:
         raise BadUrlError("has no scheme", "write redis://host:port/db")
     if _SENTINELS.fullmatch(scheme):
         return sentinel_fields(url) or {}
+    if _CLUSTER.fullmatch(scheme):
+        raise BadUrlError(
+            "names a cluster, as only that of a config server can",
+            "write cluster: true beside a URL of one of its nodes",
+        )
     if scheme not in SCHEMES:
         schemes = ", ".join(f"{known}://" for known in SCHEMES)
         raise BadUrlError("has an unknown scheme", f"use one of {schemes}")
@@ -139,6 +145,13 @@ def each_url(url: str) -> list[str]:
         return [url]
     rest = f"{path}?{query}" if query else path
     return [f"{scheme}://{userinfo}{each}{rest}" for each in hostport.split(",")]
+
+
+def cluster_of(url: str) -> str | None:
+    """Return ``redis://a,b`` of a cluster's URL, ``redis+cluster://a,b``; None of another."""
+    scheme, separator, rest = url.partition("://")
+    kind = _CLUSTER.fullmatch(scheme)
+    return None if kind is None else f"{kind[1]}{separator}{rest}"
 
 
 def sentinel_fields(url: str) -> dict[str, Any] | None:

@@ -45,13 +45,21 @@ class Election(Holdable[Face]):
         return self._deferred()  # type: ignore[return-value]
 
     @operation
-    def campaign(self, *, wait: Seconds | None = UNSET) -> Operation[Hold[Face] | None]:
+    def campaign(
+        self,
+        *,
+        wait: Seconds | None = UNSET,
+        blocking: bool = True,
+        blocking_timeout: Seconds | None = UNSET,
+    ) -> Operation[Hold[Face] | None]:
         """Be a candidate until elected, for at most `wait` seconds; see `acquire`.
 
         Returns:
             The leadership, whose token is the term; None if the wait timed out.
         """
-        leadership: Hold[Any] | None = yield from Holdable.acquire.steps(self, wait=wait)
+        leadership: Hold[Any] | None = yield from Holdable.acquire.steps(
+            self, wait=wait, blocking=blocking, blocking_timeout=blocking_timeout
+        )
         return leadership
 
     @operation

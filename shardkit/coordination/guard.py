@@ -33,7 +33,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.arguments import check_calls, shown
+from shardkit.operations.arguments import Seconds, check_calls, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -79,11 +79,12 @@ class Guard(Structure[Face]):
         kind: str,
         name: str,
         token: int,
-        remember: float | None = None,
+        remember: Seconds | None = None,
     ) -> None:
         super().__init__(driver, component, name)
         self._fence = f"{kind}:{name}:fence"
         self.token = token
+        remember = in_seconds(remember)
         if remember is not None and not 1 <= remember <= LONGEST_MEMORY:
             raise InvalidArgumentError(
                 f"{name}: remember={shown(remember)}", f"give seconds, 1 to {LONGEST_MEMORY:,.0f}"

@@ -32,6 +32,7 @@ from shardkit.callbacks import check_ran
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.keys import MICROSECONDS, running
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
@@ -123,7 +124,7 @@ class Hold(Generic[Face]):
                 "undo or repeat what was done under it, as others may hold it now",
             )
 
-    def guard(self, component: str, *, remember: float | None = None) -> Guard[Face]:
+    def guard(self, component: str, *, remember: Seconds | None = None) -> Guard[Face]:
         """Return a guard, whose writes are refused once a later holder has written; see `Guard`.
 
         Args:

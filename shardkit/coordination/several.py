@@ -234,7 +234,7 @@ class QuorumHold:
                 "undo or repeat what was done under it, as others may hold it now",
             )
 
-    def guard(self, component: str, *, remember: float | None = None) -> Guard[Any]:
+    def guard(self, component: str, *, remember: Seconds | None = None) -> Guard[Any]:
         """Return a guard for writes to a component; see `Hold.guard`."""
         first = self.holds[0].guard(component)
         return Guard(first._driver, component, "quorum", self.name, self.token, remember)

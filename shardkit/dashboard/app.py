@@ -21,6 +21,7 @@ with extra("dashboard", "dashboards"):
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
+    from starlette.middleware.gzip import GZipMiddleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
     from starlette.requests import Request
     from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
@@ -29,8 +30,8 @@ with extra("dashboard", "dashboards"):
 
 PAGE = files("shardkit.dashboard") / "page"
 VIEWS = (
-    *("/", "/components/{name}", "/servers/{address}", "/slow", "/queues", "/locks", "/growth"),
-    "/configuration",
+    *("/", "/components/{name}", "/servers/{address}", "/slow", "/heat", "/queues", "/locks"),
+    *("/recorded", "/growth", "/configuration"),
 )
 _COOKIE = "shardkit_dashboard"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html"}
@@ -80,6 +81,8 @@ def application(
     """
     views = Views(fleet)
     api: list[BaseRoute] = []
+    # Not of all answers: events must not wait until there is enough to compress.
+    compressed = [Middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)]
 
     def answers(path: str, ask: Callable[..., Any], text: str, changes: bool = False) -> None:
         """Serve the answer of a function, called in a thread with the path's parameters."""
@@ -90,8 +93,9 @@ def application(
                 return JSONResponse({"error": "there is none of that name"}, 404)
             return JSONResponse(answer)
 
-        endpoint.__doc__ = f"responses:\n  200:\n    description: {text}\n"
-        api.append(Route(f"/api{path}", endpoint, methods=["POST" if changes else "GET"]))
+        endpoint.__doc__ = f"responses:\n  200:\n    description: {json.dumps(text)}\n"
+        methods = ["POST" if changes else "GET"]
+        api.append(Route(f"/api{path}", endpoint, methods=methods, middleware=compressed))
 
     answers("/overview", fleet.overview, "All servers, components, problems and recent changes.")
     answers("/components/{name}", views.component, "Where a component lives.")
@@ -100,6 +104,10 @@ def application(
     answers("/slow", views.slow, "Slow and large commands of all servers in the last day.")
     answers("/queues", views.queues, "Task queues.")
     answers("/queues/{component}/{queue}/dead", views.dead_tasks, "A queue's dead tasks.")
+    answers("/heat", views.heat, "What is hot, as clients count it; each server's share.")
+    answers("/heat/servers", views.heat_of_servers, "The hot keys that servers report themselves.")
+    answers("/heat/moves", views.heat_moves, "The moves that would even out what is hot.")
+    answers("/metrics", views.metrics, "What applications record: counters, statistics, logs.")
     answers("/locks", views.locks, "Who holds locks, and who waits for them.")
     answers("/growth", views.growth, "Moves and fences.")
     answers("/configuration", views.configuration, "Entries, pushes, and who uses which entries.")
@@ -150,7 +158,7 @@ def application(
         Route("/api/events", events),
         Route("/openapi.json", schema),
         Route("/metrics", metrics),
-        Route("/files/{name}", file),
+        Route("/files/{name}", file, middleware=compressed),
         *(Route(view, page) for view in VIEWS),
     ]
     middleware = [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -14,7 +15,9 @@ from typing import Any
 import redis
 from redis.exceptions import ResponseError
 
+from shardkit import log_records
 from shardkit.admin.check import config_facts
+from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import ShardKitError
@@ -22,6 +25,9 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
+
+logger = logging.getLogger("shardkit.dashboard")
 
 INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
@@ -31,6 +37,7 @@ _KEPT = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
 _SLOW = 5000  # entries of slow logs
 _DAY = 86_400
+_ROLES = {"master": "master", "slave": "replica", "primary": "master"}
 _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("large-reply",)))
 
 
@@ -71,6 +78,7 @@ class ServerWatch:
         since: when the server began to answer, or ceased to, in seconds since 1970.
         samples: the samples of the last hour, the oldest first.
         databases: by database, the shards that live in it.
+        nodes: of a cluster, the state of each node, for JSON.
     """
 
     address: str
@@ -80,6 +88,7 @@ class ServerWatch:
     since: float = 0.0
     samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=_KEPT), repr=False)
     databases: dict[int, list[str]] = field(default_factory=dict)
+    nodes: list[dict[str, Any]] = field(default_factory=list, repr=False)
     stopped: threading.Event = field(default_factory=threading.Event, repr=False)
 
     @property
@@ -104,7 +113,7 @@ class ServerWatch:
             "since": self.since,
             "software": facts.software,
             "version": facts.version,
-            "role": {"master": "master", "slave": "replica"}.get(str(info.get("role")), ""),
+            "role": _ROLES.get(str(info.get("role")), ""),
             "shards": sum(len(names) for names in self.databases.values()),
             "keys": sum(v["keys"] for k, v in info.items() if k[:2] == "db" and "keys" in v)
             if info
@@ -136,8 +145,9 @@ class FleetWatch:
     """
 
     def __init__(
-        self, kit: ShardKit, config_server: Entry | None = None, *, interval: float = INTERVAL
+        self, kit: ShardKit, config_server: Entry | None = None, *, interval: Seconds = INTERVAL
     ) -> None:
+        interval = in_seconds(interval)
         self.kit = kit
         self.config_server = config_server
         self.interval = interval
@@ -149,6 +159,7 @@ class FleetWatch:
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
         self.banner = ""
         self.summary = b"{}"
+        self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -171,7 +182,10 @@ class FleetWatch:
 
     def _repeat(self, work: Any, pause: float) -> None:
         while not self._closed.is_set():
-            work()
+            try:
+                work()
+            except Exception:  # whatever it is, the page goes on
+                _log_fault("fleet")
             self._closed.wait(pause)
 
     def _note(self, where: str, text: str) -> None:
@@ -239,7 +253,9 @@ class FleetWatch:
                             checked = time.monotonic()
                             logs = list(self._read_logs(server.address, client, logs))
                         server.stopped.wait(self.interval)
-            except (ShardKitError, *ServerErrors) as error:
+            except Exception as error:  # whatever it is, this server is watched again
+                if not isinstance(error, (ShardKitError, *ServerErrors)):
+                    _log_fault(server.address)
                 if server.state != "down":
                     server.since = time.time()
                     self._note(server.address, f"does not answer: {error}")
@@ -248,7 +264,10 @@ class FleetWatch:
 
     def _sample(self, server: ServerWatch, client: Any) -> None:
         began = time.monotonic()
-        info = client.info() if isinstance(client, redis.Redis) else _of_nodes(client)
+        if isinstance(client, redis.Redis):
+            info = client.info()
+        else:
+            info, server.nodes = _of_nodes(client)
         latency, now, before = time.monotonic() - began, time.time(), server.info
         if server.state != "up":
             if server.state == "down":
@@ -320,7 +339,7 @@ class FleetWatch:
         if self.config_server is not None:
             with (
                 suppress(ShardKitError, *ServerErrors),
-                client_of(self.config_server.resolved("config server"), TIMEOUT) as config,
+                config_client(self.config_server) as config,
             ):
                 facts = config_facts(config)
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
@@ -390,37 +409,76 @@ class FleetWatch:
 
     def shards_of(self, component: Component) -> list[dict[str, Any]]:
         """Return where each shard of a component lives, its state and its keys, for JSON."""
+        known, homes = self._homes.get(component.name, (None, []))
+        if known is not component:  # a login takes as long as all the rest
+            homes = []
+            for place, entry in component.entries():
+                [login], _ = logins_of([(0, str(place), entry)])
+                homes.append((str(place), login.address, login.databases[0], entry.held))
+            self._homes[component.name] = component, homes
         rows = []
-        for shard, entry in component.entries():
-            [login], _ = logins_of([(0, str(shard), entry)])
-            server = self.servers.get(login.address)
-            database = login.databases[0]
+        for shard, address, database, held in homes:
+            server = self.servers.get(address)
             rows.append(
                 {
-                    "shard": str(shard),
-                    "server": login.address,
+                    "shard": shard,
+                    "server": address,
                     "database": database,
                     "state": server.state if server else "unknown",
                     "keys": server.keys_in(database) if server else None,
-                    "held": entry.held,
+                    "held": held,
                 }
             )
         return rows
 
 
-def _of_nodes(cluster: Any) -> dict[str, Any]:
-    """Return the INFO of a cluster's masters, numbers added."""
+def _log_fault(server: str) -> None:
+    about = log_records.fields("dashboard-failed", server=server)
+    logger.exception("the dashboard cannot show %s", server, extra=about)
+
+
+def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the INFO of a cluster's masters, numbers added, and the state of each node.
+
+    Raises:
+        RedisError, OSError: no master answers.
+    """
     total: dict[str, Any] = {}
-    for node in cluster.get_primaries():
-        for name, value in cluster.info(target_nodes=node).items():
+    nodes: list[dict[str, Any]] = []
+    slots = Counter(owners[0].name for owners in cluster.nodes_manager.slots_cache.values())
+    failure: Exception | None = None
+    for node in sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name)):
+        row = {"address": node.name, "role": _ROLES.get(node.server_type, node.server_type)}
+        row["slots"] = slots[node.name] or None
+        nodes.append(row)
+        try:
+            info = cluster.info(target_nodes=node)
+        except ServerErrors as error:
+            failure = error
+            row.update(state="down", error=str(error) or type(error).__name__)
+            continue
+        role = _ROLES.get(str(info.get("role")), "")
+        row.update(
+            state="up",
+            error="",
+            role=role,
+            keys=int(info.get("db0", {}).get("keys", 0)),
+            ops=int(info.get("instantaneous_ops_per_sec", 0)),
+            memory=int(info.get("used_memory", 0)),
+            clients=int(info.get("connected_clients", 0)),
+            lag=ServerFacts(info=info).replication_lag,
+        )
+        for name, value in info.items() if role == "master" else ():
             known = total.get(name)
-            if isinstance(value, dict):
+            if isinstance(value, dict) and name.startswith("db"):
                 total[name] = {k: v + (known or {}).get(k, 0) for k, v in value.items()}
             elif isinstance(value, int | float) and isinstance(known, int | float):
                 total[name] = known + value
             else:
                 total[name] = value
-    return total
+    if not total and failure is not None:
+        raise failure
+    return total, nodes
 
 
 def _slow_fields(entry: list[Any]) -> dict[str, Any]:

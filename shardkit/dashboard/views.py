@@ -5,18 +5,34 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial
 from typing import Any
 
-from shardkit.admin import connected_clients, lock_states, queue_names, queue_status
+from shardkit.admin import (
+    config_client,
+    connected_clients,
+    lock_states,
+    queue_names,
+    queue_status,
+    read_heat,
+)
 from shardkit.admin.doctor.diagnosis import diagnose
 from shardkit.admin.doctor.scan import scan
-from shardkit.admin.growth import moves, pending_fences
+from shardkit.admin.growth import (
+    measure_balance,
+    moves,
+    pending_fences,
+    plan_balance,
+    with_operations,
+)
+from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
 from shardkit.config.diff import diff
-from shardkit.dashboard.fleet import TIMEOUT, FleetWatch
+from shardkit.dashboard.fleet import TIMEOUT, FleetWatch, ServerWatch
+from shardkit.dashboard.recorded import Recorded, recorded_names
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.server_queries import ServerErrors, client_of
 
@@ -24,6 +40,8 @@ _MOMENT = 5.0  # seconds for which what a view costs is remembered
 _NAMES = 60.0  # seconds for which names that take a SCAN are
 _SAMPLE = 1000  # keys of a database that are looked at, to say what it is made of
 _DEAD = 100  # dead tasks that are shown of a queue
+_HOT = 50  # names of a kind
+_MEASURED = 100  # keys of a database whose bytes are measured, for a plan of moves
 
 
 class Views:
@@ -35,6 +53,7 @@ class Views:
         self._known: dict[Any, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self._asking: dict[Any, threading.Lock] = {}
+        self._recorded = Recorded(fleet.kit)
 
     def _remembered(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
         with self._lock:
@@ -55,7 +74,13 @@ class Views:
             "name": name,
             "placement": component.placement if component.shards else "",
             "epoch": component.epoch,
-            "shards": self._fleet.shards_of(component),
+            "shards": (shards := self._fleet.shards_of(component)),
+            "nodes": [
+                node
+                for address in dict.fromkeys(row["server"] for row in shards)
+                if (server := self._fleet.servers.get(address))
+                for node in server.nodes
+            ],
             "problems": [
                 each
                 for each in self._fleet.problems
@@ -102,6 +127,7 @@ class Views:
         info = server.info
         return {
             **server.summary(),
+            "nodes": server.nodes,
             "databases": [
                 {"number": n, "shards": shards, "keys": server.keys_in(n)}
                 for n, shards in sorted(server.databases.items())
@@ -159,6 +185,97 @@ class Views:
         """Queue a dead task again; return whether it was dead."""
         self._known.pop("queues", None)
         return self._kit.queues(component=component).revive(queue, task)
+
+    def metrics(self) -> dict[str, Any]:
+        """Return what applications record: counters, statistics and messages of all components."""
+        return self._remembered("metrics", _MOMENT, self._metrics)  # type: ignore[no-any-return]
+
+    def _metrics(self) -> dict[str, Any]:
+        answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
+        failed = {}
+        for name in list(self._fleet.components):
+            try:
+                names = self._remembered(
+                    ("metrics", name), _NAMES, partial(recorded_names, self._kit, name)
+                )
+                for kind, rows in self._recorded.read(name, names, time.time()).items():
+                    answer[kind] += rows
+                if not names.whole:
+                    failed[name] = "it has more keys than were looked at for names"
+            except (ShardKitError, *ServerErrors) as error:
+                failed[name] = str(error)
+        answer["messages"].sort(key=lambda each: -each["at"])
+        return {**answer, "failed": failed}
+
+    def heat(self) -> dict[str, Any]:
+        """Return what is hot, as clients count it, and the share of each server."""
+        return self._remembered(  # type: ignore[no-any-return]
+            "heat", _MOMENT, lambda: self._with_config(self._heat)
+        )
+
+    def _heat(self, config: Any) -> dict[str, Any]:
+        heat = read_heat(config, _HOT)
+        homes = {
+            row["shard"]: row["server"]
+            for component in list(self._fleet.components.values())
+            for row in self._fleet.shards_of(component)
+        }
+        shards = [
+            {**_plain(each), "server": homes.get(each.name, "")} for each in heat.kinds["shard"]
+        ]
+        servers: dict[str, dict[str, Any]] = {}
+        for each in shards:
+            row = servers.setdefault(
+                each["server"], {"server": each["server"], "now": 0.0, "share": 0.0, "shards": 0}
+            )
+            row["now"] += each["now"]
+            row["share"] += each["share"]
+            row["shards"] += 1
+        return {
+            **{name: _plain(rows) for name, rows in heat.kinds.items()},
+            "shard": shards,
+            "servers": sorted(servers.values(), key=lambda each: -each["now"]),
+            "seconds": heat.seconds,
+            "day_seconds": heat.day_seconds,
+        }
+
+    def heat_of_servers(self) -> dict[str, Any]:
+        """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
+        return self._remembered(  # type: ignore[no-any-return]
+            "heat of servers", _NAMES, self._heat_of_servers
+        )
+
+    def _heat_of_servers(self) -> dict[str, Any]:
+        up = [each for each in list(self._fleet.servers.values()) if each.state == "up"]
+
+        def ask(server: ServerWatch) -> list[dict[str, Any]]:
+            try:
+                with client_of(server.fields, TIMEOUT) as client:
+                    rows = hot_keys_of(client, sorted(server.databases))
+                return [{"server": server.address, **_plain(each)} for each in rows]
+            except (ShardKitError, *ServerErrors) as error:
+                failed[server.address] = str(error)
+                return []
+
+        failed: dict[str, str] = {}
+        with ThreadPoolExecutor(16) as threads:
+            keys = [row for rows in threads.map(ask, up) for row in rows]
+        return {"keys": keys, "failed": failed}
+
+    def heat_moves(self) -> dict[str, Any]:
+        """Return the moves that would even out what is hot now, and each server's share then."""
+        return self._remembered(  # type: ignore[no-any-return]
+            "heat moves", _NAMES, lambda: self._with_config(self._heat_moves)
+        )
+
+    def _heat_moves(self, config: Any) -> dict[str, Any]:
+        rates = {each.name: each.now for each in read_heat(config, 10_000).kinds["shard"]}
+        if not sum(rates.values()):
+            return {"banner": "no process has reported heat in the last five minutes"}
+        report = measure_balance(config, sample=_MEASURED, seconds=0.1)
+        return _plain(  # type: ignore[no-any-return]
+            plan_balance(config, with_operations(report, rates), by="operations")
+        )
 
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
@@ -237,7 +354,7 @@ class Views:
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}
         try:
-            with client_of(entry.resolved("config server"), TIMEOUT) as config:
+            with config_client(entry) as config:
                 return ask(config)
         except (ShardKitError, *ServerErrors) as error:
             return {"banner": str(error)}

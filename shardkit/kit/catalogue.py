@@ -10,7 +10,8 @@ values are written out here: ``tests/kit/test_catalogue.py`` compares them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
 
 # Under other names, as the kit's methods have theirs.
@@ -649,7 +650,7 @@ class Catalogue(Generic[Face]):
         name: str = "counters",
         *,
         component: str,
-        precisions: Mapping[int, int] | Iterable[int] = (1, 5, 60, 300, 3600, 18000, 86400),
+        precisions: Iterable[int | timedelta] = (1, 5, 60, 300, 3600, 18000, 86400),
         samples: int = 100,
     ) -> _metrics.TimeSliceCounters[Face]:
         """Return counts at several precisions; see `shardkit.metrics.TimeSliceCounters`."""

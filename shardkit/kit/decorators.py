@@ -37,8 +37,9 @@ import redis.asyncio as aioredis
 from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
-from shardkit.kit.lookup import CallSite, reading_plane
-from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.events import FunctionCalled, emit, handlers
+from shardkit.kit.lookup import CallSite
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
 
 P = ParamSpec("P")
@@ -51,20 +52,11 @@ KeyOf: TypeAlias = str | Callable[..., Key] | None
 class Connections(Protocol):
     """The client plane of a kit, or of the default kit."""
 
-    def plane(self) -> Any:
-        """Return the kit's client plane."""
+    def client(self, site: CallSite, key: Key | None = None) -> Any:
+        """Return the client of the shard of a key, or of the unsharded entry."""
 
-    def connection(self, component: str) -> Any:
-        """Return the client of a component's unsharded entry."""
-
-    def shard_connection(self, site: CallSite, key: Key) -> Any:
-        """Return the client of the shard of a key."""
-
-    def aconnection(self, component: str) -> Any:
-        """Return the awaiting client of a component's unsharded entry, or a coroutine for it."""
-
-    def ashard_connection(self, site: CallSite, key: Key) -> Any:
-        """Return the awaiting client of the shard of a key, or a coroutine for it."""
+    def aclient(self, site: CallSite, key: Key | None = None) -> Any:
+        """Return the awaiting client, or a coroutine for it."""
 
 
 class Decorator(Protocol):
@@ -125,16 +117,24 @@ def redis_connection(
         ConfigError: the entry cannot be read.
     """
     _check_component(component, "redis_connection")
-    connections = _no_older(reading_plane(connections, read_from), wait)
+    site = CallSite(component, read_from=read_from, wait=wait, unsharded=True)
 
     def decorate(function: Callable[..., Any]) -> Any:
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
-        return _wrap(
-            function,
-            lambda args, kwargs: connections.connection(component),
-            lambda args, kwargs: connections.aconnection(component),
-        )
+        called = _full_name(function)
+
+        def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.client(site)
+
+        def afind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
+            return connections.aclient(site)
+
+        return _wrap(function, find, afind)
 
     return decorate
 
@@ -171,22 +171,26 @@ def sharded_connection(
         ConfigError: the component's entries cannot be read.
     """
     _check_component(component, "sharded_connection")
-    site = CallSite(component, shards, placement)
-    connections = _no_older(reading_plane(connections, read_from), wait)
+    site = CallSite(component, shards, placement, read_from, wait)
 
     def decorate(function: Callable[..., Any]) -> Any:
-        find, afind = connections.shard_connection, connections.ashard_connection
+        find, afind = connections.client, connections.aclient
         if isinstance(function, staticmethod | classmethod):
             return type(function)(decorate(function.__func__))
         position, name, other = _key_of(function, key)
+        called = _full_name(function)
 
         def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return find(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
             return find(site, value)
 
         def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            if handlers:
+                emit(FunctionCalled(called))
             if len(args) > position:
                 return afind(site, args[position])
             value = kwargs[name] if name in kwargs else other(args, kwargs)
@@ -195,36 +199,6 @@ def sharded_connection(
         return _wrap(function, find_shard, afind_shard)
 
     return decorate
-
-
-class _NoOlder:
-    """Connections whose entries are read again if they are older than ``wait`` seconds."""
-
-    def __init__(self, connections: Connections, wait: Seconds) -> None:
-        self._connections = connections
-        self._wait = wait
-
-    def plane(self) -> Any:
-        return self._connections.plane()
-
-    def __getattr__(self, name: str) -> Any:
-        find = getattr(self._connections, name)
-
-        def found(where: str | CallSite, *args: Any) -> Any:
-            component = where.component if isinstance(where, CallSite) else where
-            self.plane().topology.limit_age(component, self._wait)
-            return find(where, *args)
-
-        return found
-
-
-def _no_older(connections: Connections, wait: Seconds | None) -> Any:
-    if wait is None:
-        return connections
-    wait = in_seconds(wait)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
-        raise InvalidArgumentError(f"wait={wait!r} is not an age in seconds", "use 0 or more")
-    return _NoOlder(connections, wait)
 
 
 def _check_component(component: object, decorator: str) -> None:
@@ -290,6 +264,11 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[inspect.Parameter], 
 
 def _name(function: Callable[..., Any]) -> str:
     return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _full_name(function: Callable[..., Any]) -> str:
+    inner = _called(function)
+    return f"{getattr(inner, '__module__', '')}.{_name(inner)}"
 
 
 def _called(function: Callable[..., Any]) -> Callable[..., Any]:

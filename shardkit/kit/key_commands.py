@@ -14,7 +14,7 @@ the keys of what they send.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -38,6 +38,10 @@ class _RouterCommands:
     memory_usage = Redis.memory_usage
     object = Redis.object
     spublish = Redis.spublish
+
+    def __dir__(self) -> Iterable[str]:
+        """Name what users need: completion in a shell leaves out redis-py's and our own parts."""
+        return [n for n in super().__dir__() if n[:1] != "_" and not n.endswith("_internal")]
 
     if not TYPE_CHECKING:
 

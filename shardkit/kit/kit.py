@@ -38,15 +38,14 @@ from shardkit import log_records
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry
+from shardkit.config.one_slot import as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.url import each_url
 from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.errors import (
     ConfigError,
     ConfigServerError,
     InvalidArgumentError,
-    InvalidEntryError,
     ShardKitError,
     few,
 )
@@ -85,6 +84,7 @@ logger = logging.getLogger("shardkit")
 ENVIRONMENT = "SHARDKIT_CONFIG"
 CACHE, CACHE_MAX_AGE = "SHARDKIT_CACHE", "SHARDKIT_CACHE_MAX_AGE"
 CHECK_KEYS = "SHARDKIT_CHECK_KEYS"
+HEAT = "SHARDKIT_HEAT"
 # The first caller waits for the config server: it gets less time than data does.
 CONFIG_TIMEOUT = 1.0
 
@@ -106,6 +106,7 @@ class KitOptions(TypedDict, total=False):
     deadline: Seconds
     zone: str
     check_keys: bool
+    heat: float
     cache: str | PathLike[str]
     cache_max_age: Seconds
 
@@ -128,10 +129,12 @@ class Kit(Catalogue[Face]):
         deadline: Seconds | None = None,
         zone: str = "",
         check_keys: bool | None = None,
+        heat: float | None = None,
     ) -> None:
         if not isinstance(zone, str):
             raise InvalidArgumentError(f"zone={zone!r:.80} is not a name", "pass a str")
         self._deadline = None if deadline is None else _checked_deadline(deadline)
+        heat = _checked_heat(heat, source)
         self.topology = Topology(source)
         if credential_providers and credential_providers.keys() - {"config-server"}:
             self.topology.check_names = partial(_check_providers, credential_providers, source)
@@ -145,7 +148,7 @@ class Kit(Catalogue[Face]):
         if check_keys is None:
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
         self.plane.check_keys = check_keys
-        self._background = Background(BlockingDriver(self.plane.links[True]))
+        self._background = Background(BlockingDriver(self.plane.link()))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
         self._connector = connector
@@ -153,6 +156,12 @@ class Kit(Catalogue[Face]):
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
+        self._stop_heat: Callable[[], object] | None = None
+        if heat and isinstance(source, ConfigServer):
+            from shardkit.kit.heat import counter_of  # few programs need it
+
+            counter = counter_of(source, heat)
+            self._stop_heat = partial(counter.leave, source)
 
     def redis_connection(
         self,
@@ -263,6 +272,9 @@ class Kit(Catalogue[Face]):
     def _close(self) -> None:
         self._renewals.close()
         self._background.close()
+        if self._stop_heat is not None:
+            self._stop_heat()
+            self._stop_heat = None
         self.topology.close()
         self.plane.replicas.close()
         self.breakers.stop()
@@ -276,6 +288,9 @@ class Kit(Catalogue[Face]):
         """
         if self._background.used:
             await asyncio.to_thread(self._background.close)
+        if self._stop_heat is not None:
+            stop, self._stop_heat = self._stop_heat, None
+            await asyncio.to_thread(stop)
         self._close()
         await asyncio.gather(*(clients.aclose() for clients in self._all_clients()))
 
@@ -329,7 +344,7 @@ class ShardKit(Kit[Blocking]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = BlockingDriver(self.plane.links[True])
+        self._driver = self.driver = BlockingDriver(self.plane.link())
         self._renewals = Renewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -338,7 +353,7 @@ class ShardKit(Kit[Blocking]):
     def _reading(self, read_from: str | ReadFrom | None) -> BlockingDriver:
         if read_from is None:
             return self.driver
-        return BlockingDriver(self.plane.reading(as_read_from(read_from)).links[True])
+        return BlockingDriver(self.plane.link(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> Directory:
@@ -511,7 +526,7 @@ class AsyncShardKit(Kit[Awaiting]):
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
-        self._driver = self.driver = AwaitingDriver(self.plane.alinks[True])
+        self._driver = self.driver = AwaitingDriver(self.plane.alink())
         self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
 
     def _component(self, name: str) -> Component:
@@ -520,7 +535,7 @@ class AsyncShardKit(Kit[Awaiting]):
     def _reading(self, read_from: str | ReadFrom | None) -> AwaitingDriver:
         if read_from is None:
             return self.driver
-        return AwaitingDriver(self.plane.reading(as_read_from(read_from)).alinks[True])
+        return AwaitingDriver(self.plane.alink(read_from=as_read_from(read_from)))
 
     @property
     def directory(self) -> AsyncDirectory:
@@ -643,7 +658,8 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
         where: a YAML shard map's path; or the config server that holds the entries, as a
             redis://, valkey:// or unix:// URL or an Entry; or a ShardMap. By default
             ``$SHARDKIT_CONFIG``. A URL may name several servers, ``redis://a,b:6380/0``, of which
-            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``.
+            the first that answers is used, or Sentinels: ``redis+sentinel://s1,s2/service/0``, or
+            a cluster: ``redis+cluster://a,b``.
         options: ``connector`` builds clients in another way, ``clock`` replaces the servers' time.
             ``credential_providers`` maps components to redis-py's `CredentialProvider`, for
             passwords or tokens that expire (``config-server`` is the config server's key): each
@@ -655,7 +671,9 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
             is away; by default ``$SHARDKIT_CACHE``. ``cache_max_age`` is the age in seconds up to
             which they are used then; by default ``$SHARDKIT_CACHE_MAX_AGE``, or a day.
             ``check_keys`` has clients of key routers refuse keys of other shards, for tests and
-            staging (by default as ``$SHARDKIT_CHECK_KEYS`` says).
+            staging (by default as ``$SHARDKIT_CHECK_KEYS`` says). ``heat`` is the share of the time
+            in which to count which keys, structures and functions are used most, for the dashboard
+            (by default as ``$SHARDKIT_HEAT`` says, or 0: never).
 
     Returns:
         The kit. It connects only when it is used; with ``credential_providers`` it asks the config
@@ -744,13 +762,10 @@ def _config_source(
     """Return the config server with some addresses, and its clients."""
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     for entry in entries:
-        if entry.is_cluster:
-            raise InvalidEntryError(
-                "config server: cluster = true cannot be used, as entries are read from one server",
-                "use a server that is not part of a cluster",
-            )
         entry.resolved("config server")  # refuses references that the environment lacks
-    limited = [Entry({**limits, **entry.fields}, "config server") for entry in entries]
+    limited = [
+        as_one_server(Entry({**limits, **entry.fields}, "config server")) for entry in entries
+    ]
     component = Component("config-server", limited[0], tuple(limited[1:]))
     clients = Clients(
         options.get("connector"),
@@ -796,8 +811,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
     if isinstance(where, Entry):
         return _config_source([where], options)
     if isinstance(where, str) and "://" in where:
-        urls = each_url(where.strip())
-        return _config_source([Entry({"url": url}, "config server") for url in urls], options)
+        return _config_source(entries_of_url(where.strip()), options)
     if options.get("cache") is not None:
         raise ConfigError(
             "cache: the entries of a shard map are not saved, as the map is a file itself",
@@ -828,6 +842,30 @@ def _cache(options: Mapping[str, Any]) -> tuple[Path | None, float]:
             "create the folder, or give another path",
         )
     return Path(path), age
+
+
+def _checked_heat(heat: object, source: Source) -> float:
+    """Return the share of the time in which to count what is used."""
+    given = heat
+    if heat is None:
+        given = os.environ.get(HEAT) or "0"
+    try:
+        share = float(given)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        share = -1.0
+    if not 0 <= share <= 1 or isinstance(given, bool):
+        name = f"${HEAT}" if heat is None else "heat"
+        raise InvalidArgumentError(
+            f"{name}={given!r:.80} is not a share of the time", "use 0 to 1: 0.02"
+        )
+    if not isinstance(source, ConfigServer):
+        if heat:
+            raise ConfigError(
+                f"heat={heat!r}: {source} is a shard map, and heat is kept on the config server",
+                "connect to the config server's URL",
+            )
+        return 0.0  # the environment is for all kits, also those of tests
+    return share
 
 
 def _check_providers(providers: Collection[str], source: Source, names: Iterable[str]) -> None:

@@ -6,12 +6,12 @@ client of that shard.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.config.component import Component, wrong_placement
-from shardkit.config.read_from import ReadFrom, as_read_from, in_use
+from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.network.connections.clients import AsyncClient, Client, Clients
 from shardkit.network.links.awaiting import AwaitingLink
@@ -19,8 +19,11 @@ from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import Key
+from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.commands import Batch, Key, Replies
 from shardkit.routing.placement import DEFAULT
+
+L = TypeVar("L", BlockingLink, AwaitingLink)
 
 MaybeAwaited: TypeAlias = AsyncClient | Coroutine[Any, Any, AsyncClient]
 """An awaiting client; or, if its component must be read first, a coroutine for it."""
@@ -34,18 +37,28 @@ class CallSite:
         shards: how many shards it must have; None for any number.
         placement: how keys must be placed; None for the stored placement, or ``crc32`` if the
             entries were written by hand.
+        read_from: where reads go; None for where the entries say.
+        unsharded: whether it uses the unsharded entry.
+        wait: the age in seconds from which a call makes the entries be read again.
 
     Attributes:
         seen: the version of the component that was checked last.
 
     Raises:
-        InvalidArgumentError: the placement cannot be used, or is given without ``shards``.
+        InvalidArgumentError: the placement cannot be used, or is given without ``shards``;
+            ``read_from`` or ``wait`` cannot be used.
     """
 
-    __slots__ = ("component", "placement", "seen", "shards")
+    __slots__ = ("component", "placement", "read_from", "seen", "shards", "unsharded", "wait")
 
     def __init__(
-        self, component: str, shards: int | None = None, placement: str | None = None
+        self,
+        component: str,
+        shards: int | None = None,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+        wait: Seconds | None = None,
+        unsharded: bool = False,
     ) -> None:
         if placement is not None and shards is None:
             raise InvalidArgumentError(f"placement={placement!r} without shards=", "use both")
@@ -55,9 +68,18 @@ class CallSite:
                 raise InvalidArgumentError(
                     f"component {component!r}: placement={placement!r} {wrong}", "correct it"
                 )
+        if wait is not None:
+            wait = in_seconds(wait)
+            if isinstance(wait, bool) or not isinstance(wait, int | float) or not wait >= 0:
+                raise InvalidArgumentError(
+                    f"wait={wait!r} is not an age in seconds", "use 0 or more"
+                )
         self.component = component
         self.shards = shards
         self.placement = placement
+        self.read_from = None if read_from is None else as_read_from(read_from)
+        self.unsharded = unsharded
+        self.wait = wait
         self.seen: Component | None = None
 
     def checked(self, topology: Topology, component: Component) -> Component:
@@ -66,6 +88,10 @@ class CallSite:
         Raises: as `Component.require_shards`.
         """
         rule = self.placement
+        if self.unsharded:
+            if component.entry is None:
+                topology.refused(self.component)
+            return component
         if self.shards is not None:
             counted = topology.count(self.component, self.shards, rule or DEFAULT)
             component = counted or component
@@ -92,100 +118,97 @@ class ClientPlane:
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
         self.topology = topology
         self.clients = clients
-        # By whether replies are raw: structures need raw ones, pipelines those of the clients.
-        self.links = {raw: BlockingLink(topology, clients, raw=raw) for raw in (True, False)}
-        self.alinks = {raw: AwaitingLink(topology, clients, raw=raw) for raw in (True, False)}
         self.replicas = Replicas(clients, zone)
-        self.readers = ReaderClients(clients, self.replicas, None)
-        self._reading: dict[ReadFrom, ClientPlane] = {}
-        self._have_links_read(clients, None)
+        self._links: dict[tuple[Any, ...], Any] = {}
+        self._readers: dict[ReadFrom | None, ReaderClients] = {}
 
-    def reading(self, read_from: ReadFrom) -> ClientPlane:
-        """Return this plane with reads from replicas, regardless of the entries."""
-        if read_from.mode == "zone" and not self.replicas.zone:
+    def link(self, *, raw: bool = True, read_from: ReadFrom | None = None) -> BlockingLink:
+        """Return the link whose reads go where a call or, without that, the entries say.
+
+        Structures need raw replies, pipelines and bulk calls those of the clients.
+        """
+        return self._link(BlockingLink, raw, read_from)
+
+    def alink(self, *, raw: bool = True, read_from: ReadFrom | None = None) -> AwaitingLink:
+        """Return the awaiting `link`."""
+        return self._link(AwaitingLink, raw, read_from)
+
+    def _link(self, kind: type[L], raw: bool, read_from: ReadFrom | None) -> L:
+        link: L | None = self._links.get((kind, raw, read_from))
+        if link is None:
+            self._check_zone(read_from)
+            reads = LinkReads(self.replicas, self.clients, read_from, structures=raw)
+            made = kind(self.topology, self.clients, raw=raw, reads=reads)
+            link = self._links.setdefault((kind, raw, read_from), made)
+        return link
+
+    def sender(
+        self, site: CallSite, component: Component, *, raw: bool = False
+    ) -> Callable[[Batch], Replies]:
+        """Return what sends batches whose keys one version of the component has placed."""
+        link = self.link(raw=raw, read_from=site.read_from)
+        return partial(link.send, topology=_Pinned(component, self.topology))
+
+    def asender(
+        self, site: CallSite, component: Component, *, raw: bool = False
+    ) -> Callable[[Batch], Coroutine[Any, Any, Replies]]:
+        """Return the awaiting `sender`."""
+        link = self.alink(raw=raw, read_from=site.read_from)
+        return partial(link.send, topology=_Pinned(component, self.topology))
+
+    def readers(self, read_from: ReadFrom | None) -> ReaderClients:
+        """Return the clients that read where a call or, without that, the entries say."""
+        readers = self._readers.get(read_from)
+        if readers is None:
+            self._check_zone(read_from)
+            made = ReaderClients(self.clients, self.replicas, read_from)
+            readers = self._readers.setdefault(read_from, made)
+        return readers
+
+    def _check_zone(self, read_from: ReadFrom | None) -> None:
+        if read_from is not None and read_from.mode == "zone" and not self.replicas.zone:
             raise InvalidArgumentError(
                 "read_from='zone' needs the zone of this process",
                 "open the kit with connect(…, zone='eu-1a')",
             )
-        plane = self._reading.get(read_from)
-        if plane is None:
-            plane = copy.copy(self)
-            in_use.note(plane)
-            plane.readers = ReaderClients(self.clients, self.replicas, read_from)
-            plane.clients = plane.readers  # type: ignore[assignment]
-            plane._have_links_read(self.clients, read_from)
-            plane = self._reading.setdefault(read_from, plane)
-        return plane
-
-    def clients_of(self, component: Component) -> Clients:
-        """Return a component's clients: those that read from replicas if its entries say so."""
-        clients: Any = self.readers if component.reads_apart else self.clients
-        return clients  # type: ignore[no-any-return]
-
-    def _have_links_read(self, clients: Clients, read_from: ReadFrom | None) -> None:
-        self.links, self.alinks = dict(self.links), dict(self.alinks)
-        for raw in (True, False):
-            reads = LinkReads(self.replicas, clients, read_from, structures=raw)
-            link, alink = copy.copy(self.links[raw]), copy.copy(self.alinks[raw])
-            link.reads = alink.reads = reads
-            self.links[raw], self.alinks[raw] = link, alink
 
     def plane(self) -> ClientPlane:
         """Return this plane; the default plane returns the default kit's."""
         return self
 
-    def connection(self, component: str) -> Client:
-        """Return the client of a component's unsharded entry."""
-        found = self.topology.component(component)
-        if found.entry is None:
-            self.topology.refused(component)
-        return (self.readers if found.reads_apart else self.clients).get(found, None)
-
-    def shard_connection(self, site: CallSite, key: Key) -> Client:
-        """Return the client of the shard of a key."""
+    def client(self, site: CallSite, key: Key | None = None) -> Client:
+        """Return the client of the shard of a key, or of the unsharded entry."""
+        if site.wait is not None:
+            self.topology.limit_age(site.component, site.wait)
         found = self.topology.component(site.component)
         if found is not site.seen:
             found = site.checked(self.topology, found)
-        return (self.readers if found.reads_apart else self.clients).get(
-            found, found.number_of(key)
-        )
+        clients: Any = self.clients
+        if found.reads_apart or site.read_from is not None:
+            clients = self.readers(site.read_from)
+        return clients.get(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
-    def aconnection(self, component: str) -> MaybeAwaited:
-        """Return the awaiting client of a component's unsharded entry."""
-        found = self.topology.fresh(component)
-        if found is None:
-            return self._read_connection(component)
-        return self._aconnection(found)
-
-    async def _read_connection(self, component: str) -> AsyncClient:
-        return self._aconnection(await self.topology.acomponent(component))
-
-    def _aconnection(self, found: Component) -> AsyncClient:
-        if found.entry is None:
-            self.topology.refused(found.name)
-        return (self.readers if found.reads_apart else self.clients).aget(found, None)
-
-    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
-        """Return the awaiting client of the shard of a key."""
+    def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
+        """Return the awaiting `client`."""
+        if site.wait is not None:
+            self.topology.limit_age(site.component, site.wait)
         found = self.topology.fresh(site.component)
-        if found is None:
-            return self._read_shard_connection(site, key)
-        return self._ashard_connection(found, site, key)
+        return self._read_client(site, key) if found is None else self._aclient(found, site, key)
 
-    async def _read_shard_connection(self, site: CallSite, key: Key) -> AsyncClient:
-        found = await self.topology.acomponent(site.component)
-        return self._ashard_connection(found, site, key)
+    async def _read_client(self, site: CallSite, key: Key | None) -> AsyncClient:
+        return self._aclient(await self.topology.acomponent(site.component), site, key)
 
-    def _ashard_connection(self, found: Component, site: CallSite, key: Key) -> AsyncClient:
+    def cached_client(self, site: CallSite, key: Key) -> AsyncClient:
+        """Return the awaiting client of the shard of a key without waiting; see `cached`."""
+        return self._aclient(self.cached(site.component), site, key)
+
+    def _aclient(self, found: Component, site: CallSite, key: Key | None) -> AsyncClient:
         if found is not site.seen:
             found = site.checked(self.topology, found)
-        return (self.readers if found.reads_apart else self.clients).aget(
-            found, found.number_of(key)
-        )
-
-    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
-        """Return the awaiting client of the shard of a key without waiting; see `cached`."""
-        return self._ashard_connection(self.cached(site.component), site, key)
+        clients: Any = self.clients
+        if found.reads_apart or site.read_from is not None:
+            clients = self.readers(site.read_from)
+        return clients.aget(found, None if site.unsharded else found.number_of(key))  # type: ignore[arg-type, no-any-return]
 
     def cached(self, component: str) -> Component:
         """Return a component without waiting; a stale one is read again in the background.
@@ -195,17 +218,9 @@ class ClientPlane:
         """
         return self.topology.fresh(component) or self.topology.last_known(component)
 
-    def link(self, component: Component, *, raw: bool) -> BlockingLink:
-        """Return a link for commands placed by one version of one component."""
-        return _pinned(self.links[raw], component, self.topology)
-
-    def alink(self, component: Component, *, raw: bool) -> AwaitingLink:
-        """Return the awaiting `link`; it shares its connections with the plane's own."""
-        return _pinned(self.alinks[raw], component, self.topology)
-
 
 class _Pinned(Topology):
-    """A topology of one version of one component."""
+    """A topology of one version of one component, by which a call placed its keys."""
 
     def __init__(self, component: Component, topology: Topology) -> None:
         self._component = component
@@ -233,15 +248,6 @@ class _Pinned(Topology):
         return self._component
 
 
-L = TypeVar("L", BlockingLink, AwaitingLink)
-
-
-def _pinned(link: L, component: Component, topology: Topology) -> L:
-    pinned = copy.copy(link)
-    pinned._topology = _Pinned(component, topology)
-    return pinned
-
-
 class DefaultPlane:
     """The client plane of the default kit, which is opened at the first use.
 
@@ -254,44 +260,17 @@ class DefaultPlane:
         """Return the default kit's plane."""
         return self.opened()
 
-    def connection(self, component: str) -> Client:
-        """See `ClientPlane.connection`."""
-        return self.opened().connection(component)
+    def client(self, site: CallSite, key: Key | None = None) -> Client:
+        """See `ClientPlane.client`."""
+        return self.opened().client(site, key)
 
-    def shard_connection(self, site: CallSite, key: Key) -> Client:
-        """See `ClientPlane.shard_connection`."""
-        return self.opened().shard_connection(site, key)
+    def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
+        """See `ClientPlane.aclient`."""
+        return self.opened().aclient(site, key)
 
-    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
-        """See `ClientPlane.cached_connection`."""
-        return self.opened().cached_connection(site, key)
-
-    def aconnection(self, component: str) -> MaybeAwaited:
-        """See `ClientPlane.aconnection`."""
-        return self.opened().aconnection(component)
-
-    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
-        """See `ClientPlane.ashard_connection`."""
-        return self.opened().ashard_connection(site, key)
+    def cached_client(self, site: CallSite, key: Key) -> AsyncClient:
+        """See `ClientPlane.cached_client`."""
+        return self.opened().cached_client(site, key)
 
 
 DEFAULT_PLANE = DefaultPlane()
-
-
-class _ReadingPlane:
-    """A plane whose reads go to replicas, looked up at each use."""
-
-    def __init__(self, planes: Any, read_from: ReadFrom) -> None:
-        self._planes = planes
-        self._read_from = read_from
-
-    def plane(self) -> Any:
-        return self._planes.plane().reading(self._read_from)
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *args: getattr(self.plane(), name)(*args)
-
-
-def reading_plane(planes: Any, read_from: str | ReadFrom | None) -> Any:
-    """Return a plane whose reads go to ``read_from``; the plane itself for None."""
-    return planes if read_from is None else _ReadingPlane(planes, as_read_from(read_from))

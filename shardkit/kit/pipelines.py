@@ -188,7 +188,8 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
             component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
-                prepared.receive(plane.link(component, raw=raw).send(batch))
+                send = plane.sender(self._site, component, raw=raw)
+                prepared.receive(send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
@@ -215,7 +216,8 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
             component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
-                prepared.receive(await plane.alink(component, raw=raw).send(batch))
+                send = plane.asender(self._site, component, raw=raw)
+                prepared.receive(await send(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:

@@ -38,7 +38,6 @@ from shardkit.kit.lookup import (
     CallSite,
     ClientPlane,
     MaybeAwaited,
-    reading_plane,
 )
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.network.connections.clients import AsyncClient, Client
@@ -61,13 +60,13 @@ class Planes(Protocol):
     def plane(self) -> ClientPlane:
         """Return the plane."""
 
-    def shard_connection(self, site: CallSite, key: Key) -> Client:
+    def client(self, site: CallSite, key: Key | None = None) -> Client:
         """Return the client of the shard of a key."""
 
-    def cached_connection(self, site: CallSite, key: Key) -> AsyncClient:
+    def cached_client(self, site: CallSite, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard of a key, without waiting."""
 
-    def ashard_connection(self, site: CallSite, key: Key) -> MaybeAwaited:
+    def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
         """Return the awaiting client of the shard of a key, or a coroutine for it."""
 
 
@@ -92,8 +91,8 @@ class Router(Generic[K]):
         plane: Planes = DEFAULT_PLANE,
         read_from: str | ReadFrom | None = None,
     ) -> None:
-        self._site = CallSite(component, shards, placement)
-        self._plane: Planes = reading_plane(plane, read_from)
+        self._site = CallSite(component, shards, placement, read_from)
+        self._plane = plane
 
     @property
     def component(self) -> str:
@@ -114,6 +113,13 @@ class Router(Generic[K]):
         if component is self._site.seen:
             return component
         return self._site.checked(self._plane.plane().topology, component)
+
+    def _clients_of(self, component: Component) -> Any:
+        """Return a component's clients: those that read from replicas if it or the call says so."""
+        plane, read_from = self._plane.plane(), self._site.read_from
+        if component.reads_apart or read_from is not None:
+            return plane.readers(read_from)
+        return plane.clients
 
     def _key(self, key: K) -> Key:
         """Return the key that decides the shard."""
@@ -159,7 +165,7 @@ class BlockingRouter(Router[K]):
 
         Cost: under 1 microsecond.
         """
-        return self._plane.shard_connection(self._site, self._key(key))
+        return self._plane.client(self._site, self._key(key))
 
     def client(self, shard: int) -> Client:
         """Return the client of the shard with number ``shard``.
@@ -169,7 +175,8 @@ class BlockingRouter(Router[K]):
         """
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
-        return self._plane.plane().clients_of(component).get(component, number)
+        client: Client = self._clients_of(component).get(component, number)
+        return client
 
     def __iter__(self) -> Iterator[Client]:
         """Iterate over all shards' clients, shard 0 first."""
@@ -199,7 +206,7 @@ class BlockingRouter(Router[K]):
             _type: the type that keys must have.
         """
         component = self._now()
-        get = self._plane.plane().clients_of(component).get
+        get = self._clients_of(component).get
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             yield from client.scan_iter(match=match, count=count, _type=_type)
 
@@ -220,13 +227,14 @@ class AwaitingRouter(Router[K]):
 
         Cost: under 1 microsecond.
         """
-        return self._plane.cached_connection(self._site, self._key(key))
+        return self._plane.cached_client(self._site, self._key(key))
 
     def client(self, shard: int) -> AsyncClient:
         """Return the awaiting client of the shard with number ``shard``."""
         component = self._now()
         number = None if not component.shards and shard == 0 else shard
-        return self._plane.plane().clients_of(component).aget(component, number)
+        client: AsyncClient = self._clients_of(component).aget(component, number)
+        return client
 
     def __iter__(self) -> Iterator[AsyncClient]:
         """Iterate over all shards' clients, shard 0 first."""
@@ -257,7 +265,7 @@ class AwaitingRouter(Router[K]):
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
         await self.load()
         component = self._now()
-        get = self._plane.plane().clients_of(component).aget
+        get = self._clients_of(component).aget
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             async for key in client.scan_iter(match=match, count=count, _type=_type):
                 yield key
@@ -313,7 +321,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
 
     def __getitem__(self, key: Key) -> Client:
         """Return the client of the shard that owns a key; see `BlockingRouter`."""
-        client = self._plane.shard_connection(self._site, key)
+        client = self._plane.client(self._site, key)
         if self._plane.plane().check_keys:
             client = checked(client, self.shard_of, self.shard_of(key))
         return client
@@ -330,7 +338,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
             RoutingError: the command is unknown, or has no key.
             CrossShardError: its keys live on different shards.
         """
-        client: Any = self._plane.shard_connection(self._site, owner(self._now, args))
+        client: Any = self._plane.client(self._site, owner(self._now, args))
         return client.execute_command(*args, **options)
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
@@ -424,7 +432,7 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
 
     def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         component = self._now()
-        send = self._plane.plane().link(component, raw=False).send
+        send = self._plane.plane().sender(self._site, component)
         with call(), observed("bulk"):
             return run_steps(make(component), send)
 
@@ -445,7 +453,7 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
 
     def __getitem__(self, key: Key) -> AsyncClient:
         """Return the awaiting client of the shard that owns a key; see `AwaitingRouter`."""
-        client = self._plane.cached_connection(self._site, key)
+        client = self._plane.cached_client(self._site, key)
         if self._plane.plane().check_keys:
             client = checked(client, self.shard_of, self.shard_of(key))
         return client
@@ -457,7 +465,7 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; see `KeyShardedConnection.execute_command`."""
-        client: Any = self._plane.ashard_connection(self._site, owner(self._now, args))
+        client: Any = self._plane.aclient(self._site, owner(self._now, args))
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
         return await client.execute_command(*args, **options)
@@ -508,7 +516,7 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
     async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         await self.load()
         component = self._now()
-        send = self._plane.plane().alink(component, raw=False).send
+        send = self._plane.plane().asender(self._site, component)
         with call(), observed("bulk"):
             return await arun_steps(make(component), send)
 

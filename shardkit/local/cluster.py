@@ -37,6 +37,7 @@ from shardkit.local.server import (
     wait_until,
 )
 from shardkit.local.start_stop import start_all, stop_all
+from shardkit.operations.arguments import Seconds, in_seconds
 
 SLOTS = 16384
 _AWAY = frozenset({"fail", "fail?", "handshake"})
@@ -129,7 +130,7 @@ class LocalCluster(StartStopContext):
         fields = self.nodes[0].entry.fields
         return redis.RedisCluster(**{"protocol": 2, **fields, **arguments})
 
-    def start(self, timeout: float = START_TIMEOUT) -> Self:
+    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
         """Start the nodes, join them, and wait until all of them serve.
 
         Args:
@@ -141,6 +142,7 @@ class LocalCluster(StartStopContext):
         Raises:
             LocalServerError: a node did not start, or the cluster did not form in time.
         """
+        timeout = in_seconds(timeout)
         deadline = time.monotonic() + timeout
         start_all(self.nodes, timeout)
         try:
@@ -151,8 +153,9 @@ class LocalCluster(StartStopContext):
             raise
         return self
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all nodes; see `LocalServer.stop`."""
+        timeout = in_seconds(timeout)
         stop_all(self.nodes, timeout)
 
     def __repr__(self) -> str:

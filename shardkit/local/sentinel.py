@@ -37,6 +37,7 @@ from shardkit.local.server import (
     wait_until,
 )
 from shardkit.local.start_stop import refuse_running, start_all, stop_all
+from shardkit.operations.arguments import Seconds, in_seconds
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
 # second to connect to a server and get its first answer; with a shorter time failovers would never
@@ -225,7 +226,7 @@ class LocalSentinel(StartStopContext):
             **{**common, **_user(self.master), **arguments},
         )
 
-    def start(self, timeout: float = START_TIMEOUT) -> Self:
+    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
         """Start everything, and wait until the Sentinels know the replicas and each other.
 
         Args:
@@ -237,6 +238,7 @@ class LocalSentinel(StartStopContext):
         Raises:
             LocalServerError: a server did not start, or the Sentinels did not agree in time.
         """
+        timeout = in_seconds(timeout)
         refuse_running(self.servers)
         deadline = time.monotonic() + timeout
         try:
@@ -248,8 +250,9 @@ class LocalSentinel(StartStopContext):
             raise
         return self
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop everything; see `LocalServer.stop`."""
+        timeout = in_seconds(timeout)
         stop_all([*reversed(self.servers)], timeout)
 
     def __repr__(self) -> str:

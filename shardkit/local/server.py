@@ -41,6 +41,7 @@ from shardkit.local.config_file import Setting, Settings, user_settings, write_s
 from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
 from shardkit.network.connections.redis_private import library_name
+from shardkit.operations.arguments import Seconds, in_seconds
 
 logger = logging.getLogger("shardkit")
 
@@ -184,7 +185,7 @@ class LocalServer(StartStopContext):
 
     # ---- control
 
-    def start(self, timeout: float = START_TIMEOUT) -> Self:
+    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
         """Start it, and wait until it answers.
 
         Args:
@@ -196,6 +197,7 @@ class LocalServer(StartStopContext):
         Raises:
             LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
         """
+        timeout = in_seconds(timeout)
         deadline = time.monotonic() + timeout
         if self.running:
             raise self._error("runs already", "stop it first, or use restart()")
@@ -208,7 +210,7 @@ class LocalServer(StartStopContext):
             raise
         return self
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop it with SIGTERM, so that it saves its data, and SIGKILL if it does not end in time.
 
         Does nothing if it is not running, or in a forked child. Without a data directory its data
@@ -217,6 +219,7 @@ class LocalServer(StartStopContext):
         Args:
             timeout: seconds to wait before SIGKILL.
         """
+        timeout = in_seconds(timeout)
         try:
             self._ask_to_end()
             self._await_end(time.monotonic() + timeout, patient=timeout > 0)
@@ -249,7 +252,7 @@ class LocalServer(StartStopContext):
         """
         self._started(to_change=True).send(signal.SIGCONT)
 
-    def restart(self, timeout: float = START_TIMEOUT) -> Self:
+    def restart(self, timeout: Seconds = START_TIMEOUT) -> Self:
         """Start it again on the same port, after stopping it if it still runs.
 
         It keeps its configuration, including changes by CONFIG REWRITE or a Sentinel, and the data
@@ -264,6 +267,7 @@ class LocalServer(StartStopContext):
         Raises:
             LocalServerError: it was not started before, or does not start again.
         """
+        timeout = in_seconds(timeout)
         process = self._started(to_change=True)
         self._ask_to_end()
         self._await_end(time.monotonic() + STOP_TIMEOUT)

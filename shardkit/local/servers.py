@@ -32,6 +32,7 @@ from shardkit.local.server import (
 )
 from shardkit.local.server_plan import CONFIG_SERVER, Address, PlannedServer, ServerPlan
 from shardkit.local.start_stop import start_all, stop_all
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 
 Ports: TypeAlias = Literal["given", "free"]
@@ -131,7 +132,7 @@ class LocalServers(StartStopContext):
         entry = described.entry_of(Shard(component, number))
         return self._server(entry, entry_key(component, number))
 
-    def start(self, timeout: float = 2 * START_TIMEOUT) -> Self:
+    def start(self, timeout: Seconds = 2 * START_TIMEOUT) -> Self:
         """Start all servers in parallel, and wait until all answer and clusters are ready.
 
         Args:
@@ -143,6 +144,7 @@ class LocalServers(StartStopContext):
         Raises:
             LocalServerError: a server did not start; the others were stopped.
         """
+        timeout = in_seconds(timeout)
         if any(server.running for server in self.servers):
             raise LocalServerError(
                 f"the servers of {self._map.source} run already", "stop them first"
@@ -177,12 +179,13 @@ class LocalServers(StartStopContext):
             raise
         return self
 
-    def stop(self, timeout: float = STOP_TIMEOUT) -> None:
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all servers in parallel; see `LocalServer.stop`.
 
         Args:
             timeout: seconds until they are killed.
         """
+        timeout = in_seconds(timeout)
         self._moved = None
         # Sentinels first, or they might promote a replica.
         stop_all([*reversed(self.servers)], timeout)

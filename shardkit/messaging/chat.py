@@ -49,7 +49,7 @@ from shardkit.messaging.messages import (
     wait_seconds,
 )
 from shardkit.messaging.waiting import wait_for
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command, Key, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -334,7 +334,7 @@ class Chats(Structure[Face]):
 
     @operation
     def fetch_from(
-        self, chat: str, user: str, limit: int = 100, *, timeout: float | None = 0.0
+        self, chat: str, user: str, limit: int = 100, *, timeout: Seconds | None = 0.0
     ) -> Operation[list[Message] | None]:
         """Return the messages that a member has not acknowledged, and wait if there are none.
 
@@ -353,6 +353,7 @@ class Chats(Structure[Face]):
 
         Cost: one exchange, O(log n + limit); while waiting, one every ten seconds.
         """
+        timeout = in_seconds(timeout)
         return (yield from self._fetch_from(chat, user, limit, timeout))
 
     @stream

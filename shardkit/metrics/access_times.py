@@ -21,6 +21,7 @@ from typing import Any, ParamSpec, Self, TypeVar
 
 from shardkit.metrics.logs import Logs
 from shardkit.metrics.statistics import MOST_SLOWEST, MeasuredValues, Statistics
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.operation import Deferred, Face, Operation, Structure, operation
 
 P = ParamSpec("P")
@@ -54,8 +55,9 @@ class AccessTimes(Structure[Face]):
         self._logs = logs
         self._log = log
 
-    def record(self, context: str, seconds: float) -> None:
+    def record(self, context: str, seconds: Seconds) -> None:
         """Record a time that was measured elsewhere; see `MeasuredValues.record`."""
+        seconds = in_seconds(seconds)
         self.statistics.record(context, KIND, seconds)
         if self._overall:
             self.statistics.record(OVERALL, KIND, seconds)
@@ -129,6 +131,9 @@ class TimedBlock:
         self._context = context
         self._errors = errors
         self._began = 0.0
+
+    def __repr__(self) -> str:
+        return f"TimedBlock({self._context!r})"
 
     def __enter__(self) -> Self:
         self._began = time.perf_counter()

@@ -22,12 +22,13 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, RecordingStructure
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -132,14 +133,15 @@ class TimeSliceCounters(RecordingStructure[Face]):
         background: Background,
         component: str,
         name: str = "counters",
-        precisions: Mapping[int, int] | Iterable[int] = PRECISIONS,
+        precisions: Mapping[int | timedelta, int] | Iterable[int | timedelta] = PRECISIONS,
         samples: int = SAMPLES,
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        given = (
+        asked: Mapping[Any, int] = (
             precisions if isinstance(precisions, Mapping) else dict.fromkeys(precisions, samples)
         )
+        given = {_whole(precision): kept for precision, kept in asked.items()}
         for precision, kept in given.items():
             check_integer(name, "precision", precision, 1, 10**7)
             check_integer(name, "samples", kept, 1, MOST_SAMPLES)
@@ -231,7 +233,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
     # ---- reading
 
     @operation
-    def get(self, name: str, precision: int) -> Operation[list[tuple[int, int]]]:
+    def get(self, name: str, precision: int | timedelta) -> Operation[list[tuple[int, int]]]:
         """Return the newest slices with counts, oldest first.
 
         Args:
@@ -250,7 +252,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
         return (yield from self._sum([name], precision))
 
     @operation
-    def sum(self, names: Iterable[str], precision: int) -> Operation[list[tuple[int, int]]]:
+    def sum(
+        self, names: Iterable[str], precision: int | timedelta
+    ) -> Operation[list[tuple[int, int]]]:
         """Return the sums of several counters, slice by slice; see `get`.
 
         Cost: one exchange with all shards concerned.
@@ -258,7 +262,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
         return (yield from self._sum(list(dict.fromkeys(names)), precision))
 
     @operation
-    def total(self, names: Iterable[str], precision: int) -> Operation[int]:
+    def total(self, names: Iterable[str], precision: int | timedelta) -> Operation[int]:
         """Return the sum of several counters over all kept slices. Cost: as `sum`."""
         rows = yield from self._sum(list(dict.fromkeys(names)), precision)
         return sum(count for _, count in rows)
@@ -325,7 +329,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @operation
     def keep_clean(
-        self, stopped: Callable[[], bool], *, interval: float = 60.0
+        self, stopped: Callable[[], bool], *, interval: Seconds = 60.0
     ) -> Operation[Cleaned]:
         """Call `clean` every minute until stopped; return what was removed in all.
 
@@ -337,6 +341,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             InvalidArgumentError: the interval is under a second.
             ShardErrors: a server failed; call it again later.
         """
+        interval = in_seconds(interval)
         if not isinstance(interval, int | float) or not interval >= 1:
             raise InvalidArgumentError(f"{self.name}: interval={shown(interval)}", "give 1 or more")
         removed = Cleaned(0, 0)
@@ -379,7 +384,10 @@ class TimeSliceCounters(RecordingStructure[Face]):
         call = script("metrics/count")
         return script_call(self.component, call, keys, args, idempotent=bool(number))
 
-    def _sum(self, names: Sequence[str], precision: int) -> Operation[list[tuple[int, int]]]:
+    def _sum(
+        self, names: Sequence[str], precision: int | timedelta
+    ) -> Operation[list[tuple[int, int]]]:
+        precision = _whole(precision)
         if precision not in self.precisions:
             raise InvalidArgumentError(
                 f"{self.name}: precision={shown(precision)}",
@@ -425,3 +433,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
 # It checks its arguments itself, in a fifth of the time.
 TimeSliceCounters.hit = TimeSliceCounters.hit.__wrapped__  # type: ignore[attr-defined, method-assign]
+
+
+def _whole(precision: int | timedelta) -> int:
+    """Return a precision in seconds; what is no whole number of them is refused later."""
+    seconds: Any = in_seconds(precision)
+    return int(seconds) if isinstance(precision, timedelta) and seconds.is_integer() else seconds

@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Transaction
 from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
 from shardkit.queues.keys import check_prefix
@@ -69,7 +69,7 @@ class Maintenance(Structure[Face]):
 
     @operation
     def turn_on(
-        self, part: str = "", *, reason: str = "", seconds: float | None = None
+        self, part: str = "", *, reason: str = "", seconds: Seconds | None = None
     ) -> Operation[None]:
         """Turn maintenance on.
 
@@ -83,6 +83,7 @@ class Maintenance(Structure[Face]):
 
         Cost: one exchange.
         """
+        seconds = in_seconds(seconds)
         flag, why = self._keys(part)
         if seconds is not None and not 0.001 <= seconds <= LONGEST:
             raise InvalidArgumentError(

@@ -102,7 +102,7 @@ class BlockingDriver(_StepRunner):
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return self.run(steps)
-        call = started(name_of(steps)) if handlers else None
+        call = started(*call_of(steps)) if handlers else None
         try:
             step = next(steps)
             while True:
@@ -203,7 +203,7 @@ class AwaitingDriver(_StepRunner):
         if in_use.by_entries and not has_begun():
             with within(begin()):
                 return await self.run(steps)
-        call = started(name_of(steps)) if handlers else None
+        call = started(*call_of(steps)) if handlers else None
         try:
             step = next(steps)
             while True:
@@ -320,15 +320,18 @@ class AwaitingDriver(_StepRunner):
         return await asyncio.to_thread(_call, step)
 
 
-def name_of(steps: object) -> str:
-    """Return the operation's name, ``ShardedHash.hget``: the structure's class and the method."""
+def call_of(steps: object) -> tuple[str, str]:
+    """Return an operation's name, ``ShardedHash.hget``, and its structure: ``unique users``."""
     name = str(getattr(steps, "__qualname__", ""))
     frame = getattr(steps, "gi_frame", None)
     if name.count(".") == 1 and frame is not None and "self" in frame.f_locals:
-        kinds = [kind.__name__ for kind in type(frame.f_locals["self"]).__mro__]
+        owner = frame.f_locals["self"]
+        kinds = [kind.__name__ for kind in type(owner).__mro__]
         public = next((kind for kind in kinds if not kind.startswith("_")), "")
-        return f"{public}.{name.rpartition('.')[2]}"  # not a base class's, which users do not know
-    return name
+        structure = f"{owner.component} {owner.name}" if hasattr(owner, "_driver") else ""
+        # Not a base class's, which users do not know.
+        return f"{public}.{name.rpartition('.')[2]}", structure
+    return name, ""
 
 
 def _name(error: DamagedDataError, found: tuple[To, Any] | None) -> None:

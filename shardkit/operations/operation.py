@@ -158,6 +158,16 @@ class _Defer:
         return steps
 
 
+# Attributes of structures that other parts of the package use, and no user.
+_PARTS = frozenset(
+    {
+        *("abandon_call", "driver", "extend_call", "extend_hold", "give_back", "monotonic"),
+        *("new_attempt", "callbacks", "kind", "layout", "meta", "meta_key", "open"),
+        *("parameters", "move_due", "unknown_delay"),
+    }
+)
+
+
 class Structure(Generic[Face]):
     """The base of everything that has operations. Threads may share it, and so may tasks.
 
@@ -185,6 +195,10 @@ class Structure(Generic[Face]):
         deferred = copy.copy(self)
         deferred._driver = _Defer()
         return deferred
+
+    def __dir__(self) -> Iterable[str]:
+        """Name what users need: completion in a shell leaves out a structure's own parts."""
+        return [name for name in super().__dir__() if name not in _PARTS and name[:1] != "_"]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, component={self.component!r})"

@@ -9,11 +9,14 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.exceptions import (
     AuthenticationError,
     AuthenticationWrongNumberOfArgsError,
     BusyLoadingError,
+    ClusterCrossSlotError,
     ConnectionError,  # noqa: A004 - redis-py's own
+    MovedError,
     NoPermissionError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -42,6 +45,16 @@ _BY_CLASS: tuple[tuple[type[Exception], str, str], ...] = (
         "the server is a replica, which refuses writes",
         "name its master in the entry",
     ),
+    (
+        MovedError,
+        "the server is a node of a cluster, and another node has the key",
+        "write cluster: true in its entry, or redis+cluster:// in the URL of a config server",
+    ),
+    (
+        ClusterCrossSlotError,
+        "the keys are in several slots of a cluster",
+        "give them one {tag}, or write redis+cluster:// in the URL of a config server",
+    ),
     (BusyLoadingError, "the server is still loading its data", "try again in a moment"),
 )
 
@@ -67,6 +80,11 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
         "(ERR )?DB index is out of range",
         "the server has no database of this number",
         "correct db in the entry, or raise `databases` in the server's configuration",
+    ),
+    (
+        "(ERR )?This instance has cluster support disabled",
+        "the server is not part of a cluster",
+        "take cluster: true out of its entry, or write redis:// in the URL",
     ),
     (
         "BUSY ",
@@ -128,7 +146,12 @@ def failed_command(error: BaseException) -> tuple[int, str]:
 def meaning(error: BaseException) -> Meaning | None:
     """Return what a server's error means, and the remedy; None for one that speaks for itself."""
     _, text = failed_command(error)
-    if isinstance(error, MasterNotFoundError):
+    if match := re.match(r"The Sentinels are replacing the master of (['\"].*?['\"])", text):
+        return Meaning(
+            f"the Sentinels are replacing the master of {match[1]}",
+            "wait until they have, at most their failover-timeout",
+        )
+    if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
         service = re.match(r"No master found for (['\"].*?['\"])", text)
         named = f" for {service[1]}" if service else ""
         return Meaning(

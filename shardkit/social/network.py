@@ -36,7 +36,7 @@ from datetime import timedelta
 from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
     Driver,
@@ -618,7 +618,7 @@ class SocialNetwork(Structure[Face]):
         return [note.text for note in notes]
 
     @operation
-    def repair(self, older_than: float = OLDER_THAN) -> Operation[int]:
+    def repair(self, older_than: Seconds = OLDER_THAN) -> Operation[int]:
         """Finish changes that a dead process or a failed shard left half done.
 
         Call it from time to time, from one process or several.
@@ -631,6 +631,7 @@ class SocialNetwork(Structure[Face]):
 
         Cost: as `pending`, and the cost of each change.
         """
+        older_than = in_seconds(older_than)
         yield from self._open(create=True)
         notes = yield from self._repair.notes(older_than, claim=True)
         finished = 0

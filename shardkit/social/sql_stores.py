@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from shardkit.errors import ClosedError, InvalidArgumentError, extra
-from shardkit.operations.arguments import shown
+from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.operation import pages
 from shardkit.social.status_cache import AT_ONCE, LARGEST, Fields, StatusCursor, table_rows
@@ -285,7 +285,7 @@ class PostgreSQLStatusStore(TableStatusStore):
     )
 
     def __init__(
-        self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: float = 30.0
+        self, dsn: str, table: str = "statuses", *, connections: int = 8, timeout: Seconds = 30.0
     ) -> None:
         super().__init__(table)
         with extra("postgresql", "stores in PostgreSQL"):
@@ -294,7 +294,7 @@ class PostgreSQLStatusStore(TableStatusStore):
             dsn,
             min_size=min(1, connections),
             max_size=connections,
-            timeout=timeout,
+            timeout=in_seconds(timeout),
             open=True,
             check=pool_class.check_connection,
         )

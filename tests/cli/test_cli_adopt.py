@@ -16,7 +16,7 @@ from shardkit.admin import push
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.cli.app import app
 from shardkit.errors import GrowthError, InvalidArgumentError
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalServer
 from shardkit.routing.placement import placement
 
 RIGHTS = ["+@connection", "+scan"]
@@ -159,6 +159,57 @@ def test_foreign_keys_are_named(fill: Fill, server: LocalServer) -> None:
     assert wrong
 
 
+def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
+    fill: Fill, server: LocalServer
+) -> None:
+    on = fill(placement("crc32", 3))
+    with server.client(db=1) as client:
+        client.mset({f"session:{n}": 1 for n in range(600)})
+    result = adopt("users", on)
+    assert result.shard_map is None
+    assert "crc32 explains 1,1" in result.problem
+    assert "which is no chance" in result.problem
+    assert "move or delete keys of other programs" in result.remedy
+    assert result.servers[0].misplaced
+    # A ring whose weights are not known explains most keys, too.
+    rule = 'jedis {"names":["a","b","c"],"weights":[3,2,2]}'
+    result = adopt("users", fill(placement(rule, 3)), names=["a", "b", "c"])
+    assert result.shard_map is None
+    assert "weights (--placement)" in result.remedy
+    assert proposed(adopt("users", fill(placement(rule, 3)), placements=[rule])) == rule
+
+
+def test_nodes_of_a_cluster_are_refused() -> None:
+    with LocalCluster(masters=1) as cluster:
+        on = [cluster.nodes[0].address, "127.0.0.1:1"]
+        with pytest.raises(GrowthError, match=r"is a node of a cluster, .*; describe the cluster"):
+            adopt("users", on)
+
+
+def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: LocalServer) -> None:
+    names = [f"a-server-with-a-long-name-{n}.internal" for n in range(8)]
+    rule = f'uhashring {{"names":{json.dumps(names)}}}'
+    keys = [*KEYS, *(f"[red]\n\x1b]0;{n}" for n in range(100))]
+    on = [word for each in fill(placement(rule, 8), keys, 8) for word in ("--on", each)]
+    with server.client(db=1) as client:
+        client.mset({b"\xff\x1b[31m[bold]%d" % n + b"long" * 50: 1 for n in range(20)})
+    given = [word for each in names for word in ("--name", each)]
+    code, text = in_terminal(80, "adopt", "users", *on, *given)
+    assert code == 0, text
+    assert "trying rule " in text
+    shown = plain(text)
+    assert "\x1b" not in shown
+    assert "\\x1b[31m[bold]" in shown
+    table = shown[shown.index("agree of each") : shown.index("components:")]
+    assert max(map(len, table.splitlines())) <= 80
+    assert len(table.splitlines()) < 60
+    assert "100%" in shown
+    told: list[str] = []
+    adopt("users", on[1::2], names=names, progress=told.append)
+    assert told[7].startswith("sampled ")
+    assert told[7].endswith(" of 8 of 8 servers")
+
+
 def test_one_server_becomes_an_entry(fill: Fill) -> None:
     result = adopt("users", fill(lambda key: 0, count=1))
     assert result.shard_map is not None
@@ -173,7 +224,7 @@ def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: Local
     with server.client() as client:
         used = {name.removeprefix("cmdstat_") for name in client.info("commandstats")}
     assert used <= {"scan", "select", "hello", "client|setinfo", "ping", "config|resetstat", "info"}
-    with pytest.raises(GrowthError, match=r"127\.0\.0\.1:1/0 cannot be read"):
+    with pytest.raises(GrowthError, match=r"1:1/0 cannot be read: connection refused; check"):
         adopt("users", ["127.0.0.1:1/0", on[0]])
     with pytest.raises(InvalidArgumentError, match="appears twice"):
         adopt("users", [on[0], on[0]])

@@ -644,6 +644,7 @@ DOCUMENTS: list[Said] = [
             "problems": [],
             "notes": [],
             **{key: [] for key in ("placements", "routes", "sources", "targets")},
+            "connections": {},
         },
     ),
     ("move resume a.internal:6379", {"resume_move": SERVER_MOVE}, asdict(SERVER_MOVE)),

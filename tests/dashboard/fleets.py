@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap, events
 from shardkit.admin import push
 from shardkit.dashboard import FleetWatch
 from shardkit.local import LocalServer, LocalServers
@@ -45,6 +47,39 @@ def until(true: Callable[[], object], seconds: float = 30) -> None:
         time.sleep(0.05)
 
 
+def record(kit: ShardKit) -> None:
+    """Record what the view of metrics shows."""
+    hits = kit.counters(component="users")
+    hits.add_many({"page:/": 7, HOSTILE: 3})
+    latencies = kit.statistics(component="users")
+    for seconds in (0.25, 0.5, 4.0):
+        latencies.update("shop", "latency", seconds)
+    kit.logs(component="jobs").log("shop", f"refused {HOSTILE}", "error")
+
+
+def heat_up(kit: ShardKit) -> None:
+    """Use keys, tags, a structure and a function: ``hot:0`` most, ``hot:19`` least."""
+    router, ids = kit.key_sharded("users"), kit.set("ids", component="users", members=int)
+
+    @kit.sharded_connection("users")
+    def visit(conn: Any, who: str) -> None:
+        conn.get(who)
+
+    until(lambda: any("HeatCounter" in repr(each) for each in events.handlers))
+    for name, count in hottest().items():
+        for _ in range(count):
+            router.get(name)
+    for n in range(10):
+        router.get(f"{{{HOSTILE}}}:{n}")
+        ids.sismember(n)
+        visit(f"visitor:{n}")
+
+
+def hottest() -> Counter[str]:
+    """Return how often `heat_up` uses each key."""
+    return Counter({f"hot:{n}": 100 - 4 * n for n in range(20)})
+
+
 @contextmanager
 def shown_fleet() -> Iterator[Shown]:
     with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
@@ -64,6 +99,9 @@ def shown_fleet() -> Iterator[Shown]:
             assert task is not None
             tasks.fail(task, f"ValueError: {HOSTILE}")
             kit.lock(HOSTILE, component="jobs").acquire(ttl=600)
+            record(kit)
+            with shardkit.connect(url, heat=1) as hot:
+                heat_up(hot)
             fleet = FleetWatch(kit, config, interval=0.2)
             try:
                 until(lambda: len(fleet.servers) == 3)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from importlib.resources import files
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fleets import HOSTILE, Shown, shown_fleet, until
+from fleets import HOSTILE, Shown, hottest, shown_fleet, until
 from starlette.testclient import TestClient
 
+from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application
 from shardkit.dashboard.app import METRICS, VIEWS
 
@@ -99,6 +101,88 @@ def test_tasks_are_revived_only_where_changes_are_allowed(shown: Shown, client: 
     until(lambda: answer(allowed, "/api/queues/jobs/email/dead")["dead"])
 
 
+def test_heat_has_the_twenty_hottest_keys_in_order(shown: Shown, client: TestClient) -> None:
+    heat = answer(client, "/api/heat")
+    keys = [each["name"] for each in heat["key"][:20]]
+    assert keys == [name for name, _ in hottest().most_common()]
+    assert heat["tag"][0]["name"] == HOSTILE
+    assert ("users", "ids") in {(each["component"], each["name"]) for each in heat["structure"]}
+    [function] = heat["function"]
+    assert function["name"].endswith("fleets.heat_up.<locals>.visit")
+    shares = {each["server"]: each["share"] for each in heat["servers"]}
+    assert set(shares) <= {shown.server(n).address for n in range(2)}
+    assert sum(shares.values()) == pytest.approx(1, abs=0.01)
+    assert all(each["server"] for each in heat["shard"])
+
+
+def test_the_plan_says_what_a_move_would_bring_and_moves_nothing(
+    shown: Shown, client: TestClient
+) -> None:
+    before = answer(client, "/api/components/users")["shards"]
+    plan = answer(client, "/api/heat/moves")
+    assert "banner" not in plan
+    assert plan["by"] == "operations"
+    assert set(plan["before"]) == set(plan["after"])
+    off = {
+        when: max(abs(times - 1) for times in plan[when].values()) for when in ("before", "after")
+    }
+    assert off["after"] <= off["before"]
+    assert [each["server"] for each in answer(client, "/api/components/users")["shards"]] == [
+        each["server"] for each in before
+    ]
+
+
+def test_servers_with_an_lfu_policy_report_their_hot_keys(shown: Shown, client: TestClient) -> None:
+    server = shown.server(0)
+    with server.client() as plain:
+        plain.config_set("maxmemory-policy", "allkeys-lfu")
+        try:
+            with server.client(db=9) as own:
+                own.set("lfu", "1")
+                for _ in range(2000):
+                    own.get("lfu")
+            keys = answer(client, "/api/heat/servers")["keys"]
+        finally:
+            plain.config_set("maxmemory-policy", "noeviction")
+    mine = {each["key"]: each for each in keys if each["server"] == server.address}
+    assert mine["lfu"]["by"] == "LFU"
+    assert mine["lfu"]["database"] == 9
+    assert mine["lfu"]["amount"] > 10
+
+
+def test_hotkeys_are_read_as_redis_documents_them() -> None:
+    class Tracking:
+        """Redis 8.6's reply, which no server here gives."""
+
+        connection_pool = None
+
+        def execute_command(self, *args: str) -> Any:
+            assert args == ("HOTKEYS", "GET")
+            return [b"tracking-active", 1, b"by-cpu-time-us", [b"x", 104, b"y", 98]]
+
+        def info(self, section: str) -> Any:
+            return {"maxmemory_policy": "noeviction"}
+
+    found = [(each.key, each.by, each.amount) for each in hot_keys_of(Tracking())]
+    assert found == [("x", "cpu", 104), ("y", "cpu", 98)]
+
+
+def test_what_applications_record_is_shown(client: TestClient) -> None:
+    recorded = answer(client, "/api/metrics")
+    counters = {each["name"]: each for each in recorded["counters"]}
+    assert counters["page:/"]["total"] == 7
+    assert sum(counters["page:/"]["slices"]["count"]) == 7
+    assert len(counters["page:/"]["slices"]["at"]) == 60
+    [statistics] = recorded["statistics"]
+    assert (statistics["context"], statistics["kind"]) == ("shop", "latency")
+    assert (statistics["count"], statistics["max"]) == (3, 4.0)
+    assert statistics["p50"] == pytest.approx(0.5, rel=0.02)
+    [message] = recorded["messages"]
+    assert (message["log"], message["severity"]) == ("shop", "error")
+    assert HOSTILE in message["message"]
+    assert recorded["failed"] == {}
+
+
 def test_locks_growth_and_configuration_are_shown(client: TestClient) -> None:
     [lock] = answer(client, "/api/locks")["locks"]
     assert (lock["name"], lock["state"]) == (HOSTILE, "holds")
@@ -172,6 +256,23 @@ def test_a_token_is_asked_for_everywhere(shown: Shown, monkeypatch: pytest.Monke
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert "httponly" in first.headers["set-cookie"].lower()
     assert person.get("/api/overview").status_code == 200
+
+
+def test_a_wrong_token_waits_before_it_is_refused(
+    shown: Shown, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr("shardkit.dashboard.app.asyncio", SimpleNamespace(sleep=sleep))
+    client = TestClient(application(shown.fleet, token="right"), base_url="http://127.0.0.1")
+    assert client.get("/?token=right").status_code == 200
+    assert pauses == []
+    assert client.get("/?token=wrong").status_code == 401
+    assert client.get("/", headers={"Authorization": "Bearer wrong"}).status_code == 200
+    assert pauses == [1.0]
 
 
 def test_servers_see_the_same_however_many_people_look(shown: Shown) -> None:

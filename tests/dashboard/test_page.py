@@ -7,6 +7,7 @@ import shutil
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -14,7 +15,10 @@ from urllib.parse import quote
 import pytest
 from fleets import HOSTILE, Shown, shown_fleet, until
 
-from shardkit.dashboard import application
+import shardkit
+from shardkit import ShardMap
+from shardkit.dashboard import FleetWatch, application
+from shardkit.local import LocalServers
 
 selenium = pytest.importorskip("selenium.webdriver")
 uvicorn = pytest.importorskip("uvicorn")
@@ -30,11 +34,11 @@ def shown() -> Iterator[Shown]:
         yield shown
 
 
-@pytest.fixture(scope="module")
-def site(shown: Shown) -> Iterator[str]:
+@contextmanager
+def served(fleet: FleetWatch) -> Iterator[str]:
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application(shown.fleet, allow_changes=True),
+        application(fleet, allow_changes=True),
         log_level="warning",
         lifespan="off",
         timeout_graceful_shutdown=1,
@@ -42,14 +46,22 @@ def site(shown: Shown) -> Iterator[str]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
-    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    server.should_exit = True
-    thread.join()
-    listening.close()
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
 
 
 @pytest.fixture(scope="module")
-def browser(site: str) -> Iterator[Any]:
+def site(shown: Shown) -> Iterator[str]:
+    with served(shown.fleet) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
     options = selenium.ChromeOptions()
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
         options.add_argument(argument)
@@ -81,17 +93,19 @@ def views(shown: Shown) -> dict[str, tuple[str, str]]:
         "server": (f"/servers/{quote(address, safe='')}", "CPU, share of a core"),
         "slow": ("/slow", "Slow and large commands"),
         "queues": ("/queues?component=jobs&queue=email", "ValueError"),
+        "heat": ("/heat", "hot:19"),
+        "metrics": ("/recorded", "page:/, a minute"),
         "locks": ("/locks", HOSTILE),
         "growth": ("/growth", "Nothing moves"),
         "configuration": ("/configuration", "users:7"),
     }
 
 
-@pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize(
-    "view",
-    ["overview", "component", "server", "slow", "queues", "locks", "growth", "configuration"],
-)
+VIEWS = ["overview", "component", "server", "slow", "heat", "queues", "locks", "metrics", "growth"]
+
+
+@pytest.mark.parametrize("width", [2560, 1280, 360])
+@pytest.mark.parametrize("view", [*VIEWS, "configuration"])
 def test_each_view_fits_and_shows_its_answer(
     browser: Any, site: str, shown: Shown, view: str, width: int
 ) -> None:
@@ -110,7 +124,8 @@ def test_each_view_fits_and_shows_its_answer(
 
 def test_names_from_outside_are_text(browser: Any, site: str) -> None:
     sized(browser, 1280)
-    for path in ("/locks", "/queues?component=jobs&queue=email", f"/components/{quote(HOSTILE)}"):
+    paths = ("/locks", "/queues?component=jobs&queue=email", f"/components/{quote(HOSTILE)}")
+    for path in (*paths, "/heat", "/recorded"):
         browser.get(site + path)
         until(lambda: text(browser) and "Asking" not in text(browser))
         assert browser.execute_script("return document.querySelectorAll('img').length") == 0
@@ -156,3 +171,76 @@ def test_a_dead_task_is_revived_by_its_button(browser: Any, site: str, shown: Sh
     browser.execute_script("document.querySelector('button.action').click()")
     until(lambda: "No dead task is left" in text(browser))
     assert shown.kit.queues(component="jobs").counts("email").dead == 0
+
+
+def test_what_does_not_exist_says_so(browser: Any, site: str) -> None:
+    sized(browser, 360)
+    for path in ("/components/none", "/servers/none"):
+        browser.get(site + path)
+        until(lambda: "There is nothing of that name." in text(browser))
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 360
+
+
+def test_a_plan_of_moves_is_asked_for_by_the_keyboard(browser: Any, site: str) -> None:
+    sized(browser, 1280)
+    browser.get(site + "/heat")
+    until(lambda: "Plan moves" in text(browser))
+    browser.execute_script("document.querySelector(\"[data-key='plan']\").focus()")
+    selenium.ActionChains(browser).send_keys("\n").perform()
+    until(lambda: "times the mean now" in text(browser))
+    assert "afterwards" in text(browser)
+
+
+def test_a_config_server_that_is_away_is_a_banner(browser: Any, site: str, shown: Shown) -> None:
+    sized(browser, 360)
+    browser.get(site + "/")
+    until(lambda: "3 of 3" in text(browser))
+    assert shown.servers.config_server is not None
+    banner = "return document.getElementById('banner').innerText"
+    shown.servers.config_server.kill()
+    try:
+        until(lambda: "config server cannot be read" in str(browser.execute_script(banner)))
+        assert "users" in text(browser)
+        assert browser.execute_script("return document.documentElement.scrollWidth") == 360
+    finally:
+        shown.servers.config_server.restart()
+    until(lambda: not browser.execute_script(banner))
+
+
+def test_a_dashboard_that_ends_is_seen_and_the_page_stays(browser: Any, shown: Shown) -> None:
+    sized(browser, 1280)
+    with served(shown.fleet) as site:
+        browser.get(site + "/")
+        until(lambda: "3 of 3" in text(browser))
+    state = "return document.getElementById('state').innerText"
+    until(lambda: "connection lost" in str(browser.execute_script(state)))
+    assert "3 of 3" in text(browser)
+
+
+def test_a_thousand_shards_are_drawn_in_part_and_searched_whole(browser: Any) -> None:
+    over = "[{port: 7001}, {port: 7002}]"
+    shard_map = ShardMap.parse(f"components:\n  wide: {{shards: {{count: 1000, over: {over}}}}}\n")
+    with (
+        LocalServers(shard_map, ports="free") as servers,
+        shardkit.connect(servers.shard_map) as kit,
+    ):
+        kit.key_sharded("wide").set("k", "v")
+        fleet = FleetWatch(kit, interval=0.5)
+        try:
+            with served(fleet) as site:
+                sized(browser, 360)
+                browser.get(site + "/components/wide")
+                until(lambda: "Show all 1,000" in text(browser))
+                assert "wide:999" not in text(browser)
+                search = browser.execute_script(
+                    "const found = document.querySelector(\"[data-key='shards:filter']\");"
+                    "found.focus(); return found"
+                )
+                search.send_keys("wide:999")
+                until(lambda: "wide:999" in text(browser))
+                assert "wide:998" not in text(browser)
+                assert browser.execute_script("return document.documentElement.scrollWidth") == 360
+                browser.get(site + "/")
+                until(lambda: "1,000" in text(browser))
+        finally:
+            fleet.close()

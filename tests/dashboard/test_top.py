@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from urllib.request import urlopen
 
 from click.testing import CliRunner
@@ -41,6 +42,28 @@ def test_servers_and_shards_can_be_sorted_and_filtered() -> None:
         asyncio.run(use())
 
 
+def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more() -> None:
+    async def use() -> None:
+        application = top._application(shown.fleet, 0.1)
+        async with application.run_test(size=(46, 20)) as pilot:
+            table = application.query_one(DataTable)
+            names = [str(each.label).split()[0] for each in table.columns.values()]
+            assert names == ["server", "state", "ops/s"]
+            assert table.virtual_size.width <= 46
+            await pilot.press("left")  # from the first column to the last one that is shown
+            assert "ops/s ↑" in [str(each.label) for each in table.columns.values()]
+            await pilot.resize_terminal(110, 20)
+            assert len(table.columns) == 11
+            await pilot.press("t")
+            await pilot.resize_terminal(46, 20)
+            names = [str(each.label).split()[0] for each in table.columns.values()]
+            assert names == ["shard", "state", "keys"]
+            await pilot.press("q")
+
+    with shown_fleet() as shown:
+        asyncio.run(use())
+
+
 def test_json_is_one_answer_of_all_servers() -> None:
     with shown_fleet() as shown:
         result = CliRunner().invoke(app, ["top", "-c", shown.url, "--interval", "0.2", "--json"])
@@ -51,14 +74,16 @@ def test_json_is_one_answer_of_all_servers() -> None:
     assert "a-secret" not in result.stdout
 
 
-def test_the_dashboard_command_serves_until_it_is_interrupted() -> None:
+def test_the_dashboard_command_is_interrupted_with_a_hundred_pages_open() -> None:
     with shown_fleet() as shown:
         command = [sys.executable, "-m", "shardkit", "dashboard", "--port", "0"]
         environment = {**os.environ, "SHARDKIT_CONFIG": shown.url, "NO_COLOR": "1"}
         with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
             assert process.stdout is not None
             url = process.stdout.readline().split()[0].decode()
-            with urlopen(f"{url}api/events", timeout=30) as events:
-                assert events.readline().startswith(b"data: ")
+            with ExitStack() as stack:
+                for _ in range(100):
+                    events = stack.enter_context(urlopen(f"{url}api/events", timeout=30))
+                    assert events.readline().startswith(b"data: ")
                 process.send_signal(signal.SIGINT)
                 assert process.wait(20) == 0

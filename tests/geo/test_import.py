@@ -146,7 +146,7 @@ def test_a_second_import_interrupts_the_first(kit: ShardKit) -> None:
 
 
 def sent(kit: ShardKit, batch: Any) -> Any:
-    return kit.plane.links[True].send(batch)
+    return kit.plane.link().send(batch)
 
 
 def to_its_end(kit: ShardKit, steps: Any, batch: Any, seen: list[Any] | None = None) -> None:

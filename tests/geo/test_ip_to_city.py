@@ -229,7 +229,7 @@ def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
             except StopIteration:
                 return sent
             sent.append([command.name for command in batch])
-            answer = kit.plane.links[True].send(batch)
+            answer = kit.plane.link().send(batch)
 
     exchanges()
     assert exchanges() == [["GET"]]

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import is_dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +17,19 @@ from faces import Face
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.admin import (
+    apply_profile,
+    biggest_keys,
+    check,
+    connected_clients,
+    execute,
+    measure_disk_rate,
+    push,
+    rewrite_aof,
+    save_snapshot,
+)
 from shardkit.errors import ClosedError, InvalidArgumentError, NotDurableError
+from shardkit.local import LocalServer
 from shardkit.queues import NewTask
 
 
@@ -116,11 +134,141 @@ def test_a_lock_takes_the_names_of_redis_py(face: Face) -> None:
         kit.lock("l", component="one", wait=2, blocking_timeout=1)
 
 
+KINDS: dict[str, Callable[..., Any]] = {
+    "lock": lambda kit, **options: kit.lock("l", component="one", **options),
+    "reentrant lock": lambda kit, **options: kit.lock(
+        "l", component="one", reentrant=True, owner=str(id(options)), **options
+    ),
+    "semaphore": lambda kit, **options: kit.semaphore("l", component="one", limit=1, **options),
+    "read lock": lambda kit, **options: kit.read_write_lock("l", component="one", **options).read,
+    "write lock": lambda kit, **options: kit.read_write_lock("l", component="one", **options).write,
+    "several locks": lambda kit, **options: kit.multi_lock(["l", "m"], component="one", **options),
+    "quorum lock": lambda kit, **options: kit.quorum_lock(
+        "l", components=["one", "few", "many"], **options
+    ),
+    "election": lambda kit, **options: kit.election("l", component="one", **options),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_locks_take_the_names_of_redis_py(face: Face, kind: str) -> None:
+    def made(kind: str, **options: Any) -> Any:
+        return KINDS[kind](face.kit, renew=False, **options)
+
+    own = made(kind, timeout=60, blocking_timeout=0.01)
+    hold = face.run(own.acquire())
+    first = hold[0] if isinstance(hold, list) else hold
+    assert 50 < first.remaining <= 60
+    other = made("write lock" if kind == "read lock" else kind, blocking=False)
+    assert face.run(other.acquire()) is None
+    calls = [other.acquire, other.campaign] if kind == "election" else [other.acquire]
+    for acquire in calls:
+        assert face.run(acquire(blocking=False)) is None
+        assert face.run(acquire(blocking_timeout=timedelta(milliseconds=10))) is None
+        with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
+            face.run(acquire(wait=2, blocking_timeout=1))
+    face.run(own.release(hold))
+    assert face.run(other.acquire(blocking_timeout=None)) is not None  # for ever, as in redis-py
+    with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
+        made(kind, wait=2, blocking_timeout=1)
+
+
 def test_completion_and_repr_show_what_users_need(kit: ShardKit) -> None:
     assert {"hash", "key_sharded", "client", "together", "close"} <= set(dir(kit))
     assert not {"plane", "topology", "clients", "driver", "breakers"} & set(dir(kit))
     assert not [name for name in dir(kit) if name.startswith("_")]
+    hidden = {"kind", "layout", "meta", "open", "driver", "new_attempt", "give_back", "parameters"}
+    shown = {"acquire", "extend", "ttl"}, {"hget", "expire", "check"}, {"get", "zadd", "shard_of"}
+    made = kit.lock("l", component="one"), kit.hash("h", component="one"), kit.key_sharded("many")
+    for each, names in zip(made, shown, strict=True):
+        assert names <= set(dir(each))
+        assert not hidden & set(dir(each))
+        assert not [name for name in dir(each) if name[:1] == "_" or name.endswith("_internal")]
+    for each in (*made, kit.access_times(component="one").timed("page")):
+        assert "\n" not in repr(each)
+        assert " at 0x" not in repr(each)
     for n in range(16):
         kit.client("many", n)
     assert "\n" not in repr(kit)
     assert repr(kit).startswith(f"<ShardKit of {kit.topology.source}: many:0, ")
+
+
+# Durations that are no arguments of users: moments of time.monotonic, and calls among locks.
+NOT_FOR_USERS = {
+    *("await_ready", "join_nodes", "extend_call", "extend_hold", "new_attempt", "pause"),
+    "Hold.__init__",
+}
+IN_SECONDS = re.compile(
+    r"seconds|(.*_)?(timeout|ttl|wait|lease|interval|delay|deadline|period|age|grace|quiet|settled)"
+)
+SAID_IN_SECONDS = re.compile(
+    r": (the |most |least )*seconds\b|how long .* in seconds|seconds (to|for|until|after)"
+)
+
+
+def public_calls() -> Iterator[tuple[str, Any]]:
+    """Yield the functions and methods that users import, and their names."""
+    page = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
+    [line] = [line for line in page.splitlines() if line.startswith("Users import from")]
+    for module in re.findall(r"`(shardkit[\w.]*)`", line):
+        loaded = importlib.import_module(module)
+        for name in getattr(loaded, "__all__", ()):
+            found = getattr(loaded, name)
+            if inspect.isfunction(found):
+                yield f"{module}.{name}", found
+            if not inspect.isclass(found) or issubclass(found, BaseException):
+                continue
+            made_by_hand = not (is_dataclass(found) or issubclass(found, tuple))
+            for method in [*vars(found)] if made_by_hand else [*vars(found).keys() - {"__init__"}]:
+                if {method, f"{name}.{method}"} & NOT_FOR_USERS or (
+                    method[0] == "_" and method != "__init__"
+                ):
+                    continue
+                static = vars(found)[method]
+                call = getattr(static, "__func__", getattr(static, "steps", static))
+                if inspect.isfunction(call):
+                    yield f"{module}.{name}.{method}", call
+
+
+def test_every_length_of_time_can_be_a_timedelta() -> None:
+    checked, refused = 0, []
+    for name, call in public_calls():
+        described = inspect.getdoc(call) or ""
+        for parameter in inspect.signature(call).parameters.values():
+            said = re.search(rf"(?m)^ *{parameter.name}: .*(?:\n {{8,}}.*)*", described)
+            text = said[0] if said else ""
+            is_time = IN_SECONDS.fullmatch(parameter.name) or SAID_IN_SECONDS.search(text)
+            taken = str(parameter.annotation)
+            if not is_time or not re.search(r"\b(float|int|Seconds|timedelta)\b", taken):
+                continue
+            checked += 1
+            if not re.search(r"\b(Seconds|timedelta)\b", taken):
+                refused.append(f"{name}({parameter.name}: {taken})")
+    assert refused == []
+    assert checked > 90
+
+
+def test_what_operators_call_takes_timedeltas(own_server: LocalServer, shard_map: ShardMap) -> None:
+    second, moment = timedelta(seconds=1), timedelta(milliseconds=1)
+    components = shard_map.components.values()
+    assert not check(components, second).findings
+    assert connected_clients(components, timeout=second)
+    assert set(execute(components, ["PING"], timeout=second).values()) == {True}
+    assert biggest_keys(components, 1, timeout=second) == []
+    with own_server.client() as client:
+        push(client, shard_map, timeout=second)
+        assert measure_disk_rate(client, moment)
+        save_snapshot(client, 60 * second)
+        apply_profile(client, "everysec")
+        rewrite_aof(client, 60 * second)
+    with shardkit.connect(shard_map) as kit:
+        counters = kit.counters(component="one", precisions=[timedelta(hours=1), 60])
+        counters.add("hits", 2)
+        assert [count for _, count in counters.get("hits", timedelta(hours=1))] == [2]
+        assert counters.total(["hits"], timedelta(minutes=1)) == 2
+        maintenance = kit.maintenance(component="one")
+        maintenance.turn_on(seconds=moment)
+        maintenance.turn_on(seconds=timedelta(hours=1))
+        assert maintenance.check()
+        with pytest.raises(InvalidArgumentError, match="precision"):
+            counters.get("hits", timedelta(seconds=7))

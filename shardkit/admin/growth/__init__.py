@@ -12,6 +12,7 @@ from shardkit.admin.growth.balance import (
     apply_balance,
     measure_balance,
     plan_balance,
+    with_operations,
 )
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import Fence, apply_fences, fail_over, pending_fences
@@ -80,4 +81,5 @@ __all__ = [
     "verify_move",
     "verify_replica",
     "verify_replicas",
+    "with_operations",
 ]

@@ -17,13 +17,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import Place, address_of
 from shardkit.admin.growth.slices import at_work
 from shardkit.config.component import MAX_SHARDS, Component, check_name
@@ -35,9 +37,10 @@ from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, coun
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import CONFIG_KEYS, reason
 from shardkit.operations.commands import Key
+from shardkit.operations.server_errors import meaning
 from shardkit.routing.keys import hash_tag
 from shardkit.routing.other_hashes import TWEMPROXY
-from shardkit.routing.placement import CRCS, placement_of_all
+from shardkit.routing.placement import CRCS, DEFAULT, placement_of_all
 from shardkit.routing.routes import KeyRoutes
 
 SAMPLE = 1000  # keys of each server
@@ -51,6 +54,7 @@ _BEST = 20  # rules that are tried on all keys
 _LISTED = 10  # rules of a report
 _EXAMPLES = 5  # keys of a server
 _CHANCE = 1e-6  # a rule that fits by chance with a higher probability is not proposed
+_GROWING = (DEFAULT, "slot", "rendezvous")  # with hash tags, and for any number of shards
 _PROBES = tuple(b"probe:%d" % n for n in range(1000))
 _BRACED = tuple(b"{%d}a{b}{}{%d}" % (n % 9, n) for n in range(300))
 _COUNTED_NAMES = ("{}", "shard{}", "node{}", "server{}", "redis{}")
@@ -132,6 +136,7 @@ def adopt(
     names: Sequence[str] = (),
     placements: Sequence[str] = (),
     routes: Sequence[str] = (),
+    progress: Progress = lambda what: None,
 ) -> Adoption:
     """Find the placement of keys that another program has placed. Changes nothing.
 
@@ -144,6 +149,7 @@ def adopt(
         names: the servers' names as the other program has them, shard 0's first.
         placements: the only rules to try, such as ``'jedis {"names":["a","b"]}'``.
         routes: rules that find the routing key in the name of a key; see docs/growth.md.
+        progress: is called with a text about what is being done.
 
     Returns:
         The proposal, or why there is none. Cost: one SCAN for 100 keys of the sample, with pauses,
@@ -152,7 +158,7 @@ def adopt(
     Raises:
         InvalidArgumentError: an argument cannot be used.
         ConfigError: the entries cannot be read, or there is no such placement.
-        GrowthError: a server cannot be read; names it.
+        GrowthError: a server cannot be read, or is a node of a cluster; names it.
     """
     _check(component, sample)
     entries = _entries(component, on, config)
@@ -163,12 +169,20 @@ def adopt(
         )
     route = KeyRoutes(routes)
     numbers = range(count)
-    samples = at_once(lambda n: _sample(entries[n], sample), numbers)
+    sampled: list[int] = []
+
+    def sample_of(n: int) -> list[bytes]:
+        found = _sample(entries[n], sample)
+        sampled.append(len(found))
+        progress(f"sampled {sum(sampled):,} keys of {len(sampled)} of {counted(count, 'server')}")
+        return found
+
+    samples = at_once(sample_of, numbers)
     if count == 1:
         return _single(component, entries[0], len(samples[0]))
     keys = [route.of_all(each) for each in samples]
     rules = list(placements) or list(_rules([_place_of(each) for each in entries], names))
-    fits = _fits(rules, keys, given=bool(placements))
+    fits = _fits(rules, keys, progress, given=bool(placements))
     best = fits[0]
     total = sum(map(len, samples))
     notes: list[str] = []
@@ -176,15 +190,19 @@ def adopt(
     problem, remedy = _problem(best, keys, total, len(rules))
     if not problem:
         equal = [fit for fit in fits[1:] if fit.keys == best.keys]
-        alike = [fit.placement for fit in equal if _differ(best, fit, (*_PROBES, *_BRACED))]
+        own = _places(best, (*_PROBES, *_BRACED))
+        # Rules that place all keys alike are one.
+        others_at = {tuple(_places(fit, (*_PROBES, *_BRACED))): fit for fit in reversed(equal)}
+        alike = [fit.placement for at, fit in others_at.items() if list(at) != own][::-1]
         differing = [fit.placement for fit in equal if _differ(best, fit, _PROBES)]
         if differing:
-            listed = ", ".join([best.placement, *differing][:_LISTED])
+            listed = ", ".join(map(shown, [best.placement, *differing][:_LISTED]))
             problem = f"too few keys to tell rules apart: {total:,} keys agree with {listed}"
             remedy = "specify a larger sample, or the rule that your program uses (--placement)"
         elif alike:
+            others = ", ".join(map(shown, alike[:_LISTED]))
             notes.append(
-                f"the sample does not tell {best.placement} from {', '.join(alike[:_LISTED])}: "
+                f"the sample does not tell {shown(best.placement)} from {others}: "
                 "they differ for keys with braces. Check which your program uses"
             )
     servers = _servers(entries, samples, keys, best, proposed=not problem)
@@ -216,7 +234,7 @@ def adopt(
         tuple(notes),
         "",
         "",
-        _next(component),
+        _next(component, count, best.placement),
     )
 
 
@@ -226,10 +244,13 @@ def _of(
     return component, tuple(servers), tuple(fits[:_LISTED]), tried
 
 
-def _next(component: str) -> tuple[str, ...]:
+def _next(component: str, servers: int, placement: str = DEFAULT) -> tuple[str, ...]:
+    # Servers have 16 databases as a rule. Rings have a name for each shard, and not all rules have
+    # hash tags.
+    rule = "" if placement in _GROWING else f" --placement {DEFAULT}"
     return (
         "shardkit config push MAP",
-        f"shardkit split {component} --shards 64 --dry-run",
+        f"shardkit split {component} --shards {4 * servers}{rule} --dry-run",
     )
 
 
@@ -239,7 +260,7 @@ def _single(component: str, entry: Entry, sampled: int) -> Adoption:
     shard_map = ShardMap({component: Component(component, entry)})
     note = "one server needs no placement"
     return Adoption(
-        component, (server,), (), 0, "", shard_map, (), (note,), "", "", _next(component)
+        component, (server,), (), 0, "", shard_map, (), (note,), "", "", _next(component, 2)
     )
 
 
@@ -256,7 +277,7 @@ def _check(component: str, sample: int) -> None:
 def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
     """Return the entries of the servers, in order."""
     if on:
-        entries = [_entry(text, f"server {n}") for n, text in enumerate(on)]
+        entries = [entry_at(text, f"server {n}") for n, text in enumerate(on)]
     elif config is None:
         raise InvalidArgumentError(f"{component}: no servers", "specify them: on=, --on")
     else:
@@ -276,7 +297,8 @@ def _entries(component: str, on: Sequence[str], config: Any) -> list[Entry]:
     return entries
 
 
-def _entry(text: str, where: str) -> Entry:
+def entry_at(text: str, where: str) -> Entry:
+    """Return the entry of a server that a user names: ``host:port/database``, or a URL."""
     if "://" in text:
         return Entry({"url": text}, where)
     place = Place.parse(text if "/" in text else f"{text}/0")
@@ -304,6 +326,12 @@ def _sample(entry: Entry, size: int) -> list[bytes]:
     keys: dict[bytes, None] = {}  # SCAN may return a key twice
     try:
         with client_of(entry.resolved(where), _TIMEOUT) as client:
+            with suppress(ResponseError):  # Redis before 6 has no HELLO
+                if b"cluster" in client.execute_command("HELLO"):
+                    raise GrowthError(
+                        f"{where} is a node of a cluster, which places its keys itself",
+                        "describe the cluster by one entry with cluster: true",
+                    )
             cursor, pages = 0, 0
             while len(keys) < size and pages < MOST // _PAGE:
                 with at_work(_SHARE):
@@ -316,7 +344,9 @@ def _sample(entry: Entry, size: int) -> list[bytes]:
         text = str_if_bytes(str(error))
         raise GrowthError(f"{where}: {text}", "grant +scan: see docs/rights.md") from error
     except ServerErrors as error:
-        raise GrowthError(f"{where} cannot be read: {reason(error)}", "start it") from error
+        known = meaning(error)
+        remedy = known.remedy if known else "check its address, and that it runs"
+        raise GrowthError(f"{where} cannot be read: {reason(error)}", remedy) from error
     return list(keys)[:size]
 
 
@@ -380,11 +410,27 @@ def _addressed(places: Sequence[Place]) -> list[list[str]]:
     return [form for form in forms if len(set(form)) == len(places)]
 
 
-def _fits(rules: Sequence[str], keys: Sequence[Sequence[Key]], *, given: bool) -> list[RuleFit]:
+def shown(rule: str) -> str:
+    """Return a rule for people: of more than three names only the first and the last."""
+    name, _, options = rule.partition(" ")
+    if not options:
+        return rule
+    described = json.loads(options)
+    names = described.get("names", ())
+    if len(names) > 3:
+        described["names"] = [names[0], "…", names[-1]]
+    return f"{name} {json.dumps(described, separators=(',', ':'), ensure_ascii=False)}"
+
+
+def _fits(
+    rules: Sequence[str], keys: Sequence[Sequence[Key]], progress: Progress, *, given: bool
+) -> list[RuleFit]:
     """Return how well rules fit, the best first; all are tried on a few keys, the best on all."""
     few = [each[: max(4, _SCREENED // len(keys))] for each in keys]
     screened: list[RuleFit] = []
-    for rule in rules:
+    for n, rule in enumerate(rules, 1):
+        if n % 10 == 0:
+            progress(f"trying rule {n} of {len(rules)}")
         try:
             screened.append(_fit(rule, few))
         except ConfigError:  # a library is missing, or there are too many servers for it
@@ -393,6 +439,7 @@ def _fits(rules: Sequence[str], keys: Sequence[Sequence[Key]], *, given: bool) -
     screened.sort(key=lambda fit: -fit.keys)
     best = [fit for fit in screened if fit.keys == screened[0].keys]
     chosen = screened[: max(_BEST, len(best))]
+    progress(f"trying {counted(len(chosen), 'rule')} on all keys")
     fits = [_fit(each.placement, keys) for each in chosen]
     return sorted(fits, key=lambda fit: (-fit.keys, fit.order != tuple(range(len(keys)))))
 
@@ -433,12 +480,6 @@ def _problem(
     """Return why the best rule cannot be proposed, and what to do; empty texts if it can."""
     if not total:
         return "the servers hold no keys", "describe the component in a shard map by hand"
-    if best.keys < FIT * total:
-        return (
-            f"no rule fits: {best.placement} explains most keys, {best.keys:,} of {total:,}",
-            "specify the names that your program gives to its servers (--name), its rule with "
-            "all options (--placement), or rules that find routing keys in names (--route)",
-        )
     # Keys with one tag are one witness.
     witnesses = len({hash_tag(bytes(each)) for some in keys for each in some})  # type: ignore[arg-type]
     wrong = witnesses * (total - best.keys) // total
@@ -449,10 +490,24 @@ def _problem(
         + math.log(math.comb(witnesses, wrong))
         - (witnesses - wrong) * math.log(count)
     )
-    if chance > math.log(_CHANCE):
+    is_chance = chance > math.log(_CHANCE)
+    if best.keys < FIT * total and is_chance:
+        return (
+            f"no rule fits: {shown(best.placement)} explains most keys, {best.keys:,} of {total:,}",
+            "specify the names that your program gives to its servers (--name), its rule with "
+            "all options (--placement), or rules that find routing keys in names (--route)",
+        )
+    if best.keys < FIT * total:
+        return (
+            f"{shown(best.placement)} explains {best.keys:,} of {total:,} keys, which is no "
+            "chance, but another rule has placed the others",
+            "move or delete keys of other programs, find routing keys in names by rules "
+            "(--route), or specify the rule with all options, such as weights (--placement)",
+        )
+    if is_chance:
         return (
             f"too few keys to tell rules apart: {total:,} keys with {witnesses:,} different names "
-            f"or tags agree with {best.placement}, perhaps by chance",
+            f"or tags agree with {shown(best.placement)}, perhaps by chance",
             "specify a larger sample, or the rule that your program uses (--placement)",
         )
     return "", ""

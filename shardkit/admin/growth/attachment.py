@@ -46,6 +46,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.operations.arguments import Seconds, in_seconds
 
 COPY = 3600.0  # seconds
 
@@ -68,7 +69,7 @@ class AttachedReplica:
 
 
 def attach_replica(
-    config: Any, replica: str, to: str, *, zone: str | None = None, copy: float = COPY
+    config: Any, replica: str, to: str, *, zone: str | None = None, copy: Seconds = COPY
 ) -> AttachedReplica:
     """Make an empty server a replica; when it is filled, entries name it.
 
@@ -85,12 +86,13 @@ def attach_replica(
             that server, and no entry names it.
         InvalidArgumentError: no entry names the server to follow.
     """
+    copy = in_seconds(copy)
     with lease(config) as held, ExitStack() as stack:
         components = read_components(config)
         target = ServerAddress.parse(replica)
         same = KnownServers(components.values(), target).same
         if entries_on(components.values(), target, same):
-            raise GrowthError(f"entries name {target} as a master", "nothing was changed")
+            raise GrowthError(f"entries name {target} as a master", "choose an empty server")
         source, like, where = _followed(components, to)
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
@@ -103,7 +105,7 @@ def attach_replica(
         if info.get("cluster_enabled"):
             problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
         if problems:
-            raise GrowthError("; ".join(problems), "nothing was changed")
+            raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
             replicate(new, source, like, where)
             persist_roles(new)
@@ -149,7 +151,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
                 raise GrowthError(
                     f"{target} may be alive, but INFO failed ({error}): it would still follow "
                     f"{source}, although no entry names it",
-                    "make INFO work; or --force",
+                    "make INFO work, or use --force",
                 ) from error
         if role is not None and role.replicas:
             below = ", ".join(str(server) for server, _ in role.replicas)
@@ -226,12 +228,12 @@ def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> No
             return
         raise GrowthError(
             f"{source} does not say how many replicas it needs to take writes ({error})",
-            "make INFO and CONFIG GET work; or --force",
+            "make INFO and CONFIG GET work, or use --force",
         ) from error
     if left < least:
         raise GrowthError(
             f"{source} takes writes only with {least} replicas, and would have {left}",
-            "attach another one first; or --force",
+            "attach another one first, or use --force",
         )
 
 

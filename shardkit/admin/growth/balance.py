@@ -18,7 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
@@ -36,7 +36,9 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError, RoutingError
-from shardkit.network.survey import CONFIG_KEYS
+from shardkit.network.survey import CONFIG_KEYS, reason
+from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.server_errors import meaning
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag
 
@@ -196,7 +198,7 @@ def measure_balance(
     *,
     to: Sequence[str] = (),
     sample: int = SAMPLE,
-    seconds: float = 1.0,
+    seconds: Seconds = 1.0,
     watch: bool = False,
     share: float = SHARE,
     progress: Progress = lambda what: None,
@@ -222,6 +224,7 @@ def measure_balance(
         GrowthError: a server cannot be measured; names it.
         ConfigError: the entries cannot be read.
     """
+    seconds = in_seconds(seconds)
     if sample < 0 or not 0 < share <= 1 or not 0 < seconds <= 60:
         raise InvalidArgumentError(
             f"sample={sample}, share={share:g}, seconds={seconds:g} cannot be used",
@@ -269,7 +272,10 @@ def measure_balance(
                 f"{address} cannot be measured: {error}", "grant the right: see docs/rights.md"
             ) from error
         except (RedisError, OSError) as error:
-            raise GrowthError(f"{address} cannot be measured: {error}", "start it") from error
+            meant = meaning(error)
+            remedy = meant.remedy if meant else "check its address, and that it runs"
+            why = f"{address} cannot be measured: {reason(error)}"
+            raise GrowthError(why, remedy) from error
         return measured
 
     with ThreadPoolExecutor(max_workers=16) as threads:
@@ -343,6 +349,22 @@ def plan_balance(
     )
 
 
+def with_operations(report: LoadReport, rates: Mapping[str, float]) -> LoadReport:
+    """Return a report with the commands a second that clients counted for shards.
+
+    So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`.
+    """
+    databases = tuple(
+        replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
+        for each in report.databases
+    )
+    watched: defaultdict[str, float] = defaultdict(float)
+    for each in databases:
+        watched[each.server] += each.operations or 0.0
+    servers = tuple(replace(each, watched=watched[each.server]) for each in report.servers)
+    return replace(report, servers=servers, databases=databases)
+
+
 def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
     """Carry out the moves of a plan, one after the other.
 
@@ -359,7 +381,7 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
             Earlier ones are done; resume or abort that one, then measure again.
     """
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
+        raise GrowthError("; ".join(plan.problems), "correct that, and plan again")
     tell: Progress = options.get("progress", lambda what: None)
     done = []
     for n, each in enumerate(plan.moves, 1):

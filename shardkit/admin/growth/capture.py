@@ -18,14 +18,14 @@ the capture calls OBJECT HELP, which programs do not use, and later checks that 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit.admin.growth.fence import fence_key
 from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.network.connections.databases import FENCE_KEY
 
 _CANARY = "object|help"
 # Calls that may change keys without a notification; Redis 6 counts the last two.
@@ -53,8 +53,11 @@ def _tells_all(setting: str) -> bool:
     return set(_WANTED) <= set(setting)
 
 
-def _calls(stats: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: stats.get(f"cmdstat_{name}") for name in _UNTOLD}
+def _calls(stats: Mapping[str, Any]) -> dict[str, int]:
+    """Return how often each command was called, refused calls included."""
+    found = {name: stats.get(f"cmdstat_{name}") or {} for name in _UNTOLD}
+    kinds = "calls", "rejected_calls"
+    return {name: sum(int(each.get(kind, 0)) for kind in kinds) for name, each in found.items()}
 
 
 class KeyCapture:
@@ -65,7 +68,7 @@ class KeyCapture:
         GrowthError: the server refuses, or does not count calls.
     """
 
-    def __init__(self, client: Any, databases: Iterable[int]) -> None:
+    def __init__(self, client: Any, databases: Collection[int]) -> None:
         self._client = client
         self._pool = client.connection_pool
         self._connection = self._pool.get_connection()
@@ -96,7 +99,7 @@ class KeyCapture:
         self._thread = threading.Thread(target=self._listen, name="shardkit-capture", daemon=True)
         self._thread.start()
 
-    def _calls_at_first(self) -> dict[str, Any]:
+    def _calls_at_first(self) -> dict[str, int]:
         """Return the counts of calls at a moment when the server sends all notifications."""
         with suppress(ResponseError):  # a refused call is counted, too
             self._client.execute_command("OBJECT", "HELP")
@@ -128,6 +131,11 @@ class KeyCapture:
             names = {"CONFIG RESETSTAT" if each == _CANARY else each for each in called}
             listed = ", ".join(sorted(each.upper().replace("|", " ") for each in names))
             raise MissedChangesError(f"{listed} was called", "copy again")
+
+    def expect_setting(self) -> None:
+        """Note that the mover itself is about to call CONFIG SET, of another setting."""
+        for name in ("config|set", "config"):
+            self._calls[name] += bool(self._calls[name])
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         """Return and drop changed keys, by database; and for each whether a client changed it.
@@ -163,7 +171,7 @@ class KeyCapture:
             heard = self._heard >= wanted
         self._check()
         if not heard:
-            raise GrowthError("the server does not answer", "nothing has changed; try again")
+            raise GrowthError("the server does not answer: nothing has changed", "try again")
 
     def close(self) -> None:
         """Stop listening."""
@@ -204,11 +212,16 @@ class KeyCapture:
 class Standstill:
     """Takes the place of a `KeyCapture` while no client can write: nothing changes."""
 
-    def __init__(self, databases: Iterable[int]) -> None:
-        self._fences = {(number, FENCE_KEY.encode()): True for number in databases}
+    def __init__(self, databases: Mapping[int, Any]) -> None:
+        self._fences = {
+            (number, fence_key(client).encode()): True for number, client in databases.items()
+        }
 
     def require_complete(self) -> None:
         """See `KeyCapture.require_complete`."""
+
+    def expect_setting(self) -> None:
+        """See `KeyCapture.expect_setting`."""
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         """Return the fences alone, which the mover has set."""

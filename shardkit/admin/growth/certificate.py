@@ -150,8 +150,11 @@ def compare(
         other, name = second(number), label(number)
         for at, keys in _grouped(number, other, ignored, back):
             one = first(at)
-            if one.exists(*keys) == len(keys):
-                continue
+            with one.pipeline(transaction=False) as pipe:  # on a cluster each has another slot
+                for key in keys:
+                    pipe.exists(key)
+                if all(pipe.execute()):
+                    continue
             [settled] = _settled([(other, one, keys)])
             for key, (kind, _, why) in settled.items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):

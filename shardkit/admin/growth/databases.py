@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
-from shardkit.admin.growth.fence import OWN_KEYS
+from shardkit.admin.growth.fence import is_own
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
@@ -76,7 +76,7 @@ def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
     """Return at most `most` keys of a database that are not shardkit's own."""
     keys: list[str] = []
     for key in client.scan_iter(count=_PAGE):
-        if key not in OWN_KEYS:
+        if not is_own(key):
             keys.append(key.decode(errors="backslashreplace"))
             if len(keys) == most:
                 break
@@ -89,7 +89,7 @@ def pages(client: Any) -> Iterator[list[bytes]]:
     while cursor != 0:
         cursor, keys = client.scan(cursor or 0, count=_PAGE)
         cursor = int(cursor)
-        page = [key for key in keys if key not in OWN_KEYS]
+        page = [key for key in keys if not is_own(key)]
         if page:
             yield page
 

@@ -62,6 +62,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
+from shardkit.operations.arguments import Seconds, in_seconds
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
@@ -95,7 +96,7 @@ def fail_over(
     to: str | None = None,
     *,
     force: bool = False,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
 ) -> Takeover:
     """Have a replica replace its master.
 
@@ -117,6 +118,7 @@ def fail_over(
         InvalidArgumentError: there is no such shard or server.
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
+    hold = in_seconds(hold)
     with lease(config) as leased, ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
@@ -164,9 +166,11 @@ def fail_over(
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
             if problems := config_databases(source, like, where, numbers):
-                raise GrowthError(problems[0], "have it on a server of its own: nothing changed")
+                raise GrowthError(
+                    problems[0], "move it to a server of its own: nothing has changed"
+                )
             if problems := mismatched_tls(master, source, like, where):
-                raise GrowthError(problems[0], "nothing was changed")
+                raise GrowthError(problems[0], "correct that: nothing has changed")
             seen = [each for each, _ in role.replicas]
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)
@@ -283,8 +287,8 @@ def _following(
     if roles and not found:
         server, role = next(iter(roles.items()))
         raise GrowthError(
-            f"{server} replicates {role.master}, not {source}; nothing has changed",
-            "see: shardkit replicas tree; if this is a name of the dead master: --force",
+            f"{server} replicates {role.master}, not {source}: nothing has changed",
+            "see: shardkit replicas tree. If this is a name of the dead master, use --force",
         )
     return found
 
@@ -395,11 +399,14 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
     if not replicas and offsets:
         named = ", ".join(map(str, offsets))
         raise GrowthError(
-            f"no replica answers; {named} is a master already",
-            f"if it has taken over: --to {next(iter(offsets))} --force",
+            f"{named} is a master already, and no replica answers",
+            f"use --to {next(iter(offsets))} --force if it has taken over",
         )
     if not replicas:
-        raise GrowthError("no replica answers", "start one; or restore a backup: shardkit restore")
+        raise GrowthError(
+            "the master has no replica that answers",
+            "start one, or restore a backup: shardkit restore",
+        )
     target = max(replicas, key=lambda server: replicas[server].offset)
     role = replicas[target]
     if most_down is not None and role.raw.get("master_sync_in_progress"):
@@ -408,7 +415,7 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
         raise GrowthError(
             f"{target} has had no link to its master for {role.down_for} s: what was written since "
             "is not there",
-            "if that may be lost: --force",
+            "use --force if that may be lost",
         )
     return target
 
@@ -445,7 +452,7 @@ def pending_fences(config: Any) -> list[Fence]:
     return found
 
 
-def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
+def apply_fences(config: Any, wait: Seconds = 0.0) -> list[Fence]:
     """Make replaced masters that are back replicas of the new masters.
 
     Args:
@@ -455,6 +462,7 @@ def apply_fences(config: Any, wait: float = 0.0) -> list[Fence]:
     Returns:
         All fences that were pending, and whether each is applied.
     """
+    wait = in_seconds(wait)
     end = time.monotonic() + wait
     done: dict[ServerAddress, Fence] = {}
     servers: KnownServers | None = None

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from redis.exceptions import WatchError
+from redis.exceptions import ResponseError, WatchError
 
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import GrowthError
@@ -36,6 +36,29 @@ from shardkit.network.connections.databases import FENCE_KEY
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
 """Keys of a database that are shardkit's, and do not move."""
+_MARK = f"{FENCE_KEY}{{".encode()
+# Several keys of a master of a cluster are in no transaction. So a script checks and writes.
+_UNDER = """
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {0, ''} end
+local n, at = 0, 2
+while at <= #ARGV do
+    local last = at + tonumber(ARGV[at])
+    local answer = redis.pcall(unpack(ARGV, at + 1, last))
+    n = n + 1
+    if type(answer) == 'table' and answer.err then return {n, answer.err} end
+    at = last + 1
+end
+return {-1, ''}"""
+
+
+def is_own(key: bytes) -> bool:
+    """Whether a key is shardkit's own, and does not move."""
+    return key in OWN_KEYS or key.startswith(_MARK)
+
+
+def fence_key(client: Any) -> str:
+    """Return the key of a database's fence; of a master of a cluster, the mark of an attempt."""
+    return str(getattr(client, "mark", FENCE_KEY))
 
 
 def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
@@ -58,7 +81,7 @@ def close_for(client: Any, value: bytes, seconds: float) -> None:
     Raises:
         GrowthError: it is already closed.
     """
-    if not client.set(FENCE_KEY, value, nx=True, px=max(1, round(1000 * seconds))):
+    if not client.set(fence_key(client), value, nx=True, px=max(1, round(1000 * seconds))):
         raise GrowthError(
             f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
         )
@@ -67,12 +90,12 @@ def close_for(client: Any, value: bytes, seconds: float) -> None:
 def make_permanent(client: Any, value: bytes) -> bool:
     """Close a database for good, if it is still closed by this attempt."""
     with client.pipeline(transaction=True) as pipe:
-        pipe.watch(FENCE_KEY)
-        if pipe.get(FENCE_KEY) != value:
+        pipe.watch(fence_key(client))
+        if pipe.get(fence_key(client)) != value:
             return False
         pipe.multi()
-        pipe.persist(FENCE_KEY)
-        pipe.get(FENCE_KEY)
+        pipe.persist(fence_key(client))
+        pipe.get(fence_key(client))
         try:
             _, now = pipe.execute()
         except WatchError:
@@ -84,11 +107,11 @@ def change(client: Any, move: str, value: bytes) -> None:
     """Replace the fence of a move; a database without it stays open."""
     while True:
         with client.pipeline(transaction=True) as pipe:
-            pipe.watch(FENCE_KEY)
-            if move_of(pipe.get(FENCE_KEY)) != move:
+            pipe.watch(fence_key(client))
+            if move_of(pipe.get(fence_key(client))) != move:
                 return
             pipe.multi()
-            pipe.set(FENCE_KEY, value)
+            pipe.set(fence_key(client), value)
             with suppress(WatchError):
                 pipe.execute()
                 return
@@ -96,17 +119,17 @@ def change(client: Any, move: str, value: bytes) -> None:
 
 def is_permanent(client: Any, move: str) -> bool:
     """Whether a database was closed for good by a move."""
-    return move_of(client.get(FENCE_KEY)) == move and client.pttl(FENCE_KEY) == -1
+    return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
 def lift(client: Any, move: str, value: bytes | None = None) -> None:
     """Open a database that a move has closed; with ``value`` only if this attempt closed it."""
     with client.pipeline(transaction=True) as pipe:
-        pipe.watch(FENCE_KEY)
-        there = pipe.get(FENCE_KEY)
+        pipe.watch(fence_key(client))
+        there = pipe.get(fence_key(client))
         if there == value if value is not None else move_of(there) == move:
             pipe.multi()
-            pipe.delete(FENCE_KEY)
+            pipe.delete(fence_key(client))
             with suppress(WatchError):  # it has just expired, or is another attempt's
                 pipe.execute()
 
@@ -115,13 +138,13 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
     """Open a database that a move has closed for a time; return False if it is closed for good."""
     while True:
         with client.pipeline(transaction=True) as pipe:
-            pipe.watch(FENCE_KEY)
-            if move_of(pipe.get(FENCE_KEY)) != move:
+            pipe.watch(fence_key(client))
+            if move_of(pipe.get(fence_key(client))) != move:
                 return True
-            if pipe.pttl(FENCE_KEY) == -1:
+            if pipe.pttl(fence_key(client)) == -1:
                 return False
             pipe.multi()
-            pipe.delete(FENCE_KEY)
+            pipe.delete(fence_key(client))
             with suppress(WatchError):  # it is being made permanent, or has expired
                 pipe.execute()
                 return True
@@ -133,9 +156,11 @@ def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> li
     Raises:
         GrowthError: it has not; another process has taken over.
     """
+    if hasattr(client, "mark"):
+        return _write_to_master(client, value, write)
     with client.pipeline(transaction=True) as pipe:
-        pipe.watch(FENCE_KEY)
-        there = pipe.get(FENCE_KEY) == value
+        pipe.watch(fence_key(client))
+        there = pipe.get(fence_key(client)) == value
         if there:
             pipe.multi()
             write(pipe)
@@ -145,4 +170,27 @@ def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> li
                 there = False
             else:
                 return answers
-    raise GrowthError("another process has taken over this move", "see: shardkit move status")
+    raise _taken_over()
+
+
+def _write_to_master(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
+    with client.pipeline(transaction=False) as pipe:
+        write(pipe)
+        commands = [args for args, _ in pipe.command_stack]
+        pipe.reset()
+    if not commands:
+        return []
+    sent = [part for args in commands for part in (len(args), *args)]
+    failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
+    if failed > 0:
+        raise ResponseError(
+            f"Command # {failed} ({commands[failed - 1][0]}) of pipeline caused error: "
+            f"{text.decode(errors='replace')}"
+        )
+    if failed == 0:
+        raise _taken_over()
+    return []
+
+
+def _taken_over() -> GrowthError:
+    return GrowthError("another process has taken over this move", "see: shardkit move status")

@@ -97,6 +97,10 @@ class Move:
         keep: whether the old databases are kept up to date until the move is completed or reversed.
         wanted: ``reverse`` if the process that keeps them up to date is asked for that.
         undoes: the id of the move that this one reverses, if its old databases were kept.
+        clusters: of a split into or out of a cluster, a node of the one before and of the one
+            afterwards, as ``host:port``; empty text for none.
+        slots: the first and last of each range of slots, by the place of a cluster's master.
+        minimums: ``min-replicas-to-write`` of a cluster's nodes before they were closed, by node.
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
@@ -124,6 +128,9 @@ class Move:
     keep: bool = False
     wanted: str = ""
     undoes: str = ""
+    clusters: list[str] = field(default_factory=list)
+    slots: dict[str, list[list[int]]] = field(default_factory=dict)
+    minimums: dict[str, str] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
     copied: int = 0
     seconds: float = 0.0
@@ -313,7 +320,7 @@ class Lease:
         return GrowthError(
             f"the lease ended: this process was stopped, or the config server was away, for longer "
             f"than {LEASE:g} s. Another process may have taken over",
-            "see: shardkit move status; if none has, resume",
+            "see: shardkit move status. Resume if none has",
         )
 
 
@@ -335,7 +342,7 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         name = holder.decode(errors="replace") if isinstance(holder, bytes) else str(holder)
         raise GrowthError(
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
-            f"wait for it; if it was killed, its lease ends within {LEASE:g} s",
+            f"wait for it. If it was killed, its lease ends within {LEASE:g} s",
         )
     held = Lease(config, token)
 

@@ -76,8 +76,9 @@ def fail_over_sentinels(
         done = _replace_by_sentinels(components, entry, where)
     if to is not None and done.target != ServerAddress.parse(to):
         raise GrowthError(
-            f"the Sentinels chose {done.target}, not {to}, though that had the best priority",
-            "it was not in good order for them; see their logs, and fail over once more",
+            f"the Sentinels chose {done.target}, not {to}, though that had the best priority: they "
+            "did not find it in good order",
+            "see their logs, and fail over once more",
         )
     return done
 
@@ -159,7 +160,7 @@ def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
                 if time.monotonic() > end:
                     raise GrowthError(
                         f"a Sentinel did not learn within {_SECONDS:g} s that {wanted} has the "
-                        "best priority; nothing has changed",
+                        "best priority: nothing has changed",
                         "check its log, or leave out --to",
                     )
                 time.sleep(20 * STEP)
@@ -212,7 +213,10 @@ def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
                 except (RedisError, OSError) as error:
                     why = error
                     break
-    raise GrowthError(f"no Sentinel replaces the master of {service!r}: {why}", "nothing changed")
+    raise GrowthError(
+        f"the master of {service!r} is replaced by no Sentinel: {why}",
+        "correct that: nothing has changed",
+    )
 
 
 def _is_master(entry: Entry, where: str) -> bool:
@@ -302,12 +306,15 @@ def fail_over_cluster(
         )
     target, source = wanted[0], by_id[wanted[0].master]
     if name and source.address != ServerAddress.parse(name):
-        raise GrowthError(f"{to} replicates {source.address}, not {name}", "nothing was changed")
+        raise GrowthError(
+            f"{to} replicates {source.address}, not {name}: nothing has changed",
+            "name one of its replicas",
+        )
     if not source.alive and not force:
         state = "may be alive: only one node suspects it (fail?)" if source.suspected else "is dead"
         raise GrowthError(
             f"{source.address} {state}. A failover loses what {target.address} has not got",
-            "the cluster replaces a dead master by itself if it can; or --force",
+            "let the cluster replace a dead master by itself, or use --force",
         )
     fields = {
         **entry.resolved(where), "cluster": False, "host": target.address.host,
@@ -320,8 +327,8 @@ def fail_over_cluster(
         while client.info("replication")["role"] != "master":
             if time.monotonic() > began + _SECONDS:
                 raise GrowthError(
-                    f"{target.address} did not take over within {_SECONDS:g} s",
-                    "nothing has changed; check its log",
+                    f"{target.address} did not take over within {_SECONDS:g} s: nothing changed",
+                    "check its log",
                 )
             time.sleep(STEP)
         held = time.monotonic() - began

@@ -15,10 +15,12 @@ from typing import Any, TypedDict, Unpack
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.failover import HOLD
+from shardkit.admin.growth.gate import update_nodes
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move_plan import MovePlan, plan_of
 from shardkit.admin.growth.mover import Mover, Progress
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.server_move import ServerMover
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
@@ -26,8 +28,10 @@ from shardkit.config.component import Component
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command, meaning
 
+_SEE = "see: shardkit move status"
 _STEP = 0.05  # seconds between two looks at another process
 _MOVERS: Mapping[str, type[Mover]] = {REPLICATION: ServerMover, KEYS: ShardMover}
 
@@ -51,8 +55,8 @@ class MoveOptions(TypedDict, total=False):
         progress: a function that is called with a text about each step.
     """
 
-    hold: float
-    copy: float
+    hold: Seconds
+    copy: Seconds
     kill: bool
     share: float
     offline: bool
@@ -65,7 +69,7 @@ def plan_move(
     what: str | Sequence[str],
     to: str,
     *,
-    hold: float = HOLD,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     """Return what a move would do, and what prevents it. Changes nothing.
@@ -84,6 +88,7 @@ def plan_move(
             shards are on several servers.
         ConfigError: the entry of a shard does not name its server by host and port.
     """
+    hold = in_seconds(hold)
     target = ServerAddress.parse(to)
     return plan_of(config, read_components(config), what, target, hold, offline)
 
@@ -110,7 +115,7 @@ def start_move(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        hold = options.get("hold", HOLD)
+        hold = in_seconds(options.get("hold", HOLD))
         offline = options.get("offline", False)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
         name = plan.source if plan.copying == REPLICATION else plan.shards[0]
@@ -125,6 +130,7 @@ def _start(
     name: str,
     plan: MovePlan,
     components: Mapping[str, Component],
+    split: Move | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Carry out a plan, unless something prevents it."""
@@ -133,11 +139,11 @@ def _start(
         if not is_other and each.phase not in _MOVERS[each.copying].settled:
             raise GrowthError(
                 f"{each.name} is already being moved to {each.target} ({each.phase})",
-                f"shardkit move resume {each.name}, or abort it",
+                f"resume it: shardkit move resume {each.name}, or abort it",
             )
     if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "nothing was changed")
-    move = Move(
+        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
+    move = split or Move(
         name,
         plan.copying,
         plan.source,
@@ -145,10 +151,8 @@ def _start(
         list(plan.shards),
         list(plan.sources),
         list(plan.targets),
-        list(plan.placements),
-        list(plan.routes),
-        keys=dict(plan.keys),
     )
+    move.keys = dict(plan.keys)
     mover = _mover(lease, move, components, **options)
     with _naming(move):
         mover.run()
@@ -163,7 +167,8 @@ def plan_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
-    hold: float = HOLD,
+    to_cluster: str | None = None,
+    hold: Seconds = HOLD,
     offline: bool = False,
 ) -> MovePlan:
     r"""Return what a split would do, and what prevents it. Changes nothing.
@@ -177,6 +182,8 @@ def plan_split(
             n goes to server ``n % len(over)``, into a database that nothing uses.
         routes: rules that find the routing key in the name of a key, as ``visits:(\d+)`` or
             ``pair followers:(\d+):(\d+)``; by default those of the shard map.
+        to_cluster: a node of an empty cluster, ``host:port``, that takes the component over in
+            place of shards.
         hold: how long writers may be held at a time, in seconds.
         offline: whether writers are held for the whole copy; see `MoveOptions`.
 
@@ -187,8 +194,9 @@ def plan_split(
 
     Cost: a few exchanges with each server, and a sample of 1,000 keys of each shard.
     """
+    hold = in_seconds(hold)
     components = read_components(config)
-    split = new_split(components, component, shards, placement, over, routes)
+    split = new_split(components, component, shards, placement, over, routes, to_cluster)
     return plan_split_of(config, components, split, hold, offline)
 
 
@@ -200,6 +208,7 @@ def start_split(
     placement: str | None = None,
     over: Sequence[str] = (),
     routes: Sequence[str] | None = None,
+    to_cluster: str | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Give a component another number of shards, or another placement; return when that is done.
@@ -215,6 +224,7 @@ def start_split(
         placement: as `plan_split`.
         over: as `plan_split`.
         routes: as `plan_split`.
+        to_cluster: as `plan_split`.
         options: see `MoveOptions`.
 
     Returns:
@@ -227,10 +237,10 @@ def start_split(
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        split = new_split(components, component, shards, placement, over, routes)
-        limits = options.get("hold", HOLD), options.get("offline", False)
+        split = new_split(components, component, shards, placement, over, routes, to_cluster)
+        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         plan = plan_split_of(config, components, split, *limits)
-        return _start(lease, component, plan, components, **options)
+        return _start(lease, component, plan, components, split, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -267,7 +277,7 @@ def abort_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.is_over:
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to abort")
+            raise GrowthError(f"the move of {name} is {move.phase}: nothing to abort is left", _SEE)
         with _naming(move):
             _mover(lease, move).abort()
         return move
@@ -294,8 +304,11 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     if move.placements:
         with journal.lease(config) as lease:
             components = read_components(config)
-            plan = plan_split_of(config, components, reversed_move(move), HOLD)
-            return _start(lease, move.name, plan, components, **options)
+            split = reversed_move(move)
+            if any(split.clusters):
+                update_nodes(split, lambda server: like_of(components[move.name]))
+            plan = plan_split_of(config, components, split, HOLD)
+            return _start(lease, move.name, plan, components, split, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     return start_move(config, what, move.source, **options)
 
@@ -332,7 +345,7 @@ def complete_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         if move.phase != "kept":
-            raise GrowthError(f"the move of {name} is {move.phase}", "there is nothing to complete")
+            raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"
         lease.write(move)
     while journal.is_kept(config, move.name):

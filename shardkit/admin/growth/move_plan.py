@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.databases import database_client, strays
+from shardkit.admin.growth.cluster_nodes import CLOSING, is_closed
+from shardkit.admin.growth.databases import connections_to, database_client, strays
 from shardkit.admin.growth.failover import master_of, replicas_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
@@ -57,6 +58,10 @@ _ENTERING = {
     REPLICATION: ("REPLICAOF NO ONE", "REPLCONF GETACK *", _REPLICATING),
     KEYS: (*_FENCING, "RESTORE k 0 v", "FLUSHDB", "FUNCTION LIST", "FUNCTION LOAD x"),
 }
+_CLOSING_NODES = (
+    *("CLUSTER SLOTS", "CLUSTER NODES", "CLIENT PAUSE 1 WRITE", "CLIENT UNPAUSE"),
+    *("CONFIG GET x", "CONFIG SET x y", "EVAL return 1 0"),
+)
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
 _NOTING = (
     *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
@@ -64,6 +69,7 @@ _NOTING = (
     *("EVAL return 1 config:x", "PEXPIRE config:x 1", "HSET config:x f v", "HGET config:x f"),
     "HDEL config:x f",
 )
+_OWN = 4  # connections of a mover to a server, besides one for each database
 _BYTES_A_SECOND = {REPLICATION: 100e6, KEYS: 20e6}  # of a copy, for the estimate
 
 Components = Mapping[str, Component]
@@ -87,6 +93,8 @@ class MovePlan:
         targets: the databases that take over.
         placements: of a split, how keys were placed before, and how afterwards.
         routes: the component's rules for keys that do not tell their place, at a split.
+        connections: of each server, how many connections it has ``now``, how many are ``needed``
+            at the cutover at most, and how many are ``allowed`` (``maxclients``).
     """
 
     source: str
@@ -102,6 +110,7 @@ class MovePlan:
     targets: tuple[str, ...] = ()
     placements: tuple[str, ...] = ()
     routes: tuple[str, ...] = ()
+    connections: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def copying(self) -> str:
@@ -167,6 +176,7 @@ def _plan_server(
         for server, client in ((source, master), (target, replica)):
             problems += mismatched_tls(client, server, like, where)
         notes = _compared(REPLICATION, (source, master, info), (target, replica, there), problems)
+        connections = _room({source: info}, {target: there}, {}, {}, problems)
     problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
     steps = (
@@ -194,6 +204,7 @@ def _plan_server(
         steps,
         tuple(problems),
         tuple(notes),
+        connections=connections,
     )
 
 
@@ -257,6 +268,8 @@ def plan_copy(
     rule = rule_of(move)
     sources, targets = _numbers(rule.sources), _numbers(rule.targets)
     notes = list(notes)
+    in_cluster = bool(move.clusters and move.clusters[0])
+    own_nodes = {Place.parse(each).server for each in move.slots}
     keys: dict[str, int] = {}
     memory = 0
     functions: dict[str, None] = {}
@@ -295,11 +308,31 @@ def plan_copy(
         first, other = next(iter(old.values())), next(iter(new.values()))
         for one, two in zip_longest(old.values(), new.values()):
             notes += _compared(KEYS, one or first, two or other, problems, offline)
+        for server, client, info in (*old.values(), *new.values()):
+            if info and server in own_nodes:
+                problems += _forbidden(str(server), client, _CLOSING_NODES)
+            elif info.get("cluster_enabled"):
+                problems.append(f"{server} is a node of a cluster: specify --to-cluster {server}")
+        using: dict[ServerAddress, int] = {}
+        with suppress(RedisError, OSError):  # a missing right is among the problems
+            using = {
+                server: len(connections_to(client, sources[server]))
+                for server, client, _ in old.values()
+            }
+        connections = _room(
+            {server: info for server, _, info in old.values()},
+            {server: info for server, _, info in new.values()},
+            using,
+            {server: len(numbers) for server, numbers in {**sources, **targets}.items()},
+            problems,
+        )
     for place in rule.targets:
         with (
             suppress(RedisError, OSError),
             database_client(place.server, *login(place.server), place.database) as client,
         ):
+            if place.server in own_nodes and is_closed(client):
+                continue  # an earlier split has left this cluster
             problems += [
                 f"{place.server} has keys in database {place.database}, such as {key}: delete them "
                 "if nothing needs them"
@@ -311,7 +344,8 @@ def plan_copy(
         f"{server}, databases {', '.join(map(str, numbers))}" for server, numbers in sources.items()
     )
     copying = f"copy every key with DUMP and RESTORE to {move.target}"
-    closing = f"{where}: SET {FENCE_KEY}, and push that they are held; "
+    closing = f"{where}: {'CLIENT PAUSE' if in_cluster else f'SET {FENCE_KEY}'}, and push that "
+    closing += "they are held; "
     online = (
         f"{where}: CONFIG SET notify-keyspace-events, and PSUBSCRIBE",
         *(f"{move.target}: FUNCTION LOAD {name}" for name in functions),
@@ -326,8 +360,10 @@ def plan_copy(
     )
     steps = (
         *(held if offline else online),
-        f"{where}: PERSIST {FENCE_KEY}; {push}",
-        f"{where}: delete the keys",
+        f"{where}: {f'CONFIG SET {CLOSING}' if in_cluster else f'PERSIST {FENCE_KEY}'}; {push}",
+        f"{where}: they keep their keys, and refuse writes; take the cluster away when you are sure"
+        if in_cluster
+        else f"{where}: delete the keys",
     )
     return MovePlan(
         move.source,
@@ -343,7 +379,50 @@ def plan_copy(
         tuple(move.targets),
         tuple(move.placements),
         tuple(move.routes),
+        connections,
     )
+
+
+def _room(
+    old: Mapping[ServerAddress, Mapping[str, Any]],
+    new: Mapping[ServerAddress, Mapping[str, Any]],
+    using: Mapping[ServerAddress, int],
+    databases: Mapping[ServerAddress, int],
+    problems: list[str],
+) -> dict[str, dict[str, int]]:
+    """Return the connections of each server; add servers that allow too few to the problems.
+
+    A process has about as many to a new server as to an old one. While writers wait, it has others
+    for reads to the old one.
+
+    Args:
+        old: what INFO reports of servers that are left; empty if one does not answer.
+        new: the same of servers that take over.
+        using: how many connections use databases that move, by server; by default all.
+        databases: how many databases of a server the mover connects to.
+        problems: receives the problems.
+    """
+    arriving = {
+        server: using.get(server, int(info["connected_clients"]))
+        for server, info in old.items()
+        if info
+    }
+    most = max(arriving.values(), default=0)
+    connections = {}
+    for server, info in {**old, **new}.items():
+        if not info:
+            continue
+        now = int(info["connected_clients"])
+        needed = now + _OWN + databases.get(server, 0) + (arriving[server] if server in old else 0)
+        needed += most if server in new else 0
+        allowed = int(info.get("maxclients", 0))
+        connections[str(server)] = {"now": now, "needed": needed, "allowed": allowed}
+        if allowed and needed > allowed:
+            problems.append(
+                f"{server} allows too few connections: maxclients is {allowed:,}, and up to "
+                f"{needed:,} are needed at the cutover"
+            )
+    return connections
 
 
 def _numbers(places: Sequence[Place]) -> dict[ServerAddress, list[int]]:

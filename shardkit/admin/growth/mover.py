@@ -11,6 +11,7 @@ from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import Lease, Move, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.config.component import Component
+from shardkit.operations.arguments import Seconds, in_seconds
 
 D = TypeVar("D")
 
@@ -33,14 +34,15 @@ class Mover(ABC):
         components: Mapping[str, Component],
         move: Move,
         *,
-        hold: float = HOLD,
-        copy: float = COPY,
+        hold: Seconds = HOLD,
+        copy: Seconds = COPY,
         kill: bool = False,
         share: float = 1.0,
         offline: bool = False,
         keep: bool = False,
         progress: Progress = lambda what: None,
     ) -> None:
+        hold, copy = in_seconds(hold), in_seconds(copy)
         self._lease, self._config = lease, lease.config
         self._components = components
         self._move = move

@@ -151,17 +151,26 @@ def place_in(entry: Entry, places: Iterable[Place], same: Same) -> Place | None:
 
 
 def held(
-    components: Mapping[str, Component], places: Collection[Place], by: str | None, same: Same
+    components: Mapping[str, Component],
+    places: Collection[Place],
+    by: str | None,
+    same: Same,
+    cluster: str = "",
 ) -> dict[str, Component]:
     """Return the components that change when a move holds places, or with None no longer does.
 
     The entries name the move, so that clients make new connections, which ask for the fence, and
-    separate connections for reads.
+    separate connections for reads. If the places are nodes, ``cluster`` is the component there.
     """
+
+    def concerned(entry: Entry, where: str) -> bool:
+        if entry.is_cluster:
+            return bool(cluster) and where == entry_key(cluster)
+        return not cluster and place_in(entry, places, same) is not None
 
     def change(entry: Entry, where: str) -> Entry:
         fields = entry.fields
-        if fields.get("held") == by or place_in(entry, places, same) is None:
+        if fields.get("held") == by or not concerned(entry, where):
             return entry
         fields.pop("held", None)
         return Entry(fields if by is None else {**fields, "held": by}, where)
@@ -203,10 +212,21 @@ def moved(
 
 def entry_at(like: Entry, place: Place, where: str) -> Entry:
     """Return an entry for another place, without replicas."""
-    fields = like.fields
-    for name in ("replicas", "zone"):
+    return Entry({**_elsewhere(like, place.server, where), "db": place.database}, where)
+
+
+def cluster_at(like: Entry, server: ServerAddress, where: str) -> Entry:
+    """Return an entry for the cluster of a node."""
+    fields = _elsewhere(like, server, where)
+    fields.pop("db", None)
+    return Entry({**fields, "cluster": True}, where)
+
+
+def _elsewhere(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
+    fields = at_server(like.fields, server, where)
+    for name in ("replicas", "zone", "cluster"):
         fields.pop(name, None)
-    return Entry({**at_server(fields, place.server, where), "db": place.database}, where)
+    return fields
 
 
 def _changed(

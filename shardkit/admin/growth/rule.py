@@ -4,6 +4,7 @@
 
     move of shards   every key of a database ─► the database of the same number on another server
     split            a key ─► the shard that the new count and placement say
+    into a cluster   a key ─► the node that has its slot
 
 A split also checks that each key tells its place: that it is where its name says.
 """
@@ -12,19 +13,29 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
+from shardkit.admin.growth.cluster_nodes import Ranges, owners
 from shardkit.admin.growth.journal import Move
-from shardkit.admin.growth.relocation import Place, Same, entry_at, moved
+from shardkit.admin.growth.relocation import (
+    Place,
+    Same,
+    ServerAddress,
+    cluster_at,
+    entry_at,
+    moved,
+)
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError, counted
 from shardkit.operations.commands import Shard
-from shardkit.routing.placement import DEFAULT, PlaceAll, placement_of_all
+from shardkit.routing.placement import DEFAULT, placement_of_all, slots_of
 from shardkit.routing.routes import KeyRoutes
 
 EXAMPLES = 5
+_PlaceKeys: TypeAlias = Callable[[Sequence[bytes]], Sequence[int]]
 _WAYS_OUT = (
     "give the component a rule that finds the routing key in the name (route:, see "
     "docs/growth.md), use names with a {tag}, or move its shards as they are: shardkit move"
@@ -94,7 +105,7 @@ class EveryKey(CopyRule):
 
 
 class ByPlacement(CopyRule):
-    """Each key goes to the shard that a count and a placement say."""
+    """Each key goes to the shard that a count and a placement say, or to a cluster's node."""
 
     def __init__(self, move: Move) -> None:
         super().__init__(move)
@@ -108,8 +119,10 @@ class ByPlacement(CopyRule):
         }
         self._routes = tuple(move.routes)
         self._route = KeyRoutes(move.routes)
-        self._place_old = _placing(self._before, len(self._old))
-        self._place_new = _placing(self._after, len(self._new))
+        self._cluster = move.clusters[1] if move.clusters else ""
+        slots = [move.slots if node else {} for node in move.clusters or ("", "")]
+        self._place_old = self._placing(self._before, self._old, slots[0])
+        self._place_new = self._placing(self._after, self._new, slots[1])
 
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
         """See `CopyRule`."""
@@ -124,14 +137,26 @@ class ByPlacement(CopyRule):
 
     def misplaced(self, source: Place, keys: Sequence[bytes]) -> list[bytes]:
         """Return which keys of a database are not where their names say."""
-        numbers = self._place_old(self._route.of_all(keys))
+        numbers = self._place_old(keys)
         return [key for key, n in zip(keys, numbers, strict=True) if self._old[n] != source]
 
+    def _placing(
+        self, placement: str, places: Sequence[Place], slots: Mapping[str, Ranges]
+    ) -> _PlaceKeys:
+        """Return the function that returns the numbers of keys' places."""
+        if slots:
+            numbers = owners(slots, places)
+            return lambda keys: [numbers[slot] for slot in slots_of(keys)]
+        if not placement:
+            return lambda keys: [0] * len(keys)
+        place = placement_of_all(placement, len(places))
+        return lambda keys: place(self._route.of_all(keys))
+
     def _grouped(
-        self, place: PlaceAll, places: Sequence[Place], keys: Sequence[bytes]
+        self, place: _PlaceKeys, places: Sequence[Place], keys: Sequence[bytes]
     ) -> Mapping[Place, list[bytes]]:
         groups: defaultdict[Place, list[bytes]] = defaultdict(list)
-        for key, n in zip(keys, place(self._route.of_all(keys)), strict=True):
+        for key, n in zip(keys, place(keys), strict=True):
             groups[places[n]].append(key)
         return groups
 
@@ -148,6 +173,8 @@ class ByPlacement(CopyRule):
                 entry_at(like, place, entry_key(component.name, n))
                 for n, place in enumerate(self._new)
             )
+        elif self._cluster:
+            entry = cluster_at(like, ServerAddress.parse(self._cluster), where)
         else:
             entry = entry_at(like, self._new[0], where)
         changed = replace(
@@ -178,13 +205,9 @@ def misplaced_error(
     named = ", ".join(key.decode(errors="backslashreplace") for key in examples[:EXAMPLES])
     return GrowthError(
         f"{component}: {wrong:,} of {counted(seen, 'key')} at {where} are not where their names "
-        f"say, such as {named}; so the new shards of such keys are unknown",
+        f"say, such as {named}, so the new shards of such keys are unknown",
         _WAYS_OUT,
     )
-
-
-def _placing(placement: str, count: int) -> PlaceAll:
-    return placement_of_all(placement, count) if placement else lambda keys: [0] * len(keys)
 
 
 def rule_of(move: Move) -> CopyRule:

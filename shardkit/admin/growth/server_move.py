@@ -124,7 +124,7 @@ class ServerMover(Mover):
             raise GrowthError(
                 f"{self._target} is not the master of {self._source}, although the record of this "
                 "move says so: the record is out of date",
-                "find out which server has the keys; then DEL config:growth:move:"
+                "find out which server has the keys, then DEL config:growth:move:"
                 f"{self._move.name}",
             )
 
@@ -189,7 +189,8 @@ class ServerMover(Mover):
         """Compare both servers, if the source follows the target."""
         if not self._follows(self._source, self._target):
             raise GrowthError(
-                f"{self._source} no longer follows {self._target}", "there is nothing to compare"
+                f"{self._source} no longer follows {self._target}: nothing can be compared",
+                "see: shardkit replicas tree",
             )
         self._certify()
 

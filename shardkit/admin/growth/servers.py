@@ -101,7 +101,7 @@ def connected_to(
 
 def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     fields = at_server(like.fields, server, where)
-    for name in ("db", "replicas", "read_from", "max_lag", "held"):
+    for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster"):
         fields.pop(name, None)
     return fields
 
@@ -343,17 +343,17 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
             continue
         if found.is_master:
             raise GrowthError(
-                "the new server no longer follows its master: it was restarted or reconfigured; "
-                "nothing has changed for clients",
-                "empty it if it has keys, and resume; or abort",
+                "the new server no longer follows its master: it was restarted or reconfigured. "
+                "Nothing has changed for clients",
+                "empty it if it has keys, and resume, or abort",
             )
         if found.linked and found.history == ahead.history and ahead.offset - found.offset < near:
             return
         if time.monotonic() > end:
             raise GrowthError(
                 f"the copy was not complete within {seconds:g} s (its link to the master is "
-                f"{'up' if found.linked else 'down'}); nothing has changed for clients",
-                "resume when it is, or abort; see: shardkit replicas tree",
+                f"{'up' if found.linked else 'down'}): nothing has changed for clients",
+                "resume when it is, or abort. See: shardkit replicas tree",
             )
         time.sleep(10 * STEP)
 

@@ -23,12 +23,11 @@ from typing import Any, NamedTuple
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, Standstill
-from shardkit.admin.growth.fence import OWN_KEYS, write_under
+from shardkit.admin.growth.fence import fence_key, is_own, write_under
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.operations.server_errors import failed_command
 
 _PAGE = 200
@@ -121,7 +120,7 @@ class DatabaseCopy:
             while cursor != 0:
                 cursor, keys = source.scan(cursor or 0, count=_PAGE)
                 cursor = int(cursor)
-                self._copy(number, [key for key in keys if key not in OWN_KEYS], self._share)
+                self._copy(number, [key for key in keys if not is_own(key)], self._share)
                 progress()
         self._write_rest()
 
@@ -138,8 +137,10 @@ class DatabaseCopy:
             if not changed:
                 time.sleep(0.005)
 
-    def finish(self) -> list[tuple[int, bytes]]:
+    def finish(self, *, proven: bool = False) -> list[tuple[int, bytes]]:
         """Copy the rest, while no client writes; return the copied keys.
+
+        With ``proven`` that has just been done: nothing can have been missed.
 
         Raises:
             MissedChangesError: a change may have been missed. The mover has just set the fence of
@@ -147,8 +148,8 @@ class DatabaseCopy:
         """
         self.capture.wait_until_told()
         changed = self.capture.take()
-        for number in self._sources:
-            if (number, FENCE_KEY.encode()) not in changed:
+        for number, source in self._sources.items():
+            if not proven and (number, fence_key(source).encode()) not in changed:
                 raise MissedChangesError(
                     f"a write to database {number} sent no notification", "copy again"
                 )
@@ -157,7 +158,7 @@ class DatabaseCopy:
 
     def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Copy changed keys, and those with which this failed before; return them."""
-        self._changed.update(dict.fromkeys(each for each in changed if each[1] not in OWN_KEYS))
+        self._changed.update(dict.fromkeys(each for each in changed if not is_own(each[1])))
         self._read.clear()
         for number in self._sources:
             self._copy(number, [key for at, key in self._changed if at == number])
@@ -217,7 +218,7 @@ class DatabaseCopy:
             key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
             raise GrowthError(
                 f"{self._rule.names[target]}: the target refuses key {key}: {text}",
-                "is it of an older version, or full?",
+                "check whether it is of an older version, or full",
             ) from None  # redis-py's error shows the value
         self.keys += len(read)
         self.bytes += sum(map(_size, read.values()))

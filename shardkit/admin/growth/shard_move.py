@@ -22,18 +22,19 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from itertools import product
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
+from shardkit.admin.growth.cluster_nodes import is_closed, mark_of
 from shardkit.admin.growth.databases import (
     MOST_NAMED,
     at_once,
@@ -49,15 +50,13 @@ from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
     change,
-    close_for,
+    fence_key,
     fence_value,
-    is_permanent,
     lift,
-    lift_unless_permanent,
-    make_permanent,
     move_of,
     write_under,
 )
+from shardkit.admin.growth.gate import Clients, ClusterGate, Gate, by_server, each_of, update_nodes
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
@@ -68,8 +67,7 @@ from shardkit.admin.push import attest
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.errors import GrowthError, MissedChangesError, counted
 
 _ATTEMPTS = 5
 _COPIES = 3  # because changes may have been missed
@@ -81,9 +79,6 @@ _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
-T = TypeVar("T")
-
-Clients: TypeAlias = Mapping[Place, Any]
 Captures: TypeAlias = Mapping[ServerAddress, KeyCapture | Standstill]
 
 
@@ -92,8 +87,10 @@ class ShardMover(Mover):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._rule = rule_of(self._move)
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
+        self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
+        before, after = self._move.clusters or ("", "")
+        self._old_gate, self._new_gate = map(self._gate, (before, after))
         self._concerned = {
             name
             for name, component in self._components.items()
@@ -101,6 +98,15 @@ class ShardMover(Mover):
             or any(str(shard) in self._move.shards for shard, _ in component.entries())
             or name == self._move.name
         }
+        if any(self._move.clusters) and not self._move.is_over:
+            update_nodes(self._move, self._login)
+        self._rule = rule_of(self._move)
+        if self._move.keep and self._old_gate.is_cluster:
+            raise GrowthError(
+                f"{self._move.name}: a cluster that is left refuses writes, so it cannot be kept "
+                "up to date",
+                "leave --keep out; reverse copies everything back",
+            )
         # The fence at the targets that allows this attempt to write.
         self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
 
@@ -115,8 +121,18 @@ class ShardMover(Mover):
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    def _clients(self, places: Sequence[Place]) -> AbstractContextManager[Clients]:
-        return clients_of(places, self._login)
+    def _gate(self, cluster: str) -> Gate:
+        if not cluster:
+            return Gate(self._move)
+        return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
+
+    @contextmanager
+    def _clients(self, places: Sequence[Place]) -> Iterator[Clients]:
+        with clients_of(places, self._login) as clients:
+            for place, client in clients.items():
+                if ranges := self._move.slots.get(str(place)):
+                    client.mark = mark_of(ranges)
+            yield clients
 
     def run(self) -> None:
         """Copy, decide, push the entries, and empty the sources."""
@@ -126,13 +142,13 @@ class ShardMover(Mover):
         with ExitStack() as stack:
             old = stack.enter_context(self._clients(self._rule.sources))
             new = stack.enter_context(self._clients(self._rule.targets))
-            if move.phase == "begun" and self._is_decided(old):
+            if move.phase == "begun" and self._has_decided(old):
                 self._reached("fenced")
             if move.phase == "fenced" and not self._is_closed(old, new):
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
                     "says so: the record is out of date",
-                    f"find out which server has the keys; then DEL config:growth:move:{move.name}",
+                    f"find out which server has the keys, then DEL config:growth:move:{move.name}",
                 )
             captures = None  # of all changes since it was decided
             if move.phase == "kept" or (move.phase == "pushed" and move.keep):
@@ -171,14 +187,14 @@ class ShardMover(Mover):
                     return captures
         raise GrowthError(
             f"{move.name} ({move.source}): each of {_COPIES} copies may have missed changes "
-            f"({missed}); nothing has changed for clients",
-            f"prevent that, then: {self._command('resume')}",
+            f"({missed}): nothing has changed for clients",
+            f"correct that, and resume: {self._command('resume')}",
         )
 
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
         captures: dict[ServerAddress, KeyCapture | Standstill] = {}
-        for server, own in _by_server(clients).items():
+        for server, own in by_server(clients).items():
             first = next(iter(own.values()))
             if self._offline:
                 captures[server] = Standstill(own)
@@ -186,19 +202,20 @@ class ShardMover(Mover):
             turn_on_notifications(first)  # a restart resets the setting
             capture = captures[server] = KeyCapture(first, list(own))
             stack.callback(capture.close)
+        self._watching |= captures
         return captures
 
     def _command(self, verb: str) -> str:
         return f"shardkit move {verb} {self._move.name}"
 
-    def _is_decided(self, old: Clients) -> bool:
-        """Whether the first of the databases, which is closed last, is closed for good."""
-        return is_permanent(old[self._rule.sources[0]], self._move.id)
+    def _has_decided(self, old: Clients) -> bool:
+        """Whether a mover has decided, and was killed before it could note that."""
+        return not self._old_gate.is_cluster and self._old_gate.is_closed(old)
 
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
-        targets = (move_of(client.get(FENCE_KEY)) for client in new.values())
-        return self._is_decided(old) or self._move.id in targets
+        targets = (move_of(client.get(fence_key(client))) for client in new.values())
+        return self._old_gate.is_closed(old) or self._move.id in targets
 
     # ---- before it is decided
 
@@ -207,11 +224,13 @@ class ShardMover(Mover):
         move = self._move
         move.certificate = None
         self._lease.write(move)
-        for server, clients in _by_server(new).items():
+        for server, clients in by_server(new).items():
             if not role_of(next(iter(clients.values()))).is_master:
-                raise GrowthError(f"{server} is a replica", "nothing has changed for clients")
+                raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
         for place, client in new.items():
-            fence = client.get(FENCE_KEY)
+            fence = client.get(fence_key(client))
+            if self._new_gate.is_cluster and is_closed(client):
+                continue  # an earlier split has left it
             if move_of(fence) not in (move.id, move.undoes or move.id):
                 if strays(client, 1):
                     raise GrowthError(
@@ -223,41 +242,37 @@ class ShardMover(Mover):
         if not (move.notifications or self._offline):
             move.notifications = {
                 str(server): turn_on_notifications(next(iter(clients.values())))
-                for server, clients in _by_server(old).items()
+                for server, clients in by_server(old).items()
             }
         self._lease.write(move)
         if self._take_over(old, new):
             for client in new.values():
-                write_under(client, self._attempt, self._emptying)
+                write_under(client, self._attempt, emptying(client, self._attempt))
         else:
             self._reached("fenced")
 
     def _take_over(self, old: Clients, new: Clients) -> bool:
         """Keep other attempts from writing and deciding; return False if one has decided."""
-        for client in new.values():
-            client.set(FENCE_KEY, self._attempt)
-        first, *others = old.values()
-        for client in others:
-            lift(client, self._move.id)
-        if not lift_unless_permanent(first, self._move.id):
+        self._new_gate.enter(new, self._attempt)
+        if not self._old_gate.take_back(old):
             return False
         self._held(None)
         return True
 
-    def _emptying(self, pipe: Any) -> None:
-        pipe.flushdb(asynchronous=True)
-        pipe.set(FENCE_KEY, self._attempt)
-
     def _let_go(self, old: Clients, value: bytes) -> None:
         """Open the sources to clients again."""
-        _each(lambda client: lift(client, self._move.id, value), old)
+        self._old_gate.let_go(old, value)
         self._held(None)
 
     def _held(self, by: str | None, places: Sequence[Place] = ()) -> int:
         """Push which move holds shards, at the sources by default; return the epoch."""
+        gate = self._new_gate if places else self._old_gate
+        cluster = self._move.name if gate.is_cluster else ""
         return push_changed(
             self._lease,
-            lambda components: held(components, places or self._rule.sources, by, self._same),
+            lambda components: held(
+                components, places or self._rule.sources, by, self._same, cluster
+            ),
             f"{self._move.verb} of {self._move.name}",
             witnessed=False,
         )
@@ -265,13 +280,13 @@ class ShardMover(Mover):
     def _transfer(self, old: Clients, new: Clients, captures: Captures, stack: ExitStack) -> None:
         """Copy, follow, compare, hold and decide."""
         before = self._run_of(new)
-        sources, rule = _by_server(old), self._rule
+        sources, rule = by_server(old), self._rule
         copies = [
             DatabaseCopy(server, sources[server], new, rule, self._attempt, capture, self._share)
             for server, capture in captures.items()
         ]
         compared = None if self._offline else self._copied(old, new, copies)
-        for source, target in product(sources.values(), _by_server(new).values()):
+        for source, target in product(sources.values(), by_server(new).values()):
             copy_libraries(next(iter(source.values())), next(iter(target.values())))
         self._hold_and_decide(old, new, copies, compared, before, stack)
 
@@ -285,7 +300,7 @@ class ShardMover(Mover):
         def tell() -> None:
             if time.monotonic() > began + self._copy:
                 raise GrowthError(
-                    f"the copy was not complete within {self._copy:g} s; nothing has changed for "
+                    f"the copy was not complete within {self._copy:g} s: nothing has changed for "
                     "clients",
                     "resume it with more time: --copy",
                 )
@@ -309,7 +324,7 @@ class ShardMover(Mover):
                 old.__getitem__,
                 new.__getitem__,
                 rule.sources,
-                OWN_KEYS,
+                {*OWN_KEYS, *(fence_key(each).encode() for each in (*old.values(), *new.values()))},
                 others=rule.targets,
                 there=rule.there,
                 back=rule.back,
@@ -319,8 +334,8 @@ class ShardMover(Mover):
             copy.capture.require_complete()
         if not compared.same:
             raise GrowthError(
-                f"{compared.differing:,} keys differ on both servers, such as "
-                f"{compared.different[0]}; nothing has changed for clients",
+                f"both servers differ in {counted(compared.differing, 'key')}, such as "
+                f"{compared.different[0]}: nothing has changed for clients",
                 "resume, which copies again, or abort",
             )
         return compared
@@ -328,7 +343,7 @@ class ShardMover(Mover):
     @staticmethod
     def _run_of(clients: Clients) -> list[tuple[str, int]]:
         """Return each server's run, and how many keys it has evicted."""
-        servers = [next(iter(own.values())) for own in _by_server(clients).values()]
+        servers = [next(iter(own.values())) for own in by_server(clients).values()]
         return [
             (str(each.info("server")["run_id"]), int(each.info("stats")["evicted_keys"]))
             for each in servers
@@ -357,24 +372,23 @@ class ShardMover(Mover):
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
             try:
-                close = partial(close_for, value=value, seconds=limit)
-                _each(close, old)
+                self._old_gate.close(old, value, limit, self._offline)
                 self._held(move.name)
-                leave = partial(self._wait_until_left, began=began)
-                at_once(leave, _by_server(old).values())
+                if not self._old_gate.is_cluster:
+                    leave = partial(self._wait_until_left, began=began)
+                    at_once(leave, by_server(old).values())
                 move.decided = {
                     str(server): int(next(iter(own.values())).time()[0])
-                    for server, own in _by_server(old).items()
+                    for server, own in by_server(old).items()
                 }
                 if compared is None:
                     compared = self._copied(old, new, copies)
                 self._finish(old, new, copies, compared, before)
                 self._require_target(new)
-                deciding = True
-                first, *others = old  # the first of them decides
-                keep = partial(make_permanent, value=value)
-                decided = all(_each(keep, {place: old[place] for place in others}))
-                decided = decided and make_permanent(old[first], value)
+                self._new_gate.require_slots(new)
+                deciding = not self._old_gate.is_cluster
+                rest = partial(self._require_same, old, new, copies, proven=True)
+                decided = self._old_gate.decide(old, value, rest)
                 deciding = False
             except GrowthError as error:
                 problem = error
@@ -401,7 +415,7 @@ class ShardMover(Mover):
 
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if any(_each(lambda client: client.get(FENCE_KEY) != self._attempt, new)):
+        if any(each_of(lambda client: client.get(fence_key(client)) != self._attempt, new)):
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
@@ -423,9 +437,10 @@ class ShardMover(Mover):
             if now > end:
                 names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
                 raise GrowthError(
-                    f"{len(here)} connections did not leave within {_LEFT * self._hold:g} s: "
-                    f"{', '.join(names[:5])}; the shards are where they were",
-                    "check them; --kill closes them, --hold allows more time",
+                    f"{counted(len(here), 'connection')} did not leave within "
+                    f"{_LEFT * self._hold:g} s: {', '.join(names[:5])}. The shards "
+                    "are where they were",
+                    "check them, close them with --kill, or allow more time with --hold",
                 )
             time.sleep(_LOOK)
 
@@ -441,18 +456,12 @@ class ShardMover(Mover):
 
         They were the same when they were compared, and no change was missed since then.
         """
-        wrong = [
-            line for lines in at_once(partial(self._finished, old, new), copies) for line in lines
-        ]
-        if wrong:
-            raise GrowthError(
-                f"{len(wrong)} keys differ on both servers, such as {wrong[0]}", "resume, or abort"
-            )
+        self._require_same(old, new, copies)
         if self._is_other_run(new, before):
             raise GrowthError(
                 f"{self._move.target} was restarted or has evicted keys (maxmemory) during the "
-                "move; the shards are where they were",
-                "give it enough memory, and resume, which copies again; or abort",
+                "move: the shards are where they were",
+                "give it enough memory, and resume, which copies again, or abort",
             )
         move = self._move
         move.certificate = {
@@ -463,10 +472,22 @@ class ShardMover(Mover):
         }
         self._lease.write(move)
 
-    def _finished(self, old: Clients, new: Clients, copy: DatabaseCopy) -> list[str]:
+    def _require_same(
+        self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy], *, proven: bool = False
+    ) -> None:
+        """Copy the rest, and check that these keys are the same on both sides."""
+        finish = partial(self._finished, old, new, proven)
+        wrong = [line for lines in at_once(finish, copies) for line in lines]
+        if wrong:
+            raise GrowthError(
+                f"both servers differ in {counted(len(wrong), 'key')}, such as {wrong[0]}",
+                "resume, or abort",
+            )
+
+    def _finished(self, old: Clients, new: Clients, proven: bool, copy: DatabaseCopy) -> list[str]:
         """Copy the rest from one server; return which of these keys differ."""
         last: dict[Place, list[bytes]] = {at: [] for at in old if at.server == copy.server}
-        for number, key in copy.finish():
+        for number, key in copy.finish(proven=proven):
             last[Place(copy.server, number)].append(key)
         return [
             line
@@ -492,7 +513,8 @@ class ShardMover(Mover):
                 for page in pages(client)
                 for key in self._maybe_written(place, client, new, page)
             }
-            if all(move_of(client.get(FENCE_KEY)) == self._move.id for client in new.values()):
+            marks = (client.get(fence_key(client)) for client in new.values())
+            if all(move_of(mark) == self._move.id for mark in marks):
                 return captures, written
         return None, set()
 
@@ -503,31 +525,31 @@ class ShardMover(Mover):
         move = self._move
         self._progress("pushing the entries")
         attempt = secrets.token_hex(8)
-
-        def set_fences(clients: Clients, readers: bool) -> None:
-            value = fence_value(move.id, attempt, move.target, readers=readers)
-            _each(lambda client: change(client, move.id, value), clients)
-
-        set_fences(new, readers=True)
-        push_changed(
+        self._new_gate.admit_readers(new, attempt)
+        epoch = push_changed(
             self._lease,
             lambda components: self._rule.changed(components, self._same),
             f"{move.verb} of {move.name} to {move.target}",
             witnessed=False,
         )
-        set_fences(old, readers=False)
+        self._old_gate.turn_away(old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
         patience = _READ * self._hold - waited
-        at_once(
-            lambda own: self._wait_for_readers(next(iter(own.values())), own, max(_LOOK, patience)),
-            _by_server(old).values(),
-        )
+        if self._old_gate.is_cluster:  # its connections say nothing of readers
+            wait_until_read(self._config, epoch)
+        else:
+            at_once(
+                lambda own: self._wait_for_readers(
+                    next(iter(own.values())), own, max(_LOOK, patience)
+                ),
+                by_server(old).values(),
+            )
         if move.keep:  # before anything changes there
-            for server, clients in _by_server(new).items():
+            for server, clients in by_server(new).items():
                 setting = turn_on_notifications(next(iter(clients.values())))
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(new, stack)
-        _each(lambda client: lift(client, move.id), new)
+        self._new_gate.open(new)
         if began is not None:
             move.held = time.monotonic() - began
         move.epoch = self._held(None, self._rule.targets)
@@ -584,7 +606,7 @@ class ShardMover(Mover):
         place_of = {client: place for place, client in old.items()}
 
         def empty(client: Any) -> None:
-            place, value = place_of[client], client.get(FENCE_KEY)
+            place, value = place_of[client], client.get(fence_key(client))
             if move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
             for page in pages(client):
@@ -596,7 +618,8 @@ class ShardMover(Mover):
                 if keys:
                     write_under(client, value, _unlinking(keys))
 
-        _each(empty, old)
+        if not self._old_gate.is_cluster:
+            each_of(empty, old)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -616,7 +639,7 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         value = fence_value(move.id, secrets.token_hex(8), move.target)
-        _each(lambda client: change(client, move.id, value), old)
+        each_of(lambda client: change(client, move.id, value), old)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
             return
@@ -626,10 +649,6 @@ class ShardMover(Mover):
         self._lease.release()
         self._progress(f"keeping {move.source} up to date")
 
-        def emptying(pipe: Any) -> None:
-            pipe.flushdb(asynchronous=True)
-            pipe.set(FENCE_KEY, value)
-
         def copy_all(copy: DatabaseCopy) -> None:
             copy.copy_all(partial(journal.keeping, config, move.name))
 
@@ -638,11 +657,13 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
-                        _each(lambda client: write_under(client, value, emptying), old)
+                        each_of(
+                            lambda client: write_under(client, value, emptying(client, value)), old
+                        )
                         captures = self._captures(new, attempt)
                     copies = [
                         DatabaseCopy(
-                            *(server, _by_server(new)[server], old, rule_of(back), value, capture),
+                            *(server, by_server(new)[server], old, rule_of(back), value, capture),
                             self._share,
                         )
                         for server, capture in captures.items()
@@ -695,6 +716,7 @@ class ShardMover(Mover):
         back.keys = dict(self._move.keys)
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._options)
+            mover._watching = dict(captures)
             lease.write(back)
             if mover._take_over(new, old):
                 for copy in copies:
@@ -709,7 +731,7 @@ class ShardMover(Mover):
         self._move = back
 
     def _restore_notifications(self, old: Clients) -> None:
-        for server, clients in _by_server(old).items():
+        for server, clients in by_server(old).items():
             with suppress(RedisError, KeyError):
                 setting = self._move.notifications[str(server)]
                 next(iter(clients.values())).config_set("notify-keyspace-events", setting)
@@ -737,7 +759,7 @@ class ShardMover(Mover):
 
     def _leave_replicas(self) -> None:
         """Wait until clients have left the sources' replicas; close those that stay."""
-        for source, own in _by_server(dict.fromkeys(self._rule.sources)).items():
+        for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
             for server in replicas_of(self._components.values(), source, self._same):
                 with (
                     suppress(RedisError, OSError),
@@ -749,10 +771,11 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            taken = any(move_of(client.get(FENCE_KEY)) == move.id for client in new.values())
+            marks = [move_of(client.get(fence_key(client))) for client in new.values()]
+            taken = move.id in marks
             if (
                 move.phase != "begun"
-                or self._is_decided(old)
+                or self._has_decided(old)
                 or (taken and not self._take_over(old, new))
             ):
                 raise GrowthError(
@@ -761,11 +784,11 @@ class ShardMover(Mover):
                 )
             for place, client in new.items():
                 if taken:
-                    write_under(client, self._attempt, self._emptying)
+                    write_under(client, self._attempt, emptying(client, self._attempt))
                     lift(client, move.id)
                     fence = move.fences.get(str(place))
                     if fence is not None:
-                        client.set(FENCE_KEY, fence)
+                        client.set(fence_key(client), fence)
             self._restore_notifications(old)
         self._reached("aborted")
 
@@ -776,10 +799,11 @@ class ShardMover(Mover):
     def _note_strays(self) -> None:
         """Note which keys are at the sources although their shards have moved."""
         move = self._move
-        stale = []
-        with self._clients(self._rule.sources) as old:
+        stale: list[str] = []
+        # The nodes of a cluster keep what they had, and refuse writes.
+        with self._clients([] if self._old_gate.is_cluster else self._rule.sources) as old:
             for place, client in old.items():
-                if move_of(client.get(FENCE_KEY)) == move.id:
+                if move_of(client.get(fence_key(client))) == move.id:
                     stale += [f"{self._rule.label(place)} {key}" for key in strays(client)]
         move.certificate = {
             **(move.certificate or {}),
@@ -797,25 +821,20 @@ def reversed_move(move: Move) -> Move:
         *(move.name, move.copying, move.target, move.source, shards, move.targets, move.sources),
         placements=move.placements[::-1],
         routes=move.routes,
+        clusters=move.clusters[::-1],
+        slots=dict(move.slots),
+        minimums=dict(move.minimums),
     )
 
 
-def _by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:
-    """Return the clients of each server, by the numbers of their databases."""
-    found: dict[ServerAddress, dict[int, Any]] = {}
-    for place, client in clients.items():
-        found.setdefault(place.server, {})[place.database] = client
-    return found
+def emptying(client: Any, value: bytes) -> Callable[[Any], object]:
+    """Return what empties a target except for its fence."""
 
+    def empty(pipe: Any) -> None:
+        pipe.flushdb(asynchronous=True)
+        pipe.set(fence_key(client), value)
 
-def _each(work: Callable[[Any], T], clients: Clients) -> list[T]:
-    """Call a function with each client, on all servers at once."""
-    servers = _by_server(clients).values()
-    return [
-        answer
-        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
-        for answer in answers
-    ]
+    return empty
 
 
 def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:

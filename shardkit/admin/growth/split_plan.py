@@ -17,6 +17,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
 from shardkit.admin.growth.databases import database_client, pages, strays
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.known_servers import KnownServers
@@ -27,7 +28,7 @@ from shardkit.admin.growth.servers import connected_to
 from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
-from shardkit.errors import ConfigError, InvalidArgumentError, counted
+from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.routing.placement import DEFAULT, placement_of_all
 from shardkit.routing.routes import KeyRoutes
 
@@ -41,16 +42,23 @@ def new_split(
     rule: str | None,
     over: Sequence[str],
     routes: Sequence[str] | None = None,
+    to_cluster: str | None = None,
 ) -> Move:
-    """Return the split of a component, whose targets are databases that nothing uses.
+    """Return the split of a component, whose targets are databases that nothing uses, or nodes.
 
     Raises:
         InvalidArgumentError: there is no such component, or nothing would change.
         ConfigError: an entry does not name its server, or there is no such placement.
+        GrowthError: the cluster cannot be used.
     """
     component = components.get(name)
     if component is None:
         raise InvalidArgumentError(f"component {name!r} is not known", "see: shardkit status")
+    if to_cluster is not None and (count, rule, *over) != (None, None):
+        raise InvalidArgumentError(
+            f"{name}: a cluster has no shards of shardkit's",
+            "specify --to-cluster alone, or --shards, --placement and --over",
+        )
     before = component.placement if component.shards else ""
     after = rule or before or DEFAULT
     there = len(component.shards) or 1
@@ -58,12 +66,31 @@ def new_split(
     if not 1 <= count <= MAX_SHARDS:
         raise InvalidArgumentError(f"shards={count!r}", f"specify 1 to {MAX_SHARDS:,}")
     placement_of_all(after, count)  # raises ConfigError
-    if (count, after) == (there, before) and not over:
+    left = _cluster_of(component)
+    if left is not None and not (over or to_cluster):
+        raise InvalidArgumentError(
+            f"{name} is in a cluster, whose nodes have one database each",
+            "specify --over, the servers of the new shards",
+        )
+    if (count, after) == (there, before) and not (over or to_cluster):
         raise InvalidArgumentError(
             f"{name} already has {counted(there, 'shard')} and placement {after}",
             "specify --shards, --placement or --over",
         )
-    sources = [_place(entry, entry_key(*shard)) for shard, entry in _entries(component)]
+    slots: dict[str, Ranges] = {}
+    if left is None:
+        sources = [_place(entry, entry_key(*shard)) for shard, entry in _entries(component)]
+    else:
+        slots, _ = masters_of(left, *like_of(component))
+        sources = list(map(Place.parse, slots))
+    rules = component.routes if routes is None else routes
+    KeyRoutes(rules)  # raises ConfigError
+    if to_cluster is not None:
+        node = ServerAddress.parse(to_cluster)
+        nodes, _ = masters_of(node, *like_of(component))
+        targets = list(map(Place.parse, nodes))
+        clusters = [str(left or ""), str(node)]
+        return _split(component, before, "", sources, targets, rules, clusters, slots | nodes)
     named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
     same = KnownServers(components.values(), *named).same
     servers: list[ServerAddress] = []
@@ -88,8 +115,21 @@ def new_split(
                 f"{counted(count, 'shard')} over {counted(len(free), 'server')}",
                 "specify more servers, or set a higher `databases` there",
             ) from None
-    rules = component.routes if routes is None else routes
-    KeyRoutes(rules)  # raises ConfigError
+    clusters = [] if left is None else [str(left), ""]
+    return _split(component, before, after, sources, targets, rules, clusters, slots)
+
+
+def _split(
+    component: Component,
+    before: str,
+    after: str,
+    sources: Sequence[Place],
+    targets: Sequence[Place],
+    rules: Sequence[str],
+    clusters: list[str],
+    slots: dict[str, Ranges],
+) -> Move:
+    name = component.name
     return Move(
         name,
         KEYS,
@@ -100,7 +140,23 @@ def new_split(
         list(map(str, targets)),
         [before, after],
         list(rules),
+        clusters=clusters,
+        slots=slots,
     )
+
+
+def _cluster_of(component: Component) -> ServerAddress | None:
+    """Return the node that the entry of a component in a cluster names."""
+    [*clusters] = [entry for _, entry in _entries(component) if entry.is_cluster]
+    if not clusters:
+        return None
+    node = address_of(clusters[0])
+    if component.shards or node is None:
+        raise ConfigError(
+            f"{component.name} is in a cluster, and not by one entry with host and port",
+            "write the cluster as the component's entry",
+        )
+    return node
 
 
 def _entries(component: Component) -> list[Any]:
@@ -150,14 +206,16 @@ def plan_split_of(
         components.values(), *(place.server for place in (*rule.sources, *rule.targets))
     ).same
     problems = []
-    for place in rule.sources:
+    in_cluster, to_cluster = map(bool, split.clusters or ("", ""))
+    problems += _sharing(components, split)
+    for place in [] if in_cluster else rule.sources:
         for shard, entry in entries_on(components.values(), place.server, same):
             if database_of(entry.fields) == place.database and shard.component != split.name:
                 problems.append(
                     f"{shard} is in database {place.database} of {place.server}, too: its keys "
                     "cannot be told from those of " + split.name
                 )
-    for place in rule.targets:
+    for place in [] if to_cluster else rule.targets:
         problems += [
             f"{place.server} has {shard} in database {place.database}"
             for shard, entry in entries_on(components.values(), place.server, same)
@@ -177,7 +235,12 @@ def plan_split_of(
             f"calls that say shards={len(split.sources)} for {split.name} will be refused: leave "
             "shards= and placement= out first"
         )
-    if not before:
+    if to_cluster:
+        notes.append(
+            f"commands, scripts and transactions with several keys of {split.name} need keys with "
+            "a common {tag} in a cluster"
+        )
+    if not before and not (in_cluster or to_cluster):
         notes.append(
             f"{split.name} will have no unsharded entry: have all calls use routers or "
             "sharded_connection first, which also serve a component without shards"
@@ -188,8 +251,28 @@ def plan_split_of(
     )
     described = f"{{shards: {len(split.targets)}, placement: {after}}}" if after else "one entry"
     push = f"push {described} with epoch + 1 and these entries: {shown}"
+    if to_cluster:
+        push = f"push one entry with cluster: true and epoch + 1, for {split.clusters[1]}"
+    rule.changed({split.name: component}, same)  # raises ConfigError
     plan = plan_copy(split, login, hold, push, problems, notes, offline=offline)
     return replace(plan, problems=(*plan.problems, *noting(config)))
+
+
+def _sharing(components: Components, split: Move) -> list[str]:
+    """Return which other components are in a cluster that is left or entered."""
+    concerned = set(split.slots)
+    problems = []
+    for component in components.values():
+        for shard, entry in component.entries():
+            node = address_of(entry) if entry.is_cluster else None
+            if component.name == split.name or node is None:
+                continue
+            nodes: dict[str, Ranges] = {}
+            with suppress(RedisError, OSError, GrowthError):
+                nodes, _ = masters_of(node, entry, entry_key(*shard))
+            if concerned & set(nodes) or str(Place(node, 0)) in concerned:
+                problems.append(f"{shard} is in the cluster of {node}, too: use another one")
+    return problems
 
 
 def _by_server(places: Sequence[Place]) -> Mapping[ServerAddress, list[Place]]:

@@ -28,6 +28,7 @@ from shardkit.admin.growth.servers import connected_to
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.network.server_queries import STEPS, query_all
+from shardkit.operations.arguments import Seconds, in_seconds
 
 KEY = "sync:wait"
 TIMEOUT = 5.0
@@ -59,7 +60,7 @@ class VerifiedReplica:
         return self.linked and self.written and self.synced is not False
 
 
-def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> VerifiedReplica:
+def verify_replica(master: Any, replica: Any, timeout: Seconds = TIMEOUT) -> VerifiedReplica:
     """Check whether a write to a master reaches a replica, and its disk, in time.
 
     Args:
@@ -74,6 +75,7 @@ def verify_replica(master: Any, replica: Any, timeout: float = TIMEOUT) -> Verif
     Cost: a few exchanges with both, one more with the replica every 5 ms, and a second if the
     replica has an append-only file.
     """
+    timeout = in_seconds(timeout)
     check = partial(_verify, master, replica, timeout)
     [answer] = query_all({0: check}, (timeout + _ANSWER) / STEPS).values()
     if isinstance(answer, Exception):
@@ -121,7 +123,7 @@ def _until(end: float, holds: Callable[[], bool]) -> bool:
 
 
 def verify_replicas(
-    components: Iterable[Component], timeout: float = TIMEOUT
+    components: Iterable[Component], timeout: Seconds = TIMEOUT
 ) -> dict[tuple[ServerAddress, ServerAddress], VerifiedReplica | Exception]:
     """Verify all replicas that entries name, in parallel.
 
@@ -132,6 +134,7 @@ def verify_replicas(
     Returns:
         By master and replica, each pair once whatever its names, how far a write got, or the error.
     """
+    timeout = in_seconds(timeout)
     components = list(components)
     same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}

@@ -112,8 +112,9 @@ class BenchServer:
                         "disconnect them during the benchmark",
                     )
                 alone = info["connected_clients"] == 1
-                same = same + 1 if alone and info["used_memory"] == before else 0
-                before = info["used_memory"]
+                used = info["used_memory"] - info.get("mem_clients_normal", 0)  # our own buffers
+                same = same + 1 if alone and used == before else 0
+                before = used
                 if alone and (same == 3 or not self._exact):
                     return int(before)
                 time.sleep(_STEP)

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from shardkit.admin.growth import Adoption, adopt
-from shardkit.admin.growth.adopt import MOST, SAMPLE
+from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -88,9 +88,10 @@ def adopt_command(
     """
     with (
         nullcontext() if on else connected(config_server(where)) as config,
-        output.busy("sampling keys"),
+        output.busy("sampling keys") as busy,
     ):
-        result = adopt(component, on, config=config, **options)
+        tell = busy.update if busy is not None else lambda what: None
+        result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())
     if output.as_json:
@@ -135,11 +136,14 @@ def _masked(shard_map: ShardMap) -> str:
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
     if result.rules:
-        table = Table.of(wordy("rule"), number("agree"), wordy("of the keys of each server"))
+        table = Table.of(wordy("rule"), number("agree"), number("of each server's keys"))
         sampled = [each.sampled for each in result.servers]
         for rule in result.rules[:5]:
-            each = " ".join(f"{n}/{of}" for n, of in zip(rule.fitting, sampled, strict=True))
-            table.row(rule.placement, rule.keys, each)
+            parts = [n / of for n, of in zip(rule.fitting, sampled, strict=True) if of] or [0.0]
+            least, most = f"{min(parts):.0%}", f"{max(parts):.0%}"
+            table.row(
+                shown(rule.placement), rule.keys, least if least == most else f"{least}-{most}"
+            )
         output.table(table)
         output.line(f"{result.tried:,} rules were tried")
         output.line()
@@ -151,7 +155,8 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         wordy("not, for example"),
     )
     for server in result.servers:
-        wrong = " ".join(printable(_text(key)) for key in server.misplaced)
+        texts = [printable(_text(key)) for key in server.misplaced]
+        wrong = " ".join(each if len(each) <= 40 else f"{each[:39]}…" for each in texts)
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
     for note in result.notes:

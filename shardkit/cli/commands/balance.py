@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from shardkit.admin import read_heat
 from shardkit.admin.growth import (
     BalancePlan,
     LoadReport,
@@ -15,6 +16,7 @@ from shardkit.admin.growth import (
     apply_balance,
     measure_balance,
     plan_balance,
+    with_operations,
 )
 from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
 from shardkit.admin.growth.failover import HOLD
@@ -36,6 +38,7 @@ from shardkit.errors import counted
         "shardkit balance",
         "shardkit balance timelines --to new.internal:6379 --tolerance 0.2",
         "shardkit balance --by operations --watch --seconds 5",
+        "shardkit balance --by operations --heat",
         "shardkit balance timelines --to new.internal:6379 --move",
     ),
 )
@@ -61,6 +64,7 @@ from shardkit.errors import counted
 @click.option(
     "--watch", is_flag=True, help="See for which shards, tags and keys they are (MONITOR)."
 )
+@click.option("--heat", is_flag=True, help="Take operations from what clients report (heat=).")
 @number_option(
     "--share",
     SHARE,
@@ -80,6 +84,7 @@ def balance(
     by: By,
     tolerance: float,
     top: int,
+    heat: bool,
     moving: bool,
     hold: float,
     where: str | None,
@@ -99,6 +104,9 @@ def balance(
                 busy.update(what)
 
         report = measure_balance(config, names, to=to, progress=tell, **options)
+        if heat:
+            hot = read_heat(config, _SHARDS).kinds["shard"]
+            report = with_operations(report, {each.name: each.now for each in hot})
         plan = plan_balance(config, report, by=by, tolerance=tolerance)
         done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
@@ -198,4 +206,5 @@ def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
         output.line(f"{counted(len(plan.moves), 'move')} of {total} ({fewest}); do it: --move")
 
 
+_SHARDS = 10_000  # that heat is read of
 _REST = ("ops/s", "memory", "limit")

@@ -237,6 +237,11 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
     output.line(f"{plan.memory:,} bytes, about {plan.seconds:.0f} s to copy")
+    for server, each in plan.connections.items():
+        output.line(
+            f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "
+            f"cutover, of {each['allowed']:,} allowed"
+        )
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")
     for note in plan.notes:

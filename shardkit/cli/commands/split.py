@@ -23,6 +23,7 @@ from shardkit.cli.output import Output
         "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
         "shardkit split users --shards 64 --over a.internal --over b.internal",
         "shardkit split users --placement rendezvous",
+        "shardkit split users --to-cluster c.internal:6379",
         "shardkit move status",
         "shardkit move reverse users",
     ),
@@ -45,6 +46,11 @@ from shardkit.cli.output import Output
     metavar="RULE",
     help="A rule that finds the routing key in names of keys; by default those of the shard map.",
 )
+@click.option(
+    "--to-cluster",
+    metavar="SERVER",
+    help="A node of an empty cluster, HOST:PORT, that takes the component over.",
+)
 @dry_run
 @limits
 @kill
@@ -58,6 +64,7 @@ def split(
     placement: str | None,
     over: tuple[str, ...],
     routes: tuple[str, ...],
+    to_cluster: str | None,
     dry_run: bool,
     where: str | None,
     output: Output,
@@ -76,6 +83,7 @@ def split(
         "placement": placement,
         "over": servers,
         "routes": routes or None,
+        "to_cluster": to_cluster,
     }
     if not dry_run:
         return run(start_split, where, output, component, **new, **options)

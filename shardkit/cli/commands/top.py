@@ -14,27 +14,29 @@ from shardkit.cli.text import size
 from shardkit.errors import extra
 
 _WAIT = 30  # looks for the first answers of all servers
-_Columns: TypeAlias = tuple[tuple[str, Callable[[dict[str, Any]], Any]], ...]
+# A title, the value, and the width of a terminal from which the column is shown.
+_Column: TypeAlias = tuple[str, Callable[[dict[str, Any]], Any], int]
+_Columns: TypeAlias = tuple[_Column, ...]
 _SERVERS: _Columns = (
-    ("server", lambda row: row["address"]),
-    ("state", lambda row: row["state"]),
-    ("role", lambda row: row["role"]),
-    ("shards", lambda row: row["shards"]),
-    ("keys", lambda row: row["keys"]),
-    ("ops/s", lambda row: row.get("ops")),
-    ("memory", lambda row: row.get("memory")),
-    ("conns", lambda row: row.get("clients")),
-    ("CPU %", lambda row: None if "cpu" not in row else round(100 * row["cpu"], 1)),
-    ("lag", lambda row: row.get("lag")),
-    ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2)),
+    ("server", lambda row: row["address"], 0),
+    ("state", lambda row: row["state"], 0),
+    ("role", lambda row: row["role"], 80),
+    ("shards", lambda row: row["shards"], 90),
+    ("keys", lambda row: row["keys"], 70),
+    ("ops/s", lambda row: row.get("ops"), 0),
+    ("memory", lambda row: row.get("memory"), 50),
+    ("conns", lambda row: row.get("clients"), 80),
+    ("CPU %", lambda row: None if "cpu" not in row else round(100 * row["cpu"], 1), 60),
+    ("lag", lambda row: row.get("lag"), 90),
+    ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2), 90),
 )
 _SHARDS: _Columns = (
-    ("shard", lambda row: row["shard"]),
-    ("server", lambda row: row["server"]),
-    ("db", lambda row: row["database"]),
-    ("state", lambda row: row["state"]),
-    ("keys", lambda row: row["keys"]),
-    ("moving", lambda row: row["held"]),
+    ("shard", lambda row: row["shard"], 0),
+    ("server", lambda row: row["server"], 60),
+    ("db", lambda row: row["database"], 70),
+    ("state", lambda row: row["state"], 0),
+    ("keys", lambda row: row["keys"], 40),
+    ("moving", lambda row: row["held"], 80),
 )
 
 
@@ -128,12 +130,21 @@ def _application(fleet: Any, interval: float) -> Any:
             self.show()
             self.set_interval(interval, self.show)
 
+        def on_resize(self) -> None:
+            """Show the columns for which there is room now."""
+            self.show()
+
+        def _columns(self) -> _Columns:
+            columns = _SHARDS if self.shards else _SERVERS
+            return tuple(each for each in columns if each[2] <= self.size.width)
+
         def show(self) -> None:
             """Fill the table."""
-            columns = _SHARDS if self.shards else _SERVERS
+            columns = self._columns()
+            self.column %= len(columns)
             servers = [each.summary() for _, each in sorted(fleet.servers.items())]
             rows = [
-                [value(row) for _, value in columns]
+                [value(row) for _, value, _ in columns]
                 for row in (_shards(fleet) if self.shards else servers)
             ]
             kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
@@ -142,7 +153,7 @@ def _application(fleet: Any, interval: float) -> Any:
             place = table.cursor_row
             table.clear(columns=True)
             arrow = "↓" if self.down else "↑"
-            for n, (name, _) in enumerate(columns):
+            for n, (name, _, _) in enumerate(columns):
                 table.add_column(f"{name} {arrow}" if n == self.column else name)
             for row in kept:
                 table.add_row(*(_cell(columns[n][0], value, Text) for n, value in enumerate(row)))
@@ -162,7 +173,7 @@ def _application(fleet: Any, interval: float) -> Any:
 
         def action_sort(self, step: int) -> None:
             """Sort by the next column."""
-            self.column = (self.column + step) % len(_SHARDS if self.shards else _SERVERS)
+            self.column = (self.column + step) % len(self._columns())
             self.show()
 
         def action_reverse(self) -> None:

@@ -1,11 +1,12 @@
 "use strict"
 // Everything that comes from outside becomes text: no markup is ever built from strings.
 
-const VIEWS = [["/", "Overview"], ["/slow", "Slow commands"], ["/queues", "Queues"], ["/locks", "Locks"],
-  ["/growth", "Growth"], ["/configuration", "Configuration"]]
+const VIEWS = [["/", "Overview"], ["/slow", "Slow commands"], ["/heat", "Heat"], ["/queues", "Queues"], ["/locks", "Locks"],
+  ["/recorded", "Metrics"], ["/growth", "Growth"], ["/configuration", "Configuration"]]
 const view = document.getElementById("view"), state = document.getElementById("state")
 const banner = document.getElementById("banner"), nav = document.querySelector("nav")
-const sorted = new Map(), filters = new Map(), signatures = new Map()
+const sorted = new Map(), filters = new Map(), signatures = new Map(), whole = new Set()
+const ROWS = 200  // of a table, unless somebody wants all
 let summary = null, shown = null, timer = 0, allowChanges = false, charts = []
 let totals = { at: [], ops: [], memory: [], clients: [] }
 
@@ -41,12 +42,15 @@ function span(seconds) {
   return (seconds < 10 ? seconds.toFixed(1) : Math.round(seconds)) + " s"
 }
 const clock = seconds => new Date(1000 * seconds).toTimeString().slice(0, 8)
-// A canvas takes no variable of a style sheet: the browser resolves it for an element.
+// A canvas takes no variable of a style sheet: the browser resolves it for an element, once a scheme.
+const colours = new Map()
 function colour(variable) {
-  const probe = document.body.appendChild(h("i", { class: variable.slice(2) + "-colour" }))
-  const resolved = getComputedStyle(probe).color
-  probe.remove()
-  return resolved
+  if (!colours.has(variable)) {
+    const probe = document.body.appendChild(h("i", { class: variable.slice(2) + "-colour" }))
+    colours.set(variable, getComputedStyle(probe).color)
+    probe.remove()
+  }
+  return colours.get(variable)
 }
 const stateOf = value => h("span", { class: { up: "good", down: "bad" }[value] || "warn" }, value)
 
@@ -69,13 +73,16 @@ function table(name, columns, rows, empty) {
     scope: "col", class: isNumber(each) ? "number" : null,
     "aria-sort": n === column ? (down ? "descending" : "ascending") : null,
   }, h("button", { "data-key": name + ":" + n, onclick: () => { sorted.set(name, [n, n === column ? !down : isNumber(each)]); draw(true) } }, each[0])))
-  const body = kept.map(row => h("tr", {}, columns.map(each =>
+  const shownRows = whole.has(name) ? kept : kept.slice(0, ROWS)
+  const body = shownRows.map(row => h("tr", {}, columns.map(each =>
     h("td", { class: each[3] || (isNumber(each) ? "number" : null) }, each[2] ? each[2](row) : each[1](row) ?? ""))))
   const found = h("div", { class: "scroll" + (rows.length > 20 ? " tall" : ""), tabindex: rows.length > 20 ? 0 : null, "data-key": name },
     h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, body)))
   if (rows.length <= 8) return found
   return [h("input", { type: "search", placeholder: "Filter " + number(rows.length) + " rows", "aria-label": "Filter", value: filters.get(name) || "",
-    "data-key": name + ":filter", oninput: event => { filters.set(name, event.target.value); draw(true) } }), found]
+    "data-key": name + ":filter", oninput: event => { filters.set(name, event.target.value); draw(true) } }), found,
+    shownRows.length < kept.length ? h("p", { class: "more" }, h("button", { class: "action", "data-key": name + ":all", onclick: () => { whole.add(name); draw(true) } },
+      "Show all " + number(kept.length)), " The first " + number(ROWS) + " are shown. Sorting and filtering look at all.") : null]
 }
 
 const tile = (label, value, note) => h("div", { class: "tile" }, h("b", {}, value), h("span", {}, label + (note ? " " + note : "")))
@@ -87,13 +94,20 @@ function chart(title, stamps, values, show) {
     const plot = new uPlot({
       width: box.clientWidth - 24, height: 170, legend: { show: false }, cursor: { points: { size: 6 } },
       scales: { y: { range: (_, low, high) => [0, high > 0 ? high * 1.1 : 1] } },
-      axes: [{ ...axis, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
+      axes: [{ ...axis, size: 30, space: 70, values: (_, ticks) => ticks.map(clock) }, { ...axis, size: 64, values: (_, ticks) => ticks.map(show) }],
       series: [{}, { stroke: colour("--link"), width: 1.5, points: { show: false } }],
     }, [stamps, values], box)
     box.plot = plot
   })
   return box
 }
+
+const rate = value => value ? (value < 10 ? value.toFixed(1) : number(value)) : "0"
+const meter = value => h("span", { class: "meter" }, h("meter", { min: 0, max: 1, value: value || 0 }), percent(value))
+const NODES = [["node", row => row.address], ["state", row => row.state, row => stateOf(row.state)], ["role", row => row.role], ["slots", row => row.slots, row => number(row.slots)],
+  ["keys", row => row.keys, row => number(row.keys)], ["commands/s", row => row.ops, row => number(row.ops)], ["memory", row => row.memory, row => bytes(row.memory)],
+  ["conns", row => row.clients, row => number(row.clients)], ["lag", row => row.lag, row => row.lag === null || row.lag === undefined ? "" : bytes(row.lag)], ["why", row => row.error, null, "wrap"]]
+const nodesOf = answer => answer.nodes.length ? [h("h2", {}, "Nodes of the cluster"), table("nodes", NODES, answer.nodes, "")] : null
 
 const PROBLEMS = [["", row => row.severity, row => h("span", { class: row.severity > 1 ? "bad" : "warn" }, row.severity > 1 ? "problem" : "warning"), " "],
   ["where", row => row.where], ["what", row => row.text, null, "wrap"], ["remedy", row => row.remedy, null, "wrap"]]
@@ -150,6 +164,7 @@ function component(answer) {
       table("findings", [["what", row => (row.structure || row.subject || "") + " " + (row.text || ""), null, "wrap"], ["remedy", row => row.remedy, null, "wrap"]],
         answer.contents.findings, "Everything that was looked at is stored compactly."),
     ] : h("p", { class: "note" }, "Looking at a sample of its keys …"),
+    nodesOf(answer),
     h("h2", {}, "Shards"), table("shards", [
       ["shard", row => row.shard], ["server", row => row.server, row => link(at("servers", row.server), row.server)], ["database", row => row.database],
       ["state", row => row.state, row => stateOf(row.state)], ["keys", row => row.keys, row => number(row.keys)],
@@ -171,11 +186,70 @@ function server(answer) {
     h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes], ["Connections", "clients", number],
       ["CPU, share of a core", "cpu", percent], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1)], ["Sent, bytes a second", "sent", bytes]]
       .map(([title, field, show]) => chart(title, stamps, samples[field] || [], show))),
+    nodesOf(answer),
     h("h2", {}, "Databases"), table("databases", [["database", row => row.number], ["keys", row => row.keys, row => number(row.keys)], ["shards", row => row.shards.join(", "), null, "wrap"]], answer.databases, "No entry names it."),
     h("h2", {}, "Slow and large commands"), table("server-slow", SLOW, answer.slow, "None in the last day."),
     h("h2", {}, "Persistence"), facts({ ...answer.persistence, rdb_last_save_time: time(answer.persistence.rdb_last_save_time) }),
     Object.keys(answer.replication).length ? [h("h2", {}, "Replication"), facts(answer.replication)] : null,
   ]
+}
+
+function heat(answer) {
+  if (answer.banner) return [h("h1", {}, "Heat"), h("p", { class: "note" }, answer.banner)]
+  if (!answer.day_seconds) return [h("h1", {}, "Heat"), h("p", { class: "note" },
+    "No process has reported what it uses. Open kits with heat=0.02, or set SHARDKIT_HEAT=0.02 in their environment: each then counts in 2 % of the time."), observed(answer)]
+  const named = (title, what) => [[title, row => row.name, null, "wrap"], ["component", row => row.component, row => row.component ? link(at("components", row.component), row.component) : ""],
+    [what + "/s now", row => row.now, row => rate(row.now)], ["of all", row => row.share, row => meter(row.share), "meters"],
+    [what + "/s in 24 h", row => row.day, row => rate(row.day)], ["of all in 24 h", row => row.day_share, row => meter(row.day_share), "meters"]]
+  const section = (title, name, what, rows, empty) => [h("h2", {}, title), table("heat-" + name, named(name, what), rows, empty)]
+  return [h("h1", {}, "Heat"),
+    h("p", { class: "muted" }, "As clients count it. Now is the last " + span(answer.seconds) + ", and the day's reports go back " + span(answer.day_seconds) + "."),
+    h("h2", {}, "Servers"), table("heat-servers", [["server", row => row.server, row => row.server ? link(at("servers", row.server), row.server) : "gone"], ["hot shards", row => row.shards],
+      ["commands/s now", row => row.now, row => rate(row.now)], ["of all", row => row.share, row => meter(row.share), "meters"]], answer.servers, "Nothing in the last five minutes."),
+    balance(answer.moves),
+    section("Keys", "key", "commands", answer.key, "None."), section("Hash tags", "tag", "commands", answer.tag, "No key with a tag is used."),
+    h("h2", {}, "Shards"), table("heat-shard", [["shard", row => row.name], ["server", row => row.server, row => row.server ? link(at("servers", row.server), row.server) : "gone"],
+      ["commands/s now", row => row.now, row => rate(row.now)], ["of all", row => row.share, row => meter(row.share), "meters"], ["commands/s in 24 h", row => row.day, row => rate(row.day)]], answer.shard, "None."),
+    section("Components", "component", "commands", answer.component, "None."), section("Structures", "structure", "calls", answer.structure, "No structure is used."),
+    section("Decorated functions", "function", "calls", answer.function, "No decorated function is called."), observed(answer)]
+}
+function balance(moves) {
+  const title = h("h2", {}, "What would a move bring?")
+  if (!moves) return [title, h("p", { class: "note" }, h("button", { class: "action", "data-key": "plan", onclick: plan }, "Plan moves"),
+    " Measures 100 keys of each database, and plans as `shardkit balance --by operations` does. Nothing is moved.")]
+  if (moves.banner) return [title, h("p", { class: "note" }, moves.banner)]
+  return [title, table("plan", [["server", row => row[0], row => link(at("servers", row[0]), row[0])], ["times the mean now", row => row[1], row => fixed(row[1], 2)], ["afterwards", row => row[2], row => fixed(row[2], 2)]],
+    Object.entries(moves.before).map(([name, times]) => [name, times, moves.after[name]]), ""),
+    table("plan-moves", [["shards", row => row.shards.join(", "), null, "wrap"], ["from", row => row.source], ["to", row => row.target], ["bytes", row => row.bytes, row => bytes(row.bytes)], ["takes about", row => row.seconds, row => span(row.seconds)]],
+      moves.moves, moves.fits ? "No move is needed: all servers are within " + percent(moves.tolerance) + " of the mean." : "No move helps: what is hot is on single shards or keys. Split them."),
+    [...moves.uneven, ...moves.problems].map(each => h("p", { class: "note" }, each))]
+}
+async function plan() {
+  const asked = shown
+  asked.moves = { banner: "Measuring …" }
+  draw(true)
+  const moves = await ask("/heat/moves").catch(error => ({ banner: error.message }))
+  if (shown && shown.key) { shown.moves = moves; draw(true) }
+}
+const observed = answer => [h("h2", {}, "As servers report it"), answer.observed ? [table("observed", [["server", row => row.server, row => link(at("servers", row.server), row.server)], ["database", row => row.database],
+  ["key", row => row.key, null, "wrap"], ["by", row => row.by], ["amount", row => row.amount, row => row.by === "net" ? bytes(row.amount) : row.by === "cpu" ? number(row.amount) + " µs" : number(row.amount)]],
+  answer.observed.keys, "No server has an LFU policy, or HOTKEYS tracking that was started."), failures(answer.observed.failed)] : h("p", { class: "note" }, "Asking servers …")]
+
+function recorded(answer) {
+  const drawn = answer.counters.filter(each => each.slices && each.slices.at.length).sort((a, b) => b.total - a.total).slice(0, 8)
+  const averages = answer.statistics.filter(each => each.recent.at.length > 1).sort((a, b) => b.count - a.count).slice(0, 4)
+  const seconds = value => value === null || value === undefined ? "" : value >= 100 ? number(value) : value.toPrecision(3)
+  return [h("h1", {}, "Metrics"),
+    drawn.length || averages.length ? h("div", { class: "charts" }, drawn.map(each => chart(each.name + ", a minute", each.slices.at, each.slices.count, number)),
+      averages.map(each => chart(each.context + " " + each.kind + ", average", each.recent.at, each.recent.mean, seconds))) : null,
+    h("h2", {}, "Counters"), table("counters", [["counter", row => row.name, null, "wrap"], ["component", row => row.component, row => link(at("components", row.component), row.component)],
+      ["in the last minute", row => row.minute, row => number(row.minute)], ["in all minutes kept", row => row.total, row => number(row.total)], ["since", row => row.since, row => time(row.since), " "]],
+      answer.counters, "No counter. kit.counters(…) counts what happens."),
+    h("h2", {}, "Statistics and access times of this hour"), table("statistics", [["context", row => row.context, null, "wrap"], ["kind", row => row.kind], ["component", row => row.component, row => link(at("components", row.component), row.component)],
+      ["values", row => row.count, row => number(row.count)], ...["mean", "p50", "p99", "min", "max"].map(name => [name, row => row[name], row => seconds(row[name])])],
+      answer.statistics, "No statistics. kit.statistics(…) and kit.timed(…) record them."),
+    h("h2", {}, "Messages"), table("messages", [["at", row => row.at, row => time(row.at), " "], ["log", row => row.log], ["severity", row => row.severity, row => h("span", { class: { error: "bad", critical: "bad", warning: "warn" }[row.severity] }, row.severity)],
+      ["message", row => row.message, null, "wrap"]], answer.messages, "No message. kit.logs(…) keeps them."), failures(answer.failed)]
 }
 
 function queues(answer) {
@@ -255,12 +329,19 @@ function route() {
     return answer
   }, queues]
   if (parts[0] === "slow") return [() => ask(path), answer => [h("h1", {}, "Slow and large commands of all servers"), table("slow", SLOW, answer.slow, "None in the last day.")]]
+  if (parts[0] === "recorded") return [() => ask("/metrics"), recorded]
+  if (parts[0] === "heat") return [async () => {
+    const answer = await ask(path)
+    if (shown) Object.assign(answer, { moves: shown.moves, observed: shown.observed })
+    if (!answer.observed) ask("/heat/servers").then(found => { if (shown) { shown.observed = found; draw() } }).catch(() => {})
+    return answer
+  }, heat]
   return [() => ask(path), { locks, growth, configuration }[parts[0]]]
 }
 
 function draw(always) {
   const [asks, render] = route()
-  if (asks ? !shown : !summary) return
+  if ((asks ? !shown : !summary) || document.hidden) return
   const signature = JSON.stringify(asks ? shown : summary)
   if (!always && signatures.get("drawn") === signature) return
   signatures.set("drawn", signature)
@@ -293,6 +374,7 @@ async function load() {
 function go() {
   shown = null
   signatures.clear()
+  whole.clear()
   const current = "/" + location.pathname.split("/")[1]
   nav.replaceChildren(...VIEWS.map(([path, title]) => h("a", { href: path, "aria-current": path === current ? "page" : null }, title)))
   document.title = (VIEWS.find(each => each[0] === current)?.[1] || decodeURIComponent(location.pathname.split("/").pop())) + " · shardkit"
@@ -310,7 +392,8 @@ document.addEventListener("click", event => {
 })
 addEventListener("popstate", go)
 addEventListener("resize", () => { clearTimeout(timer); draw(true); timer = setTimeout(load, 5000) })
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => draw(true))
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { colours.clear(); draw(true) })
+document.addEventListener("visibilitychange", () => { if (!document.hidden) draw() })
 
 function listen() {
   const source = new EventSource("/api/events")

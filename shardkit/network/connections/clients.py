@@ -95,7 +95,8 @@ Number: TypeAlias = int | ReplicaOf | None
 def reader_of(component: Component, number: int | None) -> Number:
     """Return the client for reads from a shard's master: a separate one while a move holds it."""
     entry = component.entry_of(Shard(component.name, number))
-    return ReplicaOf(number, entry) if entry.held else number
+    # The nodes of a cluster refuse writes alone.
+    return ReplicaOf(number, entry) if entry.held and not entry.is_cluster else number
 
 
 SHOWN = 5  # shards that share connections, in a repr
@@ -565,7 +566,9 @@ class Clients:
             find = _asuccessor if awaiting else _successor
             of = partial(_shard_now, component.layout, shard)
             client.successor = partial(find, weakref.ref(self), of, raw, reads)
-            if not reads:
+            if _closable(client) is client:  # a cluster's
+                client.current = partial(_current_client, weakref.ref(self), of, raw, awaiting)
+            elif not reads:
                 client.reader = partial(_current_reader, weakref.ref(self), of, awaiting)
         return client
 
@@ -803,6 +806,19 @@ def _current_reader(
     return None
 
 
+def _current_client(
+    ref: weakref.ref[Clients],
+    shard_now: ShardNow,
+    raw: bool | None,
+    awaiting: bool,
+    args: Sequence[Any],
+) -> Any:
+    """Return the client for a command by the entries that were read last."""
+    clients, topology = _require_alive(ref)
+    component = topology.last_known(_component_of(shard_now))
+    return (clients.aget if awaiting else clients.get)(component, shard_now(component, args), raw)
+
+
 def _component_of(shard_now: Any) -> str:
     return str(shard_now.args[1].component)
 
@@ -876,6 +892,8 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
             each.leave()
             continue
         client = each.access.client if isinstance(each, Endpoint) else each
+        if _closable(client) is client:
+            client.replaced = True
         if isinstance(client, redis.RedisCluster) or not awaiting:
             for pool in _pools(client):
                 pool.drain()

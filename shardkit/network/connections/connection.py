@@ -53,6 +53,7 @@ from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
     LimitedParser,
+    MasterChangingError,
     address_of,
     error_parser_of,
     expect_as_one,
@@ -75,6 +76,8 @@ from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
+# The server is well, or there is none: this says nothing about whether it can be reached.
+_OF_PLACES = (DatabaseMovedError, MasterChangingError)
 
 
 class ServerReplacedError(ConnectionError):
@@ -310,7 +313,7 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
-            if not isinstance(error, DatabaseMovedError):  # the server is well
+            if not isinstance(error, _OF_PLACES):
                 self.policy.failed(error, time.monotonic() - started)
             raise
         finally:
@@ -534,7 +537,7 @@ class AsyncClosable(ReplyLimits):
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
-            if not isinstance(error, DatabaseMovedError):  # the server is well
+            if not isinstance(error, _OF_PLACES):
                 self.policy.failed(error, time.monotonic() - started)
             raise
         finally:

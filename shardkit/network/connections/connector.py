@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import ssl
+import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +19,7 @@ from redis.cluster import LoadBalancingStrategy
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisClusterException,
+    ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 from redis.retry import Retry
@@ -36,10 +39,12 @@ from shardkit.network.connections.connection import (
     UnixConnection,
     require_open,
 )
+from shardkit.network.connections.databases import FENCE_WAIT
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import (
     ask_entry_again,
+    is_closed,
     learn_commands_of_any,
     learn_slots,
     library_name,
@@ -50,11 +55,21 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
+from shardkit.network.connections.slot_owner import (
+    SERVICE,
+    AsyncSlotConnection,
+    AsyncSlotOwner,
+    AsyncSlotTlsConnection,
+    SlotConnection,
+    SlotOwner,
+    SlotTlsConnection,
+)
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
+CLOSED_STEP = 0.02  # seconds between attempts at a cluster that is being left
 
 # Fields that every connection gets unchanged, with their defaults. They are always passed, because
 # libraries look for them among a pool's arguments.
@@ -95,7 +110,30 @@ class RegistersScripts:
             return registered
 
 
-class ClusterClient(RegistersScripts, redis.RedisCluster):
+class FollowsSplits:
+    """A cluster's client, whose component may have left the cluster, or be about to.
+
+    Attributes:
+        held: whether a split holds the cluster: its nodes refuse writes until entries change.
+        replaced: whether the entry has changed since, so that another client takes its place.
+        current: returns the client for a command by the entries that were read last.
+        successor: reads the entries again, and returns the client for a command.
+    """
+
+    held = replaced = False
+    current: Callable[[Sequence[Any]], Any] | None = None
+    successor: Callable[[Sequence[Any]], Any] | None = None
+
+    def goes_on(self, error: Exception, end: float) -> bool:
+        """Whether a command was refused because the component may leave the cluster."""
+        return self.successor is not None and is_closed(error) and time.monotonic() < end
+
+    def is_refused_by(self, client: Any) -> bool:
+        """Whether entries lead to this cluster, and nothing holds it."""
+        return client is self and not self.held
+
+
+class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
     """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
 
     After one holder has closed it, it discovers the cluster again, because others share it.
@@ -105,7 +143,25 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
     policy = NO_POLICY
 
     def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Execute a command."""
+        """Execute a command, elsewhere if the component has left the cluster."""
+        client: Any = self.current(args) if self.replaced and self.current else self
+        if client is not self:
+            return client.execute_command(*args, **kwargs)
+        end = time.monotonic() + FENCE_WAIT
+        while True:
+            try:
+                return self._execute(*args, **kwargs)
+            except ResponseError as error:
+                if not self.goes_on(error, end):
+                    raise
+                client = self.successor(args)  # type: ignore[misc]
+                if self.is_refused_by(client):
+                    raise
+            if client is not self:
+                return client.execute_command(*args, **kwargs)
+            time.sleep(CLOSED_STEP)
+
+    def _execute(self, *args: Any, **kwargs: Any) -> Any:
         try:
             if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
                 learn_slots(self)
@@ -126,7 +182,7 @@ class ClusterClient(RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
+class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -157,10 +213,28 @@ class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: igno
         self.connection_class.closed = value
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Wait until the cluster is known, and execute a command."""
-        await self.initialize()
-        with watched(self.policy, (args,)):
-            return await super().execute_command(*args, **kwargs)
+        """Execute a command, elsewhere if the component has left the cluster.
+
+        Wait until the cluster is known.
+        """
+        client: Any = self.current(args) if self.replaced and self.current else self
+        if client is not self:
+            return await client.execute_command(*args, **kwargs)
+        end = time.monotonic() + FENCE_WAIT
+        while True:
+            try:
+                await self.initialize()
+                with watched(self.policy, (args,)):
+                    return await super().execute_command(*args, **kwargs)
+            except ResponseError as error:
+                if not self.goes_on(error, end):
+                    raise
+                client = await self.successor(args)  # type: ignore[misc]
+                if self.is_refused_by(client):
+                    raise
+            if client is not self:
+                return await client.execute_command(*args, **kwargs)
+            await asyncio.sleep(CLOSED_STEP)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""
@@ -239,11 +313,12 @@ class Connector:
             set_connection_class(cluster, AsyncNodeConnection)
             cluster.connection_class = AsyncNodeConnection
             cluster.policy = policy
+            cluster.held = bool(fields.get("held"))
             ask_entry_again(cluster, host, port)
             learn_commands_of_any(cluster)
             return cluster
         pool = _pool(fields, common, _AWAITING)
-        pool.as_redis_py = not fields.get("multiplex", True)
+        pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
 
 
@@ -260,16 +335,21 @@ class _Classes(NamedTuple):
     unix: Any
     sentinel_tcp: Any
     sentinel_tls: Any
+    slot_owner: Any
+    slot_tcp: Any
+    slot_tls: Any
 
 
 _BLOCKING = _Classes(
     *(Retry, redis.Redis, SentinelManager, Pool, SentinelPool),
     *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
+    *(SlotOwner, SlotConnection, SlotTlsConnection),
 )
 _AWAITING = _Classes(
     *(AsyncRetry, aioredis.Redis, AsyncSentinelManager, AsyncPool, AsyncSentinelPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
     *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
+    *(AsyncSlotOwner, AsyncSlotConnection, AsyncSlotTlsConnection),
 )
 
 
@@ -288,6 +368,15 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             asked["service"], manager, connection_class=kind, **common, **_network(fields)
         )
         pool.listeners = tuple(listeners)
+    elif fields.get("one_slot"):
+        manager = classes.slot_owner()
+        node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
+        manager.sentinels.append(classes.client(connection_pool=node))
+        kind = classes.slot_tls if tls else classes.slot_tcp
+        pool = classes.sentinel_pool(
+            SERVICE, manager, connection_class=kind, **common, **_network(fields)
+        )
+        pool.as_redis_py = True  # all else packs commands itself
     elif "unix_socket_path" in fields:
         path = fields["unix_socket_path"]
         pool = classes.pool(connection_class=classes.unix, path=path, **common)
@@ -385,6 +474,7 @@ def _cluster(
         **_replicas_of(fields),
     )
     client.policy = policy
+    client.held = bool(fields.get("held"))
     ask_entry_again(client, host, port)
     return client
 

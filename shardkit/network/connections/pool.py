@@ -765,9 +765,12 @@ def _pools_over(pool: Any) -> list[Any]:
 class SentinelPool(HearsOfFailovers, _ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
 
-    def switch_master(self, address: tuple[str, int]) -> None:
-        """Leave the former master: close idle connections now, others when they are released."""
-        if self.proxy.master_address == address:
+    def leave_master(self, successor: tuple[str, int] | None) -> None:
+        """Leave a master: close idle connections now, others when they are released.
+
+        ``successor`` is None as long as the replica has not confirmed its role.
+        """
+        if successor is not None and self.proxy.master_address == successor:
             return
         self.switches += 1
         self.proxy.master_address = None
@@ -820,13 +823,13 @@ class AsyncSentinelPool(HearsOfFailovers, _AsyncReusingPool, aiosentinel.Sentine
         self._loop = asyncio.get_running_loop()
         super().listen()
 
-    def switch_master(self, address: tuple[str, int]) -> None:
-        """Leave the former master, in the pool's event loop; see the blocking pool's."""
+    def leave_master(self, successor: tuple[str, int] | None) -> None:
+        """Leave a master, in the pool's event loop; see the blocking pool's."""
         with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._switch_master, address)
+            self._loop.call_soon_threadsafe(self._leave_master, successor)
 
-    def _switch_master(self, address: tuple[str, int]) -> None:
-        if self.master_address == address:
+    def _leave_master(self, successor: tuple[str, int] | None) -> None:
+        if successor is not None and self.master_address == successor:
             return
         self.switches += 1
         self.master_address = None

@@ -31,6 +31,7 @@ from redis._parsers.socket import SENTINEL as NOT_GIVEN  # type: ignore[attr-def
 from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, ClusterNode
 from redis.connection import DefaultParser
@@ -43,6 +44,7 @@ from redis.exceptions import (
     ResponseError,
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.sentinel import MasterNotFoundError
 from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
@@ -221,6 +223,10 @@ PREVIOUS_MASTER = "The previous master is now a slave"
 """redis-py's error for a master that Sentinels replaced."""
 
 
+class MasterChangingError(MasterNotFoundError, AsyncMasterNotFoundError):
+    """Sentinels are replacing a master, and have no other yet; nothing was sent."""
+
+
 def is_unready(error: object) -> bool:
     """Whether a server refused because it loads, is a replica, or was left: nothing was executed.
 
@@ -234,7 +240,14 @@ def is_unready(error: object) -> bool:
         return "is loading the dataset in memory" in text
     if isinstance(error, DatabaseMovedError):
         return error.elsewhere
+    if isinstance(error, MasterChangingError):
+        return True
     return isinstance(error, ConnectionError) and text == PREVIOUS_MASTER
+
+
+def is_closed(error: object) -> bool:
+    """Whether a server refused a write for want of replicas, as a cluster does that was left."""
+    return isinstance(error, ResponseError) and "NOREPLICAS Not enough good rep" in str(error)
 
 
 def is_unblocked(error: object) -> bool:
@@ -542,6 +555,7 @@ __all__ = [
     "PREVIOUS_MASTER",
     "AsyncLimitedParser",
     "LimitedParser",
+    "MasterChangingError",
     "abandon_connections",
     "address_of",
     "ask_entry_again",

@@ -1,23 +1,31 @@
 """Finds the master of a service: asks several Sentinels, and then the server itself.
 
 A Sentinel that was cut off names the former master for as long as that lasts. So all that answer
-are asked, the master with the highest ``config-epoch`` comes first, and a server that is a replica
-by its ROLE is passed over.
+are asked, only those with the highest ``config-epoch`` count, and a server that is a replica by its
+ROLE is passed over.
 
-A thread for each Sentinel hears of failovers (``+switch-master``), for all pools of the process.
-The former master takes writes until it is told that it is a replica, seconds later, and these are
-lost. So each pool leaves it at once: idle connections close, others when they are released.
+The former master takes writes until it is told that it is a replica, seconds after the promotion,
+and these are lost. This is why
+
+* a master that a Sentinel is replacing is not named, although the others still name it, if it
+  crashed and is back: connecting fails with `MasterChangingError`, and is tried again;
+* a thread for each Sentinel hears of failovers, for all pools of the process. When the Sentinel is
+  about to promote a replica (``+failover-state-send-slaveof-noone``), and again when it has
+  (``+switch-master``), each pool leaves the former master at once: idle connections close, others
+  when they are released.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
@@ -30,17 +38,33 @@ from redis.exceptions import (
 
 from shardkit import log_records
 from shardkit.network.connections.databases import DatabaseMovedError
-from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
+from shardkit.network.connections.redis_private import (
+    PREVIOUS_MASTER,
+    MasterChangingError,
+    str_if_bytes,
+)
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.steps import arun_steps, run_steps
 
+T = TypeVar("T")
 Address: TypeAlias = tuple[str, int]
+Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
 _LOST = (ConnectionError, TimeoutError)
 _BEAT = 2.0  # seconds without a message after which a Sentinel must answer a PING
 _PAUSE = 4.0  # seconds before a Sentinel is tried again
-_SWITCHED = "+switch-master"
+_SILENT = 10.0  # seconds for which a Sentinel that timed out is asked only if needed
+_PROMOTES, _SWITCHED = "+failover-state-send-slaveof-noone", "+switch-master"
 
 logger = logging.getLogger("shardkit")
+
+
+class _View(NamedTuple):
+    """What a Sentinel reports of a master."""
+
+    epoch: int
+    address: Address
+    is_up: bool
+    is_left: bool  # the Sentinel is replacing it
 
 
 class _Manager:
@@ -51,36 +75,57 @@ class _Manager:
 
     def __init__(self) -> None:
         super().__init__([])  # type: ignore[call-arg]
-        self._silent: set[Any] = set()  # those that did not answer last time
+        self._silent: dict[Any, float] = {}  # those that timed out, and until when that counts
 
-    def _ask(self, service: str) -> Generator[Any, Any, list[Address]]:
-        """Yield Sentinels, be sent their answers; return the masters, the likeliest first.
+    def _ask(self, service: str) -> Steps[list[Address]]:
+        """Yield questions, be sent the answers; return the masters, the likeliest first.
 
-        Silent ones come last, and are not asked if most of the others answer.
+        Sentinels that timed out lately come last, and are not asked if most of the others answer.
 
         Raises:
+            MasterChangingError: the Sentinels are replacing the master.
             MasterNotFoundError: none names a master.
         """
-        votes: Counter[tuple[int, Address]] = Counter()
-        errors, answered = [], 0
-        for client in sorted(self.sentinels, key=self._silent.__contains__):
-            if client in self._silent and 2 * answered > len(self.sentinels):
+        views: list[_View] = []
+        errors, answered, now = [], 0, time.monotonic()
+        silent = {client for client, until in self._silent.items() if now < until}
+        for client in sorted(self.sentinels, key=silent.__contains__):
+            if client in silent and 2 * answered > len(self.sentinels):
                 break
-            answer: Mapping[str, Any] | Exception = yield client
-            if isinstance(answer, Exception):
-                self._silent.add(client)
-                errors.append(f"{client} - {answer!r}")
-                continue
-            self._silent.discard(client)
-            answered += 1
-            state = answer.get(service)
-            if state and self.check_master_state(state, service):  # type: ignore[attr-defined]
-                votes[state.get("config-epoch", 0), (state["ip"], state["port"])] += 1
-        if not votes:
-            more = f" : {', '.join(errors)}" if errors else ""
-            raise self.not_found(f"No master found for {service!r}{more}")
-        ranked = sorted(votes, key=lambda named: (named[0], votes[named]), reverse=True)
-        return list(dict.fromkeys(address for _, address in ranked))
+            try:
+                views += yield from self._views_of(client, service)
+                answered += 1
+            except _LOST as error:
+                if isinstance(error, TimeoutError):
+                    self._silent[client] = now + _SILENT
+                errors.append(f"{client} - {error!r}")
+        latest = max((view.epoch for view in views), default=0)
+        views = [view for view in views if view.epoch == latest]
+        left = {view.address for view in views if view.is_left}
+        votes = Counter(view.address for view in views if view.is_up and view.address not in left)
+        if votes:
+            return [address for address, _ in votes.most_common()]
+        if left:
+            raise MasterChangingError(f"The Sentinels are replacing the master of {service!r}")
+        more = f" : {', '.join(errors)}" if errors else ""
+        raise self.not_found(f"No master found for {service!r}{more}")
+
+    def _views_of(self, client: Any, service: str) -> Steps[list[_View]]:
+        """Return what a Sentinel reports of a service; nothing if it does not watch it."""
+        state = (yield client.sentinel_masters).get(service)
+        if not state:
+            return []
+        address = (state["ip"], state["port"])
+        is_up = self.check_master_state(state, service)  # type: ignore[attr-defined]
+        is_left = "failover_in_progress" in state["flags"]
+        if is_left:
+            # Once the replica has confirmed its role, only this answer has its address.
+            ask = "SENTINEL GET-MASTER-ADDR-BY-NAME"
+            host, port = yield partial(client.execute_command, ask, service)
+            promoted = (str_if_bytes(host), int(port))
+            if promoted != address:
+                address, is_up, is_left = promoted, True, False
+        return [_View(state.get("config-epoch", 0), address, is_up, is_left)]
 
 
 class SentinelManager(_Manager, sentinel.Sentinel):
@@ -89,15 +134,8 @@ class SentinelManager(_Manager, sentinel.Sentinel):
     not_found = sentinel.MasterNotFoundError
 
     def masters(self, service: str) -> list[Address]:
-        """Return the masters that Sentinels name, the likeliest first."""
-
-        def ask(client: Any) -> Any:
-            try:
-                return client.sentinel_masters()
-            except _LOST as error:
-                return error
-
-        return run_steps(self._ask(service), ask)
+        """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
+        return run_steps(self._ask(service), lambda question: question())
 
     def discover_master(self, service_name: str) -> Address:
         """Return the likeliest master."""
@@ -110,15 +148,8 @@ class AsyncSentinelManager(_Manager, aiosentinel.Sentinel):
     not_found = aiosentinel.MasterNotFoundError
 
     async def masters(self, service: str) -> list[Address]:
-        """Return the masters that Sentinels name, the likeliest first."""
-
-        async def ask(client: Any) -> Any:
-            try:
-                return await client.sentinel_masters()
-            except _LOST as error:
-                return error
-
-        return await arun_steps(self._ask(service), ask)
+        """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
+        return await arun_steps(self._ask(service), lambda question: question())
 
 
 class SentinelListener:
@@ -174,7 +205,7 @@ class SentinelListener:
             connection = self._connect()
             try:
                 connection.connect()
-                connection.send_command("SUBSCRIBE", _SWITCHED)
+                connection.send_command("SUBSCRIBE", _PROMOTES, _SWITCHED)
                 self._connection = connection
                 while not ended.is_set():
                     self._read(connection)
@@ -201,12 +232,17 @@ class SentinelListener:
         message = connection.read_response(timeout=_BEAT)
         if not isinstance(message, list) or str_if_bytes(message[0]) != "message":
             return
-        service, *_, host, port = str_if_bytes(message[2]).split(" ")
+        words = str_if_bytes(message[2]).split(" ")
+        if str_if_bytes(message[1]) == _PROMOTES:  # slave <name> <host> <port> @ <service> ...
+            service, master = words[5], None
+        else:
+            service, master = words[0], (words[3], int(words[4]))
         with self._lock:
             pools = [pool for pool in self._pools if pool.service_name == service]
         for pool in pools:
-            pool.switch_master((host, int(port)))
-        if pools:
+            pool.leave_master(master)
+        if pools and master is not None:
+            host, port = master
             about = log_records.fields("master-switched", service=service, server=f"{host}:{port}")
             logger.info("sentinel:%s: the master is %s:%s now", service, host, port, extra=about)
 

@@ -80,29 +80,37 @@ class AwaitingLink:
     """Carries batches over awaiting connections, of which each event loop has its own.
 
     With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
+    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
     """
 
-    reads: Any = None  # sends reads to replicas; see `network/replicas/reading.py`
-
-    def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
+    def __init__(
+        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
+    ) -> None:
         self._raw = raw
+        self._reads = reads
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
         self._subscriptions = AsyncSubscriptions()
 
-    async def send(self, batch: Batch) -> Replies:
+    async def send(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Replies:
         """Carry a batch and return its replies in order; see `BlockingLink.send`.
 
         Cost: one exchange with each server concerned, shared with other tasks' batches.
         """
-        if in_use.any and self.reads is not None:
-            return await self.reads.asend(self, batch)  # type: ignore[no-any-return]
-        started = self._send_few(batch)
+        topology = topology or self._topology
+        if clients is None:
+            if in_use.any and self._reads is not None:
+                return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
+            clients = self._clients
+        started = self._send_few(batch, topology, clients)
         if started is None:
-            return await arun_steps(self._dispatcher.dispatch(batch), self._provide)
+            provide = partial(self._provide, topology, clients)
+            return await arun_steps(self._dispatcher.dispatch(batch), provide)
         if not handlers:
-            return await self.finish(batch, started)
+            return await self.finish(batch, started, topology, clients)
         policy = started[1].policy
         told = sent(
             policy.shard,
@@ -124,36 +132,44 @@ class AwaitingLink:
             refusal=attempt.refusal,
             written=attempt.written,
         )
-        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
+        provide = partial(self._provide, topology, clients)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
 
     def start(self, batch: Batch) -> Started | None:
         """Send a few plain commands to one server; return None if the batch needs `send`.
 
         The first item of the result is the future of the replies; the others are for `finish`.
         """
-        if handlers or (in_use.any and self.reads is not None):
+        if handlers or (in_use.any and self._reads is not None):
             return None
-        return self._send_few(batch)
+        return self._send_few(batch, self._topology, self._clients)
 
-    async def finish(self, batch: Batch, started: Started) -> Replies:
+    async def finish(
+        self,
+        batch: Batch,
+        started: Started,
+        topology: Topology | None = None,
+        clients: Clients | None = None,
+    ) -> Replies:
         """Return the replies to a started batch; needed only if those of its future are refused."""
         received = await started[0]
         if not received.refused:
             return received
         attempt = await _attempt(batch, started)
-        return await arun_steps(self._dispatcher.dispatch(batch, attempt), self._provide)
+        provide = partial(self._provide, topology or self._topology, clients or self._clients)
+        return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
 
-    async def _provide(self, need: Need) -> Any:
+    async def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
         """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
             async with kept_to_deadline():
-                return {name: await self._topology.acomponent(name) for name in need.names}
+                return {name: await topology.acomponent(name) for name in need.names}
         if isinstance(need, NeedEndpoints):
-            return await self._endpoints(need)
+            return await self._endpoints(clients, need)
         if isinstance(need, NeedEntries):
             for name in need.names:
                 with suppress(ShardKitError):  # the next attempt tells
-                    await self._topology.areread(name)
+                    await topology.areread(name)
         elif isinstance(need, NeedRefresh):
             with suppress(*ATTEMPT_ERRORS):
                 async with kept_to_deadline():
@@ -164,7 +180,7 @@ class AwaitingLink:
             return await self._exchange(need)
         return None
 
-    def _send_few(self, batch: Batch) -> Started | None:
+    def _send_few(self, batch: Batch, topology: Topology, clients: Clients) -> Started | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
 
         Return None if nothing was sent.
@@ -181,7 +197,7 @@ class AwaitingLink:
             if target is None:
                 return None
             to, key = target, None
-        component = self._topology.fresh(to if isinstance(to, str) else to.component)
+        component = topology.fresh(to if isinstance(to, str) else to.component)
         if component is None or component.splits_tags:  # it must be read first, or looked at
             return None
         if key is not None and type(to) is str:  # without further calls
@@ -191,7 +207,7 @@ class AwaitingLink:
             if number == SEVERAL:
                 return None
         try:
-            endpoint = self._clients.aendpoints(component, self._raw)[number]
+            endpoint = clients.aendpoints(component, self._raw)[number]
         except ShardFailure:
             return None
         database, way = endpoint.database, endpoint.access.way
@@ -272,9 +288,11 @@ class AwaitingLink:
             return ShardFailure("", shard=str(shard), error=error)
         return client
 
-    async def _endpoints(self, need: NeedEndpoints) -> list[Endpoint | ShardFailure]:
+    async def _endpoints(
+        self, clients: Clients, need: NeedEndpoints
+    ) -> list[Endpoint | ShardFailure]:
         component, numbers = need
-        endpoints = self._clients.aendpoints(component, self._raw)
+        endpoints = clients.aendpoints(component, self._raw)
         found = endpoints_or_failures(endpoints, numbers)
         for n, endpoint in enumerate(found):
             if isinstance(endpoint, Endpoint) and endpoint.lane is None:

@@ -22,6 +22,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
+from functools import partial
 from itertools import accumulate
 from math import inf
 from queue import Empty, SimpleQueue
@@ -81,19 +82,26 @@ class BlockingLink:
     """Carries batches over blocking connections. Safe to use from many threads.
 
     With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
+    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
     """
 
-    reads: Any = None  # sends reads to replicas; see `network/replicas/reading.py`
-
-    def __init__(self, topology: Topology, clients: Clients, *, raw: bool = True) -> None:
+    def __init__(
+        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
+    ) -> None:
         self._raw = raw
+        self._reads = reads
         self._topology = topology
         self._clients = clients
         self._dispatcher = Dispatcher()
         self._subscriptions = Subscriptions()
 
-    def send(self, batch: Batch) -> Replies:
+    def send(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Replies:
         """Carry a batch and return its replies in order, failures among them.
+
+        Components come from ``topology``. With ``clients``, everything goes to the servers that
+        these say, reads too.
 
         Cost: one exchange with each server concerned, all at the same time.
 
@@ -101,25 +109,29 @@ class BlockingLink:
             ConfigError: a component cannot be used.
             InvalidArgumentError: an argument cannot be sent; then nothing was sent.
         """
-        if in_use.any and self.reads is not None:
-            return self.reads.send(self, batch)  # type: ignore[no-any-return]
+        topology = topology or self._topology
+        if clients is None:
+            if in_use.any and self._reads is not None:
+                return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
+            clients = self._clients
         to = target_of_few(batch)
-        attempt = None if to is None else self._send_few(batch, to)
+        attempt = None if to is None else self._send_few(batch, to, topology, clients)
         if type(attempt) is Replies:
             return attempt
-        return run_steps(self._dispatcher.dispatch(batch, attempt), self._provide)  # type: ignore[arg-type]
+        steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
+        return run_steps(steps, partial(self._provide, topology, clients))
 
-    def _provide(self, need: Need) -> Any:
+    def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
         """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
-            return {name: self._topology.component(name) for name in need.names}
+            return {name: topology.component(name) for name in need.names}
         if isinstance(need, NeedEndpoints):
-            endpoints = self._clients.endpoints(need.component, self._raw)
+            endpoints = clients.endpoints(need.component, self._raw)
             return endpoints_or_failures(endpoints, need.numbers)
         if isinstance(need, NeedEntries):
             for name in need.names:
                 with suppress(ShardKitError):  # the next attempt tells
-                    self._topology.reread(name)
+                    topology.reread(name)
         elif isinstance(need, NeedRefresh):
             with suppress(*ATTEMPT_ERRORS):
                 learn_slots(need.client)  # if not, the next attempt tells
@@ -129,17 +141,19 @@ class BlockingLink:
             return exchange_all(need, self._raw)
         return None
 
-    def _send_few(self, batch: Batch, to: To) -> Replies | Attempt | None:
+    def _send_few(
+        self, batch: Batch, to: To, topology: Topology, clients: Clients
+    ) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
 
         Return the attempt if it failed, or None if nothing was sent.
         """
-        component = self._topology.component(to if isinstance(to, str) else to.component)
+        component = topology.component(to if isinstance(to, str) else to.component)
         number, raw = place_few(batch, to, component), self._raw
         if number == SEVERAL or component.splits_tags:
             return None
         try:
-            endpoint = self._clients.endpoints(component, raw)[number]
+            endpoint = clients.endpoints(component, raw)[number]
         except ShardFailure:
             return None
         if endpoint.lane is None:  # a cluster

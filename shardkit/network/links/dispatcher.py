@@ -40,6 +40,7 @@ from shardkit.network.connections.connection import refused_select
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import (
+    is_closed,
     is_script_missing,
     is_unblocked,
     is_unready,
@@ -523,7 +524,12 @@ class Dispatcher:
                 out[position] = reply
                 continue
             unblocked = server_request.block is not None and is_unblocked(reply)
-            if (unblocked or is_unready(reply)) and outcome.waited <= patience_with(attempt.owner):
+            # A split may have left the cluster, and refuses what its clients have not read of yet.
+            left = attempt.node is not None and is_closed(reply)
+            left = left and (retry == 0 or getattr(attempt.owner, "held", False))
+            if (unblocked or left or is_unready(reply)) and outcome.waited <= patience_with(
+                attempt.owner
+            ):
                 outcome.unready.add(server_request.shard.component)
                 again.append(position)
                 continue

@@ -12,7 +12,6 @@ because it has lost its master, the read is sent elsewhere.
 from __future__ import annotations
 
 import asyncio
-import copy
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +20,7 @@ from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # n
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.config.read_from import ReadFrom
+from shardkit.config.read_from import ReadFrom, in_use
 from shardkit.errors import ShardFailure, ShardUnavailable
 from shardkit.network.connections.clients import (
     AsyncClient,
@@ -42,6 +41,7 @@ from shardkit.network.links.user_clients import (
     MultiplexedPipeline,
 )
 from shardkit.network.replicas.replicas import ReadTarget, Replicas
+from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -83,16 +83,6 @@ class _ChosenClients:
             return choice.which
         return reader_of(component, number)
 
-    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
-        """Return a blocking client."""
-        return self._clients.get(component, self._which(component, number), raw)
-
-    def aget(
-        self, component: Component, number: int | None, raw: bool | None = None
-    ) -> AsyncClient:
-        """Return an awaiting client."""
-        return self._clients.aget(component, self._which(component, number), raw)
-
     def endpoints(self, component: Component, raw: bool) -> _ChosenEndpoints:
         """Return the endpoints of the servers."""
         return _ChosenEndpoints(self, component, self._clients.endpoints(component, raw))
@@ -127,36 +117,34 @@ class LinkReads:
         self._clients = clients
         self._read_from = read_from
         self._structures = structures
+        if read_from is not None:
+            in_use.note(self)
 
     def _of(self, component: Component, number: int | None) -> ReadFrom | None:
         return self._read_from or component.entry_of(Shard(component.name, number)).read_from
 
-    def send(self, link: Any, batch: Batch) -> Replies:
+    def send(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over a blocking link, like the link itself."""
-        plain = _without_reads(link)
-        found = {name: link._topology.component(name) for name in _names(batch)}
+        found = {name: topology.component(name) for name in _names(batch)}
         if not self._concerns(found.values()):
-            return plain.send(batch)  # type: ignore[no-any-return]
+            return link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
 
         def provide(need: Pause | _Ask | _Send) -> Any:
             if isinstance(need, _Send):
-                plain._clients = need.by(self._clients)
-                return plain.send(need.batch)
+                return link.send(need.batch, topology, need.by(self._clients))
             return _provide(self._replicas, need)
 
         return run_steps(self._steps(batch, found), provide)
 
-    async def asend(self, link: Any, batch: Batch) -> Replies:
+    async def asend(self, link: Any, batch: Batch, topology: Topology) -> Replies:
         """Send a batch over an awaiting link; see `send`."""
-        plain = _without_reads(link)
-        found = {name: await link._topology.acomponent(name) for name in _names(batch)}
+        found = {name: await topology.acomponent(name) for name in _names(batch)}
         if not self._concerns(found.values()):
-            return await plain.send(batch)  # type: ignore[no-any-return]
+            return await link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
 
         async def provide(need: Pause | _Ask | _Send) -> Any:
             if isinstance(need, _Send):
-                plain._clients = need.by(self._clients)
-                return await plain.send(need.batch)
+                return await link.send(need.batch, topology, need.by(self._clients))
             return await _aprovide(self._replicas, need)
 
         return await arun_steps(self._steps(batch, found), provide)
@@ -268,13 +256,6 @@ class _Send(NamedTuple):
 
 def _names(batch: Batch) -> set[str]:
     return components_in(batch, range(len(batch)))
-
-
-def _without_reads(link: Any) -> Any:
-    """Return a copy of a link that does not redirect reads."""
-    plain = copy.copy(link)
-    plain.reads = None
-    return plain
 
 
 def _is_lost(reply: Any) -> bool:

@@ -8,7 +8,13 @@ With open connections, or components loaded for awaiting routers (`Topology.watc
 receives changes from the config server (see `feed.py`) and reads the changed components
 immediately, even if there are no calls. So an idle kit closes connections to an address that no
 entry names any more, and moves those that wait there. While changes are received, nothing else is
-read again; otherwise stale components are read about once a second. Without that thread, and in a
+read again; otherwise stale components are read about once a second.
+
+When a config server was away for a moment, all processes come back together. So they compare only
+epochs, and read components that a push has changed. Changes by hand do not raise an epoch: each
+process reads the others whole at some time within `SPREAD` seconds.
+
+Without that thread, and in a
 process that was stopped, a component may have been stale for long: then its next caller reads it.
 """
 
@@ -62,6 +68,7 @@ _CLAIMED = 0.005
 LOOK_AGAIN = 0.1  # seconds between checks whether another reader still runs
 FED = 3 * BEAT  # how long entries stay fresh while changes are received
 FEED_PAUSE = 8.0  # the longest pause before the next attempt to receive changes
+SPREAD = 60.0  # seconds over which processes spread their readings of unchanged epochs
 MOST_KEYS = 1000  # of one exchange, unless a single component has more
 
 Outcomes: TypeAlias = dict[str, Component | Exception]
@@ -84,6 +91,8 @@ class CacheEntry:
     good_at: float = 0.0  # when it was last read, or saved on disk
     saved: bool = False  # whether its entries come from the disk
     epoch: int = 0  # of all entries, when it was last read
+    due: float = 0.0  # when it must be read whole; before that, its epoch is compared
+    compared: bool = False  # whether the reader only compares the epoch if that is unchanged
     waiting: list[Callable[[], object]] = field(default_factory=list)  # wake waiting tasks
 
 
@@ -121,6 +130,7 @@ class Topology:
         self._expired_at = -math.inf  # what was being read then is not new
         self._end_of_watch: threading.Event | None = None
         self._feed: ChangeFeed | None = None  # while it receives changes
+        self._had_feed = False
         self._unread: set[str] = set()  # changed components that the watching thread has to read
         self._pushed = False  # whether the feed told of a push that is not announced yet
         renewed_in_children(self)
@@ -300,6 +310,8 @@ class Topology:
         now = self._clock()
         if now < max(cached.read_at + wait, self._away_until) or cached.lock.locked():
             return
+        if trusting:
+            cached.due = now
         cached.fresh_until = min(cached.fresh_until, now)
         if not self.source.local and cached.fresh_until:
             self._refresh(name, cached)
@@ -311,14 +323,14 @@ class Topology:
         """
         cached = self._cache.get(name)
         if cached is not None:
-            cached.fresh_until = 0.0
+            cached.fresh_until, cached.due = 0.0, self._clock()
         return self.component(name)
 
     async def areread(self, name: str) -> Component:
         """Read a component now, awaiting; see `reread`."""
         cached = self._cache.get(name)
         if cached is not None:
-            cached.fresh_until = 0.0
+            cached.fresh_until, cached.due = 0.0, self._clock()
         return await self.acomponent(name)
 
     @property
@@ -342,7 +354,7 @@ class Topology:
         self._away_until = 0.0
         self._expired_at = self._clock()
         for cached in list(self._cache.values()):
-            cached.fresh_until = 0.0
+            cached.fresh_until, cached.due = 0.0, self._expired_at
 
     def watch(self) -> None:
         """Follow changes from now on, in a thread that ends with this topology."""
@@ -485,7 +497,7 @@ class Topology:
         feed = self.source.feed()
         if feed is not None:
             self._away_until = 0.0
-            self._feed = feed
+            self._feed, self._had_feed = feed, True
             if self._closed:
                 feed.close()
             self._unread, self._pushed = set(self._known()), False
@@ -508,10 +520,15 @@ class Topology:
     def follow(self, feed: ChangeFeed, changed: set[str] | None, epoch: int | None) -> None:
         """Read the changed components, and those that could not be read when they had changed.
 
-        Read all if the epoch is an unexpected one. Once nothing is left to read, announce it.
+        Compare all if the epoch is an unexpected one. Once nothing is left to read, announce it.
         """
         self._away_until = 0.0  # it has just answered
-        latest = self.source.epoch
+        latest, now = self.source.epoch, self._clock()
+        for name, cached in self._known().items():
+            if changed and name in changed:
+                cached.due = now
+            if cached.due <= now:
+                self._unread.add(name)
         if changed:
             self._pushed |= EPOCH_KEY in changed
         elif (
@@ -615,8 +632,12 @@ class Topology:
 
         for name in names:
             cached = self._cache.get(name)
-            known = cached.component if cached is not None else None
-            resume(name, self.source.read(name, known), None)
+            known = None
+            if cached is not None:
+                known = cached.component
+                cached.compared = self._had_feed and self._clock() < cached.due
+            compare = cached is not None and cached.compared
+            resume(name, self.source.read(name, known, compare=compare), None)
         while waiting:
             taken = [waiting.popleft()]
             count = len(taken[0][2])
@@ -636,9 +657,17 @@ class Topology:
         return outcomes
 
     def _settle(self, name: str, cached: CacheEntry, outcome: Component | Exception) -> Component:
-        previous = cached.component
+        previous, now = cached.component, self._clock()
         if isinstance(outcome, Component | ConfigError):
             cached.epoch = self.source.read_epochs.get(name, 0)
+            if cached.since <= cached.due <= now:
+                pass  # told of a change during the reading
+            elif isinstance(outcome, Component) and not (
+                cached.compared and previous is not None and outcome.epoch == previous.epoch
+            ):
+                cached.due = math.inf
+            elif not now < cached.due < math.inf:
+                cached.due = now + random.uniform(0, SPREAD)
         if isinstance(outcome, Component):
             outcome = self._counted(outcome)
             broke = outcome.problem if previous and previous.shards else None
@@ -870,7 +899,7 @@ def _watch(found: Callable[[], Topology | None], end: threading.Event, interval:
                 topology.end_feed()
             if feed is not None:
                 feed.release()
-                feed, again = None, time.monotonic() + interval
+                feed, again = None, time.monotonic() + interval * random.uniform(0.5, 1.5)
             else:
                 end.wait(interval)
         except Exception:  # nobody is there to be told

@@ -25,6 +25,7 @@ from redis.exceptions import ConnectionError, RedisError  # noqa: A004 - redis-p
 from shardkit.config.component import entry_key, pushed_key, removed_key, shards_key
 from shardkit.config.stored import EPOCH_KEY, epoch_number
 from shardkit.network.connections.redis_private import socket_of
+from shardkit.network.connections.slot_owner import plain
 
 BEAT = 2.0  # seconds between two checks of the server
 _ANSWER = 2.0  # seconds for its answer
@@ -90,7 +91,7 @@ class ChangeFeed:
                     if keys is None:
                         changed = None  # FLUSHALL
                     elif changed is not None:
-                        changed |= {_component(key) for key in keys}
+                        changed |= {_component(plain(key)) for key in keys}
                 elif said != b"OK":  # to a new name
                     epoch = 0 if isinstance(said, Exception) else epoch_number(said[0])
         if changed or changed is None:

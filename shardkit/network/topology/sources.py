@@ -30,6 +30,7 @@ from redis.exceptions import (
 from shardkit import log_records
 from shardkit.config.component import Component, check_name, entry_key, shards_key
 from shardkit.config.entry import Entry
+from shardkit.config.history import HISTORY_KEY
 from shardkit.config.problem import did_you_mean, invalid
 from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.stored import (
@@ -38,6 +39,7 @@ from shardkit.config.stored import (
     Stored,
     component_of,
     epoch_number,
+    head_keys,
     reading,
 )
 from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, RetiredError
@@ -74,8 +76,11 @@ class Source(Protocol):
     def read_epochs(self) -> Mapping[str, int]:
         """The ``config:epoch`` with which each component was last read."""
 
-    def read(self, name: str, known: Component | None) -> Reading:
-        """Read one component: yield keys, be sent their values, return the component."""
+    def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
+        """Read one component: yield keys, be sent their values, return the component.
+
+        With ``compare`` only what each push changes, as long as that is as it was.
+        """
 
     def fetch(self, keys: list[str]) -> Values:
         """Get the values of keys."""
@@ -146,16 +151,27 @@ class ConfigServer:
         self._named = 0  # the epoch in the name of the connection
         self.witnessed = 0  # the highest that a data server has witnessed, if it is later
 
-    def read(self, name: str, known: Component | None) -> Reading:
+    def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
         """Read a component in one MGET; in two when it has more shards than expected.
+
+        With ``compare``, only its epoch and that of all entries, if it was pushed and no push has
+        changed it.
 
         Raises:
             ConfigServerError: its epoch, or config:epoch, is lower than one seen before.
         """
         place = f" on {self}"
-        stored = yield from self._reading(name, known)
         same, component = self._last.get(name, ({}, None))
+        stored = None
+        if compare and component is not None and component.epoch:
+            head = dict(zip(keys := head_keys(name), (yield from self._checked(keys)), strict=True))
+            if all(head[key] == same[key] for key in keys if key != EPOCH_KEY):
+                self.read_epochs[name], stored = epoch_number(head[EPOCH_KEY]), same
+        if stored is None:
+            stored = yield from self._reading(name, known)
+            same, component = self._last.get(name, ({}, None))
         if component is None or stored != same:  # else thousands of shards were parsed every second
+            self._last.pop(name, None)
             try:
                 component = component_of(name, stored, place)
             except RetiredError:
@@ -199,20 +215,24 @@ class ConfigServer:
         steps = reading(name, len(known.shards) if known else EXPECTED_SHARDS)
         keys = next(steps)
         while True:
-            # Before the exchange: others may read something newer in the meantime.
-            newest = max(self.epoch, self.witnessed)
-            values = yield keys
-            epoch = epoch_number(values[keys.index(EPOCH_KEY)])
-            if epoch < newest:
-                raise self.went_back("config:epoch", newest, epoch)
-            self.epoch = max(self.epoch, epoch)
+            values = yield from self._checked(keys)
             try:
                 keys = steps.send(values)
             except StopIteration as done:
                 stored: Stored = done.value
-                self.read_epochs[name] = epoch
-                break
-        return stored
+                self.read_epochs[name] = epoch_number(stored[EPOCH_KEY])
+                return stored
+
+    def _checked(self, keys: list[str]) -> Generator[list[str], Values, Values]:
+        """Read values, the first of which is config:epoch, and check that."""
+        # Before the exchange: others may read something newer in the meantime.
+        newest = max(self.epoch, self.witnessed)
+        values = yield keys
+        epoch = epoch_number(values[0])
+        if epoch < newest:
+            raise self.went_back("config:epoch", newest, epoch)
+        self.epoch = max(self.epoch, epoch)
+        return values
 
     def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
         """Return the error of an epoch that is lower than one seen."""
@@ -312,13 +332,13 @@ class ConfigServer:
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""
-        self.fetch([EPOCH_KEY])  # of a server that answers
+        self.fetch(_ASKED)  # of a server that answers
         client = self.client()
         return _names(key for pattern in _PATTERNS for key in client.scan_iter(match=pattern))
 
     async def anames(self) -> list[str]:
         """List the components, awaiting."""
-        await self.afetch([EPOCH_KEY])
+        await self.afetch(_ASKED)
         client = self.aclient()
         return _names([key for p in _PATTERNS async for key in client.scan_iter(match=p)])
 
@@ -409,7 +429,7 @@ class MapFile:
             raise self._unreadable(error) from None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    def read(self, name: str, known: Component | None) -> Reading:
+    def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
         """Return a component of the current map."""
         yield from ()  # a reading, though it needs no keys
         try:
@@ -489,6 +509,7 @@ class FixedMap(MapFile):
 
 
 _PATTERNS = (entry_key("*"), shards_key("*"))
+_ASKED = [EPOCH_KEY, HISTORY_KEY]  # several keys: a cluster, where SCAN finds few, refuses them
 
 
 def _names(keys: Iterable[bytes]) -> list[str]:

@@ -52,6 +52,7 @@ from shardkit.kit.kit import AsyncShardKit, ShardKit
 from shardkit.kit.kit import _source as source_of
 from shardkit.network.topology import FixedMap
 from shardkit.operations import forks
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.testing.simulation.choices import Choices, from_text, shrink, to_text
 from shardkit.testing.simulation.connections import SimulatedConnector
@@ -540,7 +541,7 @@ def simulate(
     schedules: int = 1000,
     *,
     seed: int = 0,
-    seconds: float | None = None,
+    seconds: Seconds | None = None,
     rare: bool = False,
     count_states: bool = False,
     shrink_runs: int = 300,
@@ -567,10 +568,11 @@ def simulate(
     preference = _RareSteps() if rare else None
     growth = []
     failed: tuple[Choices, Exception] | None = None
+    limit = in_seconds(seconds)
     started = time.perf_counter()
     with _garbage_collected_by_turns() as collect:
         for number in range(schedules):
-            if seconds is not None and time.perf_counter() - started > seconds:
+            if limit is not None and time.perf_counter() - started > limit:
                 break
             choices = Choices(seed + number)
             run = _Run(protocol, choices, prefers=preference, states=states)

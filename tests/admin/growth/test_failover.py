@@ -369,7 +369,7 @@ def test_a_replica_that_is_a_master_takes_over_only_by_force(fleet: Fleet) -> No
 
 def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     fleet.push(0)
-    with pytest.raises(GrowthError, match="no replica answers"):
+    with pytest.raises(GrowthError, match="no replica that answers"):
         fail_over(fleet.config, "users:0")
     with pytest.raises(InvalidArgumentError, match="users has 2 shards"):
         fail_over(fleet.config, "users")
@@ -385,7 +385,7 @@ def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     with pytest.raises(GrowthError, match=r"config:redis:gone: no node can be asked: .*; start"):
         fail_over(fleet.config, "gone")
     follow(fleet.servers[2], fleet.servers[1])
-    others = f"{fleet.name(2)} replicates {fleet.name(1)}, not {fleet.name(0)}; nothing has"
+    others = f"{fleet.name(2)} replicates {fleet.name(1)}, not {fleet.name(0)}: nothing has"
     with pytest.raises(GrowthError, match=others):
         fail_over(fleet.config, "users:0", fleet.name(2))
     fleet.servers[0].kill()

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import os
+import random
 import re
 import shlex
+import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from click.testing import CliRunner
-from growth_helpers import Fleet, follow
+from growth_helpers import PATIENT, Fleet, certified, check_nothing_lost, follow, writing
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
-from shardkit.admin.growth import reverse_move
+from shardkit.admin.growth import moves
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 PAGE = Path(__file__).parents[3] / "docs" / "growth.md"
 
@@ -46,7 +49,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
         words = words.replace("127.0.0.1:7001", fleet.name(0))
         done = CliRunner().invoke(app, shlex.split(words)[1:], standalone_mode=False)
         if line.startswith("shardkit move abort"):  # it is done already
-            assert "nothing to abort" in str(done.exception)
+            assert "nothing to abort is left" in str(done.exception)
         else:
             assert done.exception is None, (line, done.output, done.exception)
             assert not done.return_value, (line, done.output)
@@ -57,32 +60,82 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     assert found == [b"%d" % n for n in range(20)]
 
 
-def test_the_page_takes_4_shards_to_64_on_16_servers(own_server: LocalServer) -> None:
-    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    where = f"redis://127.0.0.1:{own_server.port}"
+# ``make growth MEGABYTES=1000`` has as many in values of 4 KB, and says what it measured.
+MEGABYTES = int(os.environ.get("MEGABYTES", "0"))
+KEYS, VALUE = (256 * MEGABYTES, 4000) if MEGABYTES else (1500, 10)
+
+
+def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
+    """Have a hand-written router place keys; return some of them."""
+    by_tag = re.compile("{(.+?)}")
+    keys = [f"{{user:{n % 300}}}:{n}" if n % 3 else f"user:{n}" for n in range(KEYS)]
+    chance = random.Random(5)
     with ExitStack() as stack:
-        servers = [stack.enter_context(LocalServer()) for _ in range(16)]
-        entries = [{"host": "127.0.0.1", "port": servers[n].port, "db": 1} for n in range(4)]
-        text = json.dumps({"components": {"users": {"shards": entries}}})
-        with own_server.client() as config:
-            push(config, ShardMap.parse(text))
-            with shardkit.connect(where) as kit:
-                router = kit.key_sharded("users")
-                expected = {f"k{n}": b"%d" % n for n in range(500)}
-                router.mset({key: int(value) for key, value in expected.items()})
-                for line in block.splitlines():
-                    words = line.replace(
-                        "10.0.0.{1..16}:6379", ",".join(server.address for server in servers)
-                    )
-                    arguments = [*shlex.split(words)[1:], "--config", where]
-                    done = CliRunner().invoke(app, arguments)
-                    assert done.exit_code == 0, done.output
-                users = kit.topology.reread("users")
-                assert len({entry.address for entry in users.shards}) == len(users.shards) == 64
-                assert len({entry.fields["port"] for entry in users.shards}) == 16
-                assert router.mget(list(expected)) == list(expected.values())
-                back = reverse_move(config, "users", hold=3)
-                assert back.certificate is not None
-                assert back.certificate["same"]
-                assert len(kit.topology.reread("users").shards) == 4
-                assert router.mget(list(expected)) == list(expected.values())
+        clients = [stack.enter_context(server.client(db=1)) for server in servers]
+        pipes = [client.pipeline(transaction=False) for client in clients]
+        kept = {}
+        for n, key in enumerate(keys):
+            tag = by_tag.search(key)
+            shard = crc32((tag[1] if tag else key).encode()) % len(pipes)
+            value = chance.randbytes(VALUE)
+            pipes[shard].set(key, value, ex=100_000 if n % 5 else None)
+            if n % max(1, KEYS // 1000) == 0:
+                kept[key] = value
+            if n % 2000 == 0 or n == KEYS - 1:
+                for pipe in pipes:
+                    pipe.execute()
+    return kept
+
+
+@pytest.mark.timeout(120 + 3 * MEGABYTES)
+@pytest.mark.parametrize(("shards", "servers"), [(16, 4), (64, 16), (256, 16)])
+def test_shards_of_another_program_are_adopted_and_split_by_the_pages_commands_under_load(
+    shards: int, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    monkeypatch.chdir(tmp_path)
+    with ExitStack() as stack:
+        config_server = stack.enter_context(LocalServer(name="config"))
+        running = [stack.enter_context(LocalServer(databases=32)) for _ in range(servers)]
+        fleet = Fleet(config_server, running)
+        stack.enter_context(fleet.config)
+        monkeypatch.setenv("SHARDKIT_CONFIG", fleet.url)
+
+        def give(line: str) -> str:
+            line = line.replace("10.0.0.{1..16}:6379", ",".join(each.address for each in running))
+            line = line.replace("--shards 64", f"--shards {shards}")
+            began = time.monotonic()
+            done = CliRunner().invoke(app, shlex.split(line)[1:])
+            assert done.exit_code == 0, (line, done.output)
+            if MEGABYTES:
+                print(f"\n$ {line}\n{done.output}({time.monotonic() - began:.1f} s)")
+            return done.output
+
+        kept = write_by_hand(running[:4])
+        on = " ".join(f"--on {each.address}/1" for each in running[:4])
+        give(f"shardkit adopt users {on} --output users.yaml")
+        give("shardkit config push users.yaml")
+        dry_run, split = block.splitlines()
+        with writing(fleet, shards=None) as writers, shardkit.connect(fleet.url) as kit:
+            router = kit.key_sharded("users")
+            assert router.mget(list(kept)) == list(kept.values())
+            assert "certificate" not in give(dry_run)
+            give(f"{split} --hold {PATIENT}")
+            users = kit.topology.reread("users")
+            assert len({entry.address for entry in users.shards}) == len(users.shards) == shards
+            assert len({entry.fields["port"] for entry in users.shards}) == servers
+            assert router.mget(list(kept)) == list(kept.values())
+            there = moves(fleet.config)[0]
+            assert certified(there)
+            give(f"shardkit move reverse users --hold {PATIENT}")
+            assert certified(moves(fleet.config)[0])
+            assert len(kit.topology.reread("users").shards) == 4
+            assert router.mget(list(kept)) == list(kept.values())
+        assert writers.errors == []
+        check_nothing_lost(fleet, writers)
+        check_linearizable(writers.history, Register())
+        if MEGABYTES:
+            held = there.held, moves(fleet.config)[0].held
+            calls = sum(writers.acknowledged.values())
+            print(f"{MEGABYTES} MB, {shards} shards: writers held {held} seconds")
+            print(f"{calls:,} acknowledged increments; longest calls: {writers.longest}")

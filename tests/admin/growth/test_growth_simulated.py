@@ -21,6 +21,7 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, s
 
 from shardkit.admin.growth import (
     MovePlan,
+    gate,
     journal,
     moves,
     resume_move,
@@ -248,14 +249,18 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
             targets=("new:1/1",),
         )
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
-        split = MovePlan(
-            *("old:1, other:1", "new:1", ("data:0", "data:1"), {}, 0, 0.0, ()),
-            sources=("old:1/1", "other:1/1"),
-            targets=("new:1/1", "new:1/2", "new:1/3"),
-            placements=("crc32", "crc32"),
-        )
+        names = "old:1, other:1", "new:1"
+        split = MovePlan(*names, ("data:0", "data:1"), {}, 0, 0.0, (), sources=("old:1/1",))
         patched.setattr("shardkit.admin.growth.move.plan_split_of", lambda *args: split)
-        patched.setattr("shardkit.admin.growth.move.new_split", nothing)
+        patched.setattr(
+            "shardkit.admin.growth.move.new_split",
+            lambda *args: journal.Move(
+                *("data", journal.KEYS, *names, ["data:0", "data:1"]),
+                ["old:1/1", "other:1/1"],
+                ["new:1/1", "new:1/2", "new:1/3"],
+                ["crc32", "crc32"],
+            ),
+        )
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
@@ -293,12 +298,12 @@ def forget(mover: Any, copies: Any, captures: Any) -> str:
 
 
 def close_first(
-    work: Any, clients: dict[Any, Any], each: Callable[..., Any] = shard_move._each
+    work: Any, clients: dict[Any, Any], each: Callable[..., Any] = gate.each_of
 ) -> list[Any]:
     """Take back the fences of all shards but the first, which tell of changes all the same."""
     if not isinstance(work, partial):
         return each(work, clients)
-    if work.func is shard_move.make_permanent:
+    if work.func is gate.make_permanent:
         return []
     answers = each(work, clients)
     for client in list(clients.values())[1:]:
@@ -402,8 +407,8 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "all shards of a split are closed",
         SplitData,
-        shard_move,
-        "_each",
+        gate,
+        "each_of",
         close_first,
         224,
     ),

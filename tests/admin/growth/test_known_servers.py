@@ -123,7 +123,7 @@ def test_every_name_of_a_server_has_its_move(fleet: Fleet, monkeypatch: pytest.M
         with pytest.raises(GrowthError, match="killed"):
             start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
     with pytest.raises(
-        GrowthError, match=r"already being moved to .*; shardkit move resume localhost:"
+        GrowthError, match=r"already being moved to .*; resume it: shardkit move resume localhost:"
     ):
         start_move(fleet.config, fleet.name(0), fleet.name(2))
 

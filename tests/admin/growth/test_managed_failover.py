@@ -198,9 +198,13 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
     assert asked == [("main", "COORDINATED")] * 2
     assert ask(Sentinel(old, None)) is False
     assert asked == [("main", "COORDINATED"), ("main",)]
-    with pytest.raises(GrowthError, match=r"no Sentinel replaces .* wrong number of arguments; no"):
+    with pytest.raises(
+        GrowthError, match=r"replaced by no Sentinel: wrong number of arguments; co"
+    ):
         ask(Sentinel(old, old))
-    with pytest.raises(GrowthError, match=r"no Sentinel replaces .* 'main': NOGOODSLAVE none; not"):
+    with pytest.raises(
+        GrowthError, match=r"master of 'main' is replaced by no Sentinel: NOGOODSLAVE none; cor"
+    ):
         ask(Sentinel(away), Sentinel(refused))
 
 
@@ -227,7 +231,9 @@ def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
     done = Takeover(("data",), A, C, True)
     monkeypatch.setattr(managed_failover, "_replace_by_sentinels", lambda *_: done)
-    with pytest.raises(GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*; it was"):
+    with pytest.raises(
+        GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*: they did not"
+    ):
         managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
 
 
@@ -282,7 +288,7 @@ def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.setattr(managed_failover, "client_of", lambda *_: contextlib.nullcontext(idle))
     monkeypatch.setattr(managed_failover, "_SECONDS", 0.01)
-    with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s; nothing has ch"):
+    with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
         managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
     nodes[0] = managed_failover._Node(A, "a", "", False, suspected=True)

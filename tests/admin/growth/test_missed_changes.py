@@ -134,8 +134,8 @@ def test_a_move_whose_copies_all_miss_changes_gives_up_and_names_the_cause(fleet
     with fleet.servers[0].client() as source, fleet.servers[1].client(db=2) as target:
         said = (
             rf"^users:1 \({fleet.name(0)}\): each of 3 copies may have missed changes "
-            r"\(CONFIG SET was called\); nothing has changed for clients; "
-            r"prevent that, then: shardkit move resume users:1$"
+            r"\(CONFIG SET was called\): nothing has changed for clients; "
+            r"correct that, and resume: shardkit move resume users:1$"
         )
         with pytest.raises(GrowthError, match=said):
             shard.move("copied", lambda: set_by_somebody(source, shard.write), times=99)

@@ -245,7 +245,7 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, fleet.name(0))
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
-    with pytest.raises(GrowthError, match="nothing to abort"):
+    with pytest.raises(GrowthError, match="nothing to abort is left"):
         abort_move(fleet.config, fleet.name(0))
 
 
@@ -395,9 +395,9 @@ def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
             config.set(key, fleet.config.get(key))  # by hand: no push, no epoch
         said = f"database 3 of {fleet.name(0)} is the config server's"
         assert said in plan_move(config, fleet.name(0), fleet.name(2)).problems
-        with pytest.raises(GrowthError, match=f"{said}.*; nothing was changed"):
+        with pytest.raises(GrowthError, match=f"{said}.*; correct that: nothing has changed"):
             start_move(config, fleet.name(0), fleet.name(2))
-        with pytest.raises(GrowthError, match=f"{said}; have it on a server of its own"):
+        with pytest.raises(GrowthError, match=f"{said}; move it to a server of its own"):
             fail_over(config, "users:0")
         assert config.info("replication")["role"] == "master"
         assert moves(config) == []
@@ -452,10 +452,10 @@ def test_servers_that_replicate_without_tls_are_named(fleet: Fleet, tmp_path: Pa
         said = f"{reached} (tls-replication is no): CONFIG SET tls-replication yes"
         assert plan_move(fleet.config, a, b).problems == (f"{a} {said}", f"{b} {said}")
         for change in (start_move, lambda config, a, b: attach_replica(config, b, a)):
-            with pytest.raises(GrowthError, match=re.escape(f"{b} {said}; nothing was changed")):
+            with pytest.raises(GrowthError, match=re.escape(f"{b} {said}; correct that")):
                 change(fleet.config, a, b)
         follow(servers[1].server, servers[0].server)
-        with pytest.raises(GrowthError, match=re.escape(f"{a} {said}; nothing was changed")):
+        with pytest.raises(GrowthError, match=re.escape(f"{a} {said}; correct that")):
             fail_over(fleet.config, "users:0", b)
     answers = SimpleNamespace(config_get=lambda name: {name: "yes"})
     [problem] = mismatched_tls(answers, ServerAddress("a", 1), Entry({"host": "b"}), "users")
@@ -495,7 +495,7 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
         ("", resume_move, f"{a} has no move; see: shardkit move status"),
         ("aborted", resume_move, f"the move of {a} was aborted; start it again"),
         ("begun", verify_move, f"the move of {a} is begun; resume it first"),
-        ("pushed", verify_move, f"{a} no longer follows {b}; there is nothing to compare"),
+        ("pushed", verify_move, f"{a} no longer follows {b}: nothing can be compared"),
         ("begun", reverse_move, f"the move of {a} is begun; resume it, or abort it"),
         ("pushed", abort_move, f"{b} has taken over; resume it, and .*: shardkit move reverse {a}"),
         (
@@ -653,7 +653,7 @@ def test_a_server_that_answers_late_is_asked_again(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(
     ("replica", "said"),
     [
-        (MASTER, "no longer follows its master: .*nothing has changed.*; empty it if it has keys"),
+        (MASTER, "no longer follows its master: .*Nothing has changed.*; empty it if it has keys"),
         ({**REPLICA, "master_link_status": "down"}, "within 0 s .its link .* is down.*; resume"),
         ({**REPLICA, "master_replid": "other"}, "within 0 s .its link .* is up.*; resume when"),
     ],

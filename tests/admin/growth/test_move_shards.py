@@ -416,11 +416,11 @@ def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.Monke
 
     with monkeypatch.context() as patched:
         patched.setattr("shardkit.admin.growth.mover.compare", spoiled)
-        said = "^1 keys differ on both servers, such as 2 stray: is only on the .*; nothing has ch"
+        said = "^both servers differ in 1 key, such as 2 stray: is only on the .*: nothing has ch"
         with pytest.raises(GrowthError, match=said):
             start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     assert fleet.masters() == [fleet.name(0)] * 2
-    with pytest.raises(GrowthError, match="the copy was not complete within 0 s; nothing has cha"):
+    with pytest.raises(GrowthError, match="the copy was not complete within 0 s: nothing has cha"):
         resume_move(fleet.config, "users:1", copy=0)
     assert still_there(fleet)
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
@@ -490,7 +490,7 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
     with monkeypatch.context() as patched:
         patched.setattr(shard_move.DatabaseCopy, "finish", finished)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
-        with pytest.raises(GrowthError, match="1 keys differ on both servers, such as"):
+        with pytest.raises(GrowthError, match="both servers differ in 1 key, such as"):
             start_move(fleet.config, ["users:1"], fleet.name(1), hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[0].client(db=2) as client:
@@ -856,7 +856,7 @@ def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fle
     [source, target] = problems()
     assert source.startswith(f"{a} cannot be used (")
     assert target.startswith(f"{b} cannot be used (")
-    with pytest.raises(GrowthError, match=r"cannot be used .*; nothing was changed"):
+    with pytest.raises(GrowthError, match=r"cannot be used .*; correct that: nothing has changed"):
         start_move(fleet.config, ["users:1"], b)
 
 
@@ -878,13 +878,13 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
     refused("aborted", resume_move, "the move of users:1 was aborted; start it again")
     refused("begun", reverse_move, "of users:1 is begun; resume it, or abort it")
     refused("begun", verify_move, "the move of users:1 is begun; resume it first")
-    refused("done", abort_move, "the move of users:1 is done; there is nothing to abort")
+    refused("done", abort_move, "the move of users:1 is done: nothing to abort is left")
     done = resume_move(fleet.config, "users:1")
     assert (done.phase, done.certificate) == ("done", None), "nothing was left to do"
     refused(
         "begun",
         start,
-        f"users:1 is already being moved to {b} .begun.; shardkit move resume users:1, or abort",
+        f"users:1 is already being moved to {b} .begun.; resume it: shardkit move resume users",
     )
     with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
@@ -893,7 +893,7 @@ def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
         assert client.get("somebody's") == b"1"
         client.flushdb()
     follow(fleet.servers[1], fleet.servers[2])
-    refused("begun", resume_move, f"{b} is a replica; nothing has changed for clients")
+    refused("begun", resume_move, f"{b} is a replica; name its master: nothing has changed")
     refused("begun", resume_move, "users:9 is no longer a shard; push its entry", "users:9")
     fleet.config.set(key, "[]")
     with pytest.raises(

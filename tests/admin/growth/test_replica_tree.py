@@ -263,9 +263,13 @@ def test_a_tree_says_of_each_server_what_it_follows_instead(fleet: Fleet) -> Non
         (fleet.name(0), 0, "master"),
         (fleet.name(1), 1, f"follows {fleet.name(2)}, not the master of its entry"),
     ]
-    with pytest.raises(GrowthError, match=f"{fleet.name(1)} is a replica of another server; noth"):
+    with pytest.raises(
+        GrowthError, match=f"{fleet.name(1)} is a replica of another server; correct that"
+    ):
         attach_replica(fleet.config, fleet.name(1), fleet.name(0))
-    with pytest.raises(GrowthError, match=f"{fleet.name(1)} are one server; nothing was changed"):
+    with pytest.raises(
+        GrowthError, match=f"{fleet.name(1)} are one server; correct that, or choose"
+    ):
         attach_replica(fleet.config, fleet.name(1), fleet.name(1))
     follow(a, c)
     [node, *_] = replica_tree(read_components(fleet.config).values())

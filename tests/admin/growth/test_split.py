@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -278,7 +279,7 @@ def test_a_key_that_comes_to_a_wrong_place_during_a_copy_stops_it(
         copy_all(copy, tell)
 
     monkeypatch.setattr(shard_move.DatabaseCopy, "copy_all", disturbed)
-    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*; so the"):
+    with pytest.raises(GrowthError, match=r"not where their names say, such as wrong.*, so the"):
         start_split(fleet.config, "users", shards=3, hold=PATIENT)
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert stored(fleet) == at_first
@@ -299,6 +300,7 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
     assert "push {shards: 6, placement: crc32} with epoch + 1" in said
     assert f"{b}: users:0 in 0, users:2 in 1, users:4 in 2" in said
     assert "calls that say shards=2 for users will be refused" in said
+    assert re.search(rf"{c}: \d+ connections?, up to \d+ at the cutover, of 10,000 allowed", said)
     with fleet.servers[1].client(db=0) as client:
         client.set("somebody's", 1)
         client.config_set("maxmemory", 1_000_000)
@@ -307,6 +309,12 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
         assert f"{b}: users:0 in 1" in said
         assert f"cannot be done: {b} has too little memory" in said
         client.config_set("maxmemory", 0)
+        client.config_set("maxclients", 5)
+        plan = plan_split(fleet.config, "users", shards=6, over=[b])
+        assert plan.connections[b]["needed"] > plan.connections[b]["allowed"] == 5
+        [problem] = plan.problems
+        assert f"{b} allows too few connections: maxclients is 5, and up to " in problem
+        client.config_set("maxclients", 10_000)
     with pytest.raises(InvalidArgumentError, match="users already has 2 shards and placem"):
         plan_split(fleet.config, "users")
     with pytest.raises(InvalidArgumentError, match="component 'user' is not known"):
@@ -437,7 +445,9 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
             router["k3"].set("k3", "not told")
             client.config_set("notify-keyspace-events", "KA")
             until(lambda: kept(fleet, OLD) == in_use(fleet))
-            with pytest.raises(GrowthError, match=r"users is already being moved to .* .kept.; sh"):
+            with pytest.raises(
+                GrowthError, match=r"users is already being moved to .* .kept.; resume it: sh"
+            ):
                 start_split(fleet.config, "users", shards=5)
             with killed_at(shard_move.ShardMover, "_follow"):
                 client.client_kill_filter(_type="pubsub")
@@ -457,7 +467,7 @@ def test_old_databases_are_kept_over_missed_changes_and_kills_until_a_split_is_c
                 "",
                 "AK",
             )
-    with pytest.raises(GrowthError, match="is done; there is nothing to complete"):
+    with pytest.raises(GrowthError, match="is done, not kept; see: shardkit move status"):
         complete_move(fleet.config, "users")
 
 

@@ -40,7 +40,7 @@ def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
         assert repr(client.connection_pool).endswith("0 in use, 1 idle>")
         kit.client("visits")
         for raw in (True, False):
-            shown = repr(kit.plane.links[raw])
+            shown = repr(kit.plane.link(raw=raw))
             assert "visits:1 <Pool" in shown
             assert "s3cret" not in shown
         client.connection_pool.drain()
@@ -49,7 +49,7 @@ def test_a_blocking_kit_shows_its_pools(servers: LocalServers) -> None:
 
 async def test_an_awaiting_kit_shows_what_is_in_flight(servers: LocalServers) -> None:
     async with await shardkit.aconnect(servers.shard_map) as kit:
-        link = kit.plane.alinks[True]
+        link = kit.plane.alink()
         assert repr(link) == "<AwaitingLink: <Clients: none yet>>"
         ids = kit.set("ids", component="visits", members=int, total=1000)
         await ids.sadd(1, 2, 3)

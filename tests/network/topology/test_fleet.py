@@ -16,6 +16,7 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.local import LocalServer
+from shardkit.network.topology import cache
 
 SERVERS, PROCESSES = 2, 12
 KEYS = [f"k{n}" for n in range(100)]
@@ -128,3 +129,69 @@ def test_a_change_is_read_once_by_each_process_over_the_same_connections(fleet: 
         wait_for(lambda: all(zone(kit) == "b" for kit in opened))
         assert fleet.at_config.info("stats")["total_connections_received"] == received
         assert count(fleet.at_config) == 2 * PROCESSES
+
+
+def zones(kits: list[ShardKit]) -> set[str | None]:
+    """Return the zones that kits have in the first shard's entry."""
+    return {kit.topology.last_known("users").shards[0].zone for kit in kits}
+
+
+def sent_by(fleet: Fleet) -> tuple[int, int]:
+    """Return the config server's MGETs and its output in bytes, so far."""
+    calls = fleet.at_config.info("commandstats")["cmdstat_mget"]["calls"]
+    return calls, fleet.at_config.info("stats")["total_net_output_bytes"]
+
+
+def silence(fleet: Fleet, kits: list[ShardKit]) -> None:
+    """Have a config server stand still until all kits have given up waiting for it."""
+    fleet.config.pause()
+    wait_for(lambda: all(kit.topology._feed is None for kit in kits))
+    fleet.config.resume()
+
+
+def test_after_a_silence_processes_compare_epochs(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
+    with kits(fleet) as opened:
+        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
+        calls, size = sent_by(fleet)
+        silence(fleet, opened)
+        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
+        now_calls, now_size = sent_by(fleet)
+        assert now_size - size < PROCESSES * 4096  # 256 entries are 10 KB
+        assert now_calls - calls < PROCESSES * 20
+        fleet.push("b")
+        wait_for(lambda: zones(opened) == {"b"})
+
+
+def test_a_push_behind_a_silence_is_read_before_its_epoch_is_announced(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
+    with kits(fleet) as opened:
+        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
+        silence(fleet, opened)
+        fleet.push("b")  # before most of them are back
+        epoch = int(fleet.at_config.get("config:epoch"))
+        while zones(opened) != {"b"}:
+            for kit in opened:
+                in_use = kit.topology.source.in_use
+                assert in_use < epoch or zones([kit]) == {"b"}
+        wait_for(lambda: all(kit.topology.source.in_use == epoch for kit in opened))
+
+
+def test_an_entry_changed_by_hand_during_a_silence_is_read_later(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
+    monkeypatch.setattr(cache, "SPREAD", 3.0)
+    with kits(fleet) as opened:
+        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
+        entry = json.loads(fleet.at_config.get("config:redis:users:0"))
+        for kit in opened:  # nobody is told of the change
+            monkeypatch.setattr(kit.topology.source, "feed", lambda: None)
+        fleet.at_config.client_kill_filter(_type="normal", skipme=True)
+        wait_for(lambda: all(kit.topology._feed is None for kit in opened))
+        fleet.at_config.set("config:redis:users:0", json.dumps({**entry, "zone": "hand"}))
+        wait_for(lambda: zones(opened) == {"hand"})

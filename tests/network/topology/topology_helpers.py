@@ -74,7 +74,7 @@ class Directory:
         self.open.set()
         self.hanging = 0
 
-    def read(self, name: str, known: Component | None) -> Reading:
+    def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
         yield [name]
         if name not in self.components:
             raise MissingEntryError(f"config:redis:{name} is missing", "push it")

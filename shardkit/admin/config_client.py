@@ -1,0 +1,61 @@
+"""A client of the config server, whatever it is: a server, behind Sentinels, or a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+
+import redis
+from redis.exceptions import ClusterCrossSlotError
+
+from shardkit.config.entry import Entry
+from shardkit.config.history import HISTORY_KEY
+from shardkit.config.one_slot import WHERE, as_one_server, entries_of_url
+from shardkit.config.stored import EPOCH_KEY
+from shardkit.errors import ConfigServerError
+from shardkit.kit.kit import CONFIG_TIMEOUT
+from shardkit.network.connections import Connector
+
+
+@contextmanager
+def config_client(where: str | Entry) -> Iterator[redis.Redis]:
+    """Give a client of a config server, and close it afterwards.
+
+    It is redis-py's `Redis` also for a cluster: names of keys that begin with ``config:`` get a
+    hash tag as they are sent, ``{config}:``, and go to the master that has them.
+
+    Args:
+        where: a URL, such as ``redis+cluster://a,b``, or an entry. Of several addresses, the first
+            that leads to a master is used.
+
+    Raises:
+        ConfigError: the entry cannot be used, or refers to a variable that is not set.
+        ConfigServerError: the server is a node of a cluster, and the entry does not say so.
+    """
+    entry = where if isinstance(where, Entry) else first_master(entries_of_url(where))
+    limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
+    client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
+    assert isinstance(client, redis.Redis)
+    with closing(client):
+        try:
+            client.exists(EPOCH_KEY, HISTORY_KEY)
+        except ClusterCrossSlotError as error:
+            raise ConfigServerError(
+                f"config server {entry.address} is a node of a cluster",
+                "write redis+cluster:// in its URL, or cluster: true in its entry",
+            ) from error
+        except redis.RedisError:
+            pass  # what follows raises it, and tells what failed
+        yield client
+
+
+def first_master(entries: Sequence[Entry]) -> Entry:
+    """Return the first of some entries that leads to a master; the first of all if none does."""
+    for entry in entries if len(entries) > 1 else ():
+        with suppress(redis.RedisError), config_client(entry) as client:
+            if entry.is_cluster:
+                client.ping()  # the master, as is each that can be connected to
+                return entry
+            if client.role()[0] in ("master", b"master"):
+                return entry
+    return entries[0]

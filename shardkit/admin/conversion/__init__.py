@@ -1,0 +1,1 @@
+"""Families of keys, and how they become structures while they are in use."""

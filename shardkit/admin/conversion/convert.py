@@ -1,0 +1,333 @@
+"""Copies a family of keys into a structure while clients use the family.
+
+::
+
+    KeyCapture ◄── changes          1. listen; read every entry, and write what the structure lacks
+    SCAN, GET ─► structure          2. again, until a whole pass finds no difference
+    changed keys ─► the same        3. follow changes until no client writes the family any more
+
+Clients read and write the family alone until the end, so nothing has to be atomic: each change is
+reported before the key is read, so the last copy of an entry is younger than its last change. A
+copy that was interrupted is repeated: what is equal is only read.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from redis.exceptions import NoPermissionError
+
+from shardkit.admin.conversion.families import Pattern
+from shardkit.admin.conversion.forms import Conversion, Entry, decode_all, form_of
+from shardkit.admin.doctor.targets import Database
+from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
+from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.errors import GrowthError
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.operation import pages
+
+SHARE = 0.2  # of the time for reading the family; the rest are pauses
+_SCAN = 200
+_PAGE = 500  # entries that are compared at a time
+_PASSES = 5  # until a whole pass finds no difference
+_POLL = 0.02
+_READS: Mapping[str, str] = {"string": "GET", "hash": "HGETALL"}
+_SCANS: Mapping[str, str] = {"hash": "hscan", "set": "sscan", "zset": "zscan"}
+_CONTAINS: Mapping[str, str] = {"hash": "HEXISTS", "set": "SISMEMBER", "zset": "ZSCORE"}
+
+Progress = Callable[[str, int], object]
+Row = tuple[bytes, bytes, Any]
+
+
+@dataclass(frozen=True)
+class Converted:
+    """The result of a copy.
+
+    Attributes:
+        entries: how many entries the family has.
+        passes: how many passes there were; the last one found no difference.
+        copied: how many entries were written.
+        removed: how many entries of the structure were removed, which the family no longer has.
+        followed: how many changes were copied after the first pass had read them.
+    """
+
+    entries: int
+    passes: int
+    copied: int
+    removed: int
+    followed: int
+
+
+def convert(
+    kit: ShardKit,
+    component: str,
+    conversion: Conversion,
+    databases: Sequence[Database],
+    *,
+    offline: bool = False,
+    stopped: Callable[[], bool] = lambda: True,
+    share: float = SHARE,
+    progress: Progress = lambda step, entries: None,
+) -> Converted:
+    """Copy a family of keys into a structure, and verify the copy.
+
+    Args:
+        kit: the kit of the structure.
+        component: where the structure lives.
+        conversion: the family and the structure.
+        databases: the databases with the family's keys.
+        offline: no client writes the family; it is not watched for changes.
+        stopped: tells whether all clients have stopped writing the family; called until then, once
+            both are equal.
+        share: the share of the time in which the family is read.
+        progress: called with the current step and how many entries it has read.
+
+    Raises:
+        InvalidArgumentError: the structure cannot store an entry; it names the key.
+        GrowthError: a server does not report changes, or a change may have been missed; call again.
+        ShardErrors: a shard failed; call again.
+
+    Cost: each pass reads the family, 32 keys or 500 members at a time, and the structure.
+    """
+    return _Copy(kit, component, conversion, databases, share, progress).run(offline, stopped)
+
+
+class _Copy:
+    def __init__(
+        self,
+        kit: ShardKit,
+        component: str,
+        conversion: Conversion,
+        databases: Sequence[Database],
+        share: float,
+        progress: Progress,
+    ) -> None:
+        self._conversion, self._databases = conversion, databases
+        self._pattern = conversion.pattern
+        self._form = form_of(conversion, kit, component)
+        self._share, self._progress = share, progress
+        # Its keys are entries: not what a key has in it.
+        self._by_key = self._pattern is not None and conversion.into != "unique_visitors"
+        self._captures: list[KeyCapture] = []
+        self._slices = Slices()
+        self._dirty = False  # whether a key with many entries has changed since the last pass began
+        self.entries = self.copied = self.removed = self.followed = 0
+
+    def run(self, offline: bool, stopped: Callable[[], bool]) -> Converted:
+        with ExitStack() as stack:
+            if not offline:
+                for database in self._databases:
+                    self._captures.append(stack.enter_context(_captured(database)))
+            self._train()
+            passes = self._until_equal()
+            while not stopped():
+                self._follow()
+                time.sleep(_POLL)
+            self._wait_until_told()
+            self._follow()
+            for capture in self._captures:
+                capture.require_complete()
+            if self._dirty:
+                passes += self._until_equal(settled=True)
+        return Converted(self.entries, passes, self.copied, self.removed, self.followed)
+
+    def _train(self) -> None:
+        """Train the dictionary on values drawn at random, unless there is one."""
+        if not self._conversion.train:
+            return
+        chosen: list[Any] = []
+        entries = (entry for page in self._pages("training") for entry in page)
+        for n, (_, value) in enumerate(entries):
+            if len(chosen) < self._conversion.train:
+                chosen.append(value)
+            elif (at := random.randrange(n + 1)) < len(chosen):
+                chosen[at] = value
+            if n >= 20 * self._conversion.train:
+                break
+        if chosen:
+            self._form.fields.train(chosen)
+
+    # ---- passes
+
+    def _until_equal(self, settled: bool = False) -> int:
+        """Compare and copy until a whole pass finds no difference; return how many there were."""
+        for number in range(1, _PASSES + 1):
+            self._dirty = False
+            differing = self._pass("copying" if number == 1 and not settled else "comparing")
+            if not differing:
+                return number
+        raise GrowthError(
+            f"{self._conversion.keys}: {len(differing):,} entries differ again after each of "
+            f"{_PASSES} passes, for example {sorted(map(str, differing))[0]:.60}",
+            "find what else writes to the structure",
+        )
+
+    def _pass(self, step: str) -> set[Any]:
+        """Compare all entries and copy what differs; return what no change explains."""
+        differing: set[Any] = set()
+        count = 0
+        for page in self._pages(step):
+            count += len(page)
+            found = self._form.sync(page)
+            self.copied += len(found)
+            differing |= found
+            differing -= self._follow()
+        self.entries = count
+        for names in pages(self._form.names(), _PAGE):
+            gone = self._missing(names)
+            found = self._form.sync([(name, None) for name in gone]) if gone else set()
+            self.removed += len(found)
+            differing |= found
+            differing -= self._follow()
+        if differing:  # a change that was read may be reported only now
+            self._wait_until_told()
+            differing -= self._follow()
+        return set() if self._dirty else differing
+
+    def _pages(self, step: str) -> Iterator[list[Entry]]:
+        """Yield every entry of the family, in pages that are read when they are asked for.
+
+        Nothing is kept from one page for the next: changes are copied in between.
+        """
+        count = 0
+        page: list[Entry] = []
+        for database in self._databases:
+            for rows in self._rows(database):
+                count += len(rows)
+                self._progress(step, count)
+                page += decode_all(self._form, rows)
+                if len(page) >= _PAGE:
+                    yield page
+                    page = []
+        yield page
+
+    def _rows(self, database: Database) -> Iterator[list[Row]]:
+        if self._pattern is None:
+            yield from self._members(database, self._conversion.keys.encode(), None)
+            return
+        cursor: Any = None
+        while cursor != 0:
+            with at_work(self._share):
+                cursor, keys = database.client.scan(
+                    cursor or 0, match=self._pattern.glob, count=_SCAN
+                )
+            cursor = int(cursor)
+            named = [(key, found) for key in keys if (found := self._pattern.field_of(key))]
+            if self._by_key:
+                for slice_ in self._slices.of(named):
+                    rows = self._values(database, slice_)
+                    yield [row for row in rows if row[2] is not None]
+                continue
+            for key, name in named:
+                yield from self._members(database, key, date.fromisoformat(name.decode()))
+
+    def _values(self, database: Database, named: Sequence[tuple[bytes, bytes]]) -> list[Row]:
+        """Read the values of some keys, None for those that are gone."""
+        with at_work(self._share):
+            pipe = database.client.pipeline(transaction=False)
+            for key, _ in named:
+                pipe.execute_command(_READS[self._conversion.type], key)
+            values = pipe.execute()
+        self._slices.note(len(named), sum(_size(value) for value in values))
+        return [
+            (key, name, value or None if isinstance(value, dict) else value)
+            for (key, name), value in zip(named, values, strict=True)
+        ]
+
+    def _members(self, database: Database, key: bytes, day: date | None) -> Iterator[list[Row]]:
+        """Yield the entries of one key."""
+        scan = getattr(database.client, _SCANS[self._conversion.type])
+        cursor: Any = None
+        while cursor != 0:
+            with at_work(self._share):
+                cursor, found = scan(key, cursor or 0, count=_PAGE)
+            cursor = int(cursor)
+            if isinstance(found, dict):
+                entries = list(found.items())
+            else:
+                entries = [
+                    each if isinstance(each, tuple) else (each, day or True) for each in found
+                ]
+            yield [(key, name, value) for name, value in entries]
+
+    def _missing(self, names: Sequence[Any]) -> list[Any]:
+        """Return those of the structure's entries that the family does not have."""
+        left = {name: str(name).encode() for name in names}
+        key, kind = self._conversion.keys, self._conversion.type
+        for database in self._databases:
+            with at_work(self._share):
+                pipe = database.client.pipeline(transaction=False)
+                for name in left.values():
+                    if self._pattern is not None:
+                        pipe.execute_command("EXISTS", self._pattern.key_of(name))
+                    else:
+                        pipe.execute_command(_CONTAINS[kind], key, name)
+                found = pipe.execute()
+            gone = [reply is None if kind == "zset" else not reply for reply in found]
+            left = dict(each for each, is_gone in zip(left.items(), gone, strict=True) if is_gone)
+        return list(left)
+
+    # ---- changes
+
+    def _wait_until_told(self) -> None:
+        for capture in self._captures:
+            capture.wait_until_told()
+
+    def _follow(self) -> set[Any]:
+        """Copy what has changed; return the fields."""
+        changed: set[Any] = set()
+        for database, capture in zip(self._databases, self._captures, strict=False):
+            named = list(_of_family(self._conversion.keys, self._pattern, capture.take()))
+            if not self._by_key:
+                self._dirty = self._dirty or bool(named)
+                continue
+            for slice_ in self._slices.of(named):
+                entries = decode_all(self._form, self._values(database, slice_))
+                self._form.sync(entries)
+                changed |= {name for name, _ in entries}
+            self.followed += len(named)
+        return changed
+
+
+def _of_family(
+    key: str, pattern: Pattern | None, changed: Mapping[tuple[int, bytes], bool]
+) -> Iterator[tuple[bytes, bytes]]:
+    for _, name in changed:
+        found = pattern.field_of(name) if pattern else (name if name == key.encode() else None)
+        if found is not None:
+            yield name, found
+
+
+def _size(value: Any) -> int:
+    if isinstance(value, dict):
+        return sum(len(name) + len(text) for name, text in value.items())
+    return len(value or b"")
+
+
+@contextmanager
+def _captured(database: Database) -> Iterator[KeyCapture]:
+    """Listen to a database's changes; the server's setting is restored at the end.
+
+    Raises:
+        GrowthError: the server does not report them, or does not permit it.
+    """
+    client: Any = database.client
+    number = int(client.connection_pool.connection_kwargs.get("db") or 0)
+    try:
+        before = turn_on_notifications(client)
+        capture = KeyCapture(client, [number])
+    except NoPermissionError as error:
+        raise GrowthError(
+            f"{database.address}: {error}", "grant it (docs/rights.md), or use --offline"
+        ) from error
+    try:
+        yield capture
+    finally:
+        capture.close()
+        client.config_set("notify-keyspace-events", before)

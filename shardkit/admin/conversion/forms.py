@@ -1,0 +1,292 @@
+"""What a family of keys becomes, and how its entries are read there and in the structure.
+
+An *entry* is what a structure finds by a name: a field and its value, a member, a record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import date
+from typing import Any
+
+from shardkit.admin.conversion.families import Pattern
+from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.kit.kit import ShardKit
+from shardkit.structures import codec
+
+PRESENT = "there"  # the field of packed records that tells a record of zeros from none
+_TYPES: Mapping[str, type[Any]] = {"int": int, "str": str}
+_INTO = ("strings", "hash", "packed", "set", "sorted_set", "unique_visitors")
+
+Entry = tuple[Any, Any]  # its field or member, and its value; None for none
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """A family of keys, and the structure that takes its place.
+
+    Attributes:
+        keys: the family, ``user:<n>:name``; or a single key.
+        type: the type of its keys: ``string``, ``hash``, ``set`` or ``zset``.
+        into: the kit's method that makes the structure, such as ``strings``.
+        name: the structure's name.
+        parameters: the method's parameters; types by their names, ``"int"``.
+        train: how many values its dictionary is trained on; 0 for none.
+
+    Raises:
+        InvalidArgumentError: the family and the structure do not go together.
+    """
+
+    keys: str
+    type: str
+    into: str
+    name: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    train: int = 0
+
+    def __post_init__(self) -> None:
+        if self.into not in _INTO:
+            raise InvalidArgumentError(
+                f"{self.keys}: into={self.into!r}", f"use one of {', '.join(_INTO)}"
+            )
+        pattern = self.pattern
+        for end in ("meta", "0"):
+            key = f"{self.base}:{end}".encode()
+            if key == self.keys.encode() or (pattern and pattern.field_of(key) is not None):
+                raise InvalidArgumentError(
+                    f"{self.keys}: the keys of {self.name!r} would belong to the family",
+                    "choose another name",
+                )
+
+    @classmethod
+    def parse(cls, text: str) -> Conversion:
+        """Read what `to_json` has written.
+
+        Raises:
+            InvalidArgumentError: it is something else.
+        """
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise InvalidArgumentError(
+                f"the plan cannot be read: {error}", "write one: shardkit advise --output"
+            ) from error
+
+    def to_json(self) -> str:
+        """Return the conversion as JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @property
+    def pattern(self) -> Pattern | None:
+        """The pattern of the family; None for a single key."""
+        return Pattern(self.keys) if "<" in self.keys else None
+
+    @property
+    def base(self) -> str:
+        """The prefix of the structure's keys."""
+        return f"{self.name}:strings" if self.into == "strings" else self.name
+
+    @property
+    def codec(self) -> str | None:
+        """The name of the structure's codec."""
+        return self.parameters.get("codec")
+
+    def code(self, component: str) -> str:
+        """Return the Python that opens the structure."""
+        parts = [repr(self.name).replace("'", '"'), f"component={json.dumps(component)}"]
+        for name, value in self.parameters.items():
+            is_type = name in ("members", "values")
+            parts.append(f"{name}={value if is_type else _literal(value)}")
+        return f"kit.{self.into}({', '.join(parts)})"
+
+    def open(self, kit: ShardKit, component: str) -> Any:
+        """Return the structure, on a kit."""
+        given = {
+            name: _TYPES[value] if name == "members" else value
+            for name, value in self.parameters.items()
+        }
+        return getattr(kit, self.into)(self.name, component=component, **given)
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value) if isinstance(value, str | dict) else repr(value)
+
+
+class Form:
+    """Reads entries of the family as the structure has them, and writes these.
+
+    Args:
+        conversion: what becomes what.
+        kit: the kit of the structure.
+        component: where the structure lives.
+    """
+
+    def __init__(self, conversion: Conversion, kit: ShardKit, component: str) -> None:
+        self.conversion = conversion
+        self.kit, self.component = kit, component
+        self.structure = conversion.open(kit, component)
+        self._value = _VALUES.get(conversion.into, self._decoded)
+
+    @property
+    def fields(self) -> Any:
+        """The hash that stores a structure's values."""
+        if self.conversion.into != "strings":
+            return self.structure
+        return self.kit.hash(
+            self.conversion.base, component=self.component, **self.conversion.parameters
+        )
+
+    def entry(self, key: str, name: bytes, raw: Any) -> Entry:
+        """Return an entry of the family as the structure has it.
+
+        Args:
+            key: the key, for messages.
+            name: its field or member.
+            raw: its value as redis-py returns it; None if it is gone.
+
+        Raises:
+            InvalidArgumentError: the structure cannot store it.
+        """
+        try:
+            found: Any = name.decode()
+            if (
+                self.conversion.into == "packed"
+                or self.conversion.parameters.get("members") == "int"
+            ):
+                found = int(found)
+                if b"%d" % found != name:
+                    raise ValueError(f"{found} has another spelling")
+            return found, None if raw is None else self._value(self.conversion, raw)
+        except (ValueError, TypeError, ShardKitError) as error:
+            raise InvalidArgumentError(
+                f"{key}: {self.conversion.into} cannot store it: {error}",
+                "choose another structure or codec",
+            ) from error
+
+    @staticmethod
+    def _decoded(conversion: Conversion, raw: Any) -> Any:
+        if isinstance(raw, dict):
+            return {name.decode(): value.decode() for name, value in raw.items()}
+        if conversion.codec is None:
+            return bytes(raw)
+        if conversion.codec.endswith("text"):
+            return raw.decode()
+        value = codec("json").decode(raw)
+        if value is None:
+            raise ValueError("null is no value")
+        return value
+
+    def sync(self, entries: Sequence[Entry]) -> set[Any]:
+        """Make the structure hold these entries; return those that differed.
+
+        Cost: one or two exchanges for 500 entries.
+        """
+        there = self._read([name for name, _ in entries])
+        differing = [
+            entry for entry, value in zip(entries, there, strict=True) if entry[1] != value
+        ]
+        self._write([(name, value) for name, value in differing if value is not None])
+        self._remove([name for name, value in differing if value is None])
+        return {name for name, _ in differing}
+
+    def _read(self, names: Sequence[Any]) -> list[Any]:
+        structure = self.structure
+        match self.conversion.into:
+            case "strings":
+                return list(structure.mget(names))
+            case "hash":
+                return list(structure.hmget(names))
+            case "set":
+                return [found or None for found in structure.smismember(names)]
+            case "sorted_set":
+                return list(structure.zmscore(names))
+        records = structure.get_many(names)
+        return [records[name] if any(records[name].values()) else None for name in names]
+
+    def _write(self, entries: Sequence[Entry]) -> None:
+        if not entries:
+            return
+        match self.conversion.into:
+            case "strings":
+                self.structure.mset(dict(entries))
+            case "hash":
+                self.structure.hset(mapping=dict(entries))
+            case "set":
+                self.structure.sadd_many(name for name, _ in entries)
+            case "sorted_set":
+                self.structure.zadd_many(entries)
+            case "packed":
+                self.structure.set_many(entries)
+
+    def _remove(self, names: Sequence[Any]) -> None:
+        if names:
+            methods = {"strings": "remove", "hash": "hdel", "set": "srem", "sorted_set": "zrem"}
+            getattr(self.structure, methods.get(self.conversion.into, "remove"))(*names)
+
+    def names(self) -> Iterator[Any]:
+        """Iterate over the fields or members that the structure has."""
+        match self.conversion.into:
+            case "strings" | "hash":
+                yield from self.fields.hscan_iter(no_values=True)
+            case "set":
+                yield from self.structure.sscan_iter()
+            case "sorted_set":
+                yield from (name for name, _ in self.structure.zscan_iter())
+            case "packed":
+                yield from (number for number, _ in self.structure.scan_iter())
+
+
+class DaysForm(Form):
+    """The same for unique visitors: a member is a session of a day, and never leaves it."""
+
+    def entry(self, key: str, name: bytes, raw: Any) -> Entry:
+        """See `Form.entry`; ``raw`` is the day."""
+        return (raw, name.decode()), True
+
+    def sync(self, entries: Sequence[Entry]) -> set[Any]:
+        """See `Form.sync`; returns a day for each session that is new."""
+        days: dict[date, list[str]] = {}
+        for (day, session), _ in entries:
+            days.setdefault(day, []).append(session)
+        return {
+            (day, n)
+            for day, sessions in days.items()
+            for n in range(self.structure.visit_many(sessions, day))
+        }
+
+    def names(self) -> Iterator[Any]:
+        """See `Form.names`."""
+        return iter(())
+
+
+def form_of(conversion: Conversion, kit: ShardKit, component: str) -> Form:
+    """Return the form of a conversion."""
+    made = DaysForm if conversion.into == "unique_visitors" else Form
+    return made(conversion, kit, component)
+
+
+def _packed(conversion: Conversion, raw: Any) -> dict[str, int]:
+    record = {"value": raw} if isinstance(raw, bytes) else {k.decode(): v for k, v in raw.items()}
+    types = conversion.parameters["fields"]
+    if record.keys() != types.keys() - {PRESENT}:
+        raise ValueError(f"its fields are {', '.join(record)}")
+    numbers = {}
+    for name, text in record.items():
+        numbers[name] = int(text)
+        if b"%d" % numbers[name] != text:
+            raise ValueError(f"{text!r} is not a whole number")
+    return {**numbers, PRESENT: 1} if PRESENT in types else numbers
+
+
+_VALUES: Mapping[str, Callable[[Conversion, Any], Any]] = {
+    "packed": _packed,
+    "set": lambda _conversion, _raw: True,
+    "sorted_set": lambda _conversion, raw: float(raw),
+}
+
+
+def decode_all(form: Form, rows: Iterable[tuple[bytes, bytes, Any]]) -> list[Entry]:
+    """Return the entries of rows: key, name and raw value."""
+    return [form.entry(key.decode(errors="backslashreplace"), name, raw) for key, name, raw in rows]

@@ -1,0 +1,297 @@
+"""How one side of a copy is closed to clients: databases by fences, clusters by their nodes.
+
+See `fence.py` and `cluster_nodes.py` for what each sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.growth import cluster_nodes
+from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
+from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.fence import (
+    change,
+    close_for,
+    fence_key,
+    fence_value,
+    is_permanent,
+    lift,
+    lift_unless_permanent,
+    make_permanent,
+)
+from shardkit.admin.growth.journal import Lease, Move
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.servers import connected_to
+from shardkit.config.entry import Entry
+from shardkit.errors import GrowthError
+
+T = TypeVar("T")
+
+Clients: TypeAlias = Mapping[Place, Any]
+Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
+
+
+def by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:
+    """Return the clients of each server, by the numbers of their databases."""
+    found: dict[ServerAddress, dict[int, Any]] = {}
+    for place, client in clients.items():
+        found.setdefault(place.server, {})[place.database] = client
+    return found
+
+
+def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
+    """Call a function with each client, on all servers at once."""
+    servers = by_server(clients).values()
+    return [
+        answer
+        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
+        for answer in answers
+    ]
+
+
+def update_nodes(move: Move, login: Login) -> None:
+    """Have a split into or out of a cluster name the masters that the cluster has now.
+
+    Raises:
+        GrowthError: the cluster cannot be used.
+    """
+    move.slots = {}
+    sides = [move.sources, move.targets]
+    for n, cluster in enumerate(move.clusters):
+        if cluster:
+            places = [ServerAddress.parse(cluster), *(Place.parse(at).server for at in sides[n])]
+            nodes = _masters_by_any(places, login)
+            move.slots |= nodes
+            sides[n] = list(nodes)
+    move.sources, move.targets = sides
+    move.source, move.target = (
+        ", ".join(dict.fromkeys(str(Place.parse(at).server) for at in side)) for side in sides
+    )
+
+
+def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, Ranges]:
+    """Ask a node of a cluster that answers."""
+    failure: Exception | None = None
+    for server in nodes:
+        try:
+            return masters_of(server, *login(server))[0]
+        except (RedisError, OSError) as error:
+            failure = error
+    raise GrowthError(f"no node of the cluster answers: {failure}", "start the nodes")
+
+
+class Gate:
+    """Closes databases to clients, by fences for which their connections ask.
+
+    Attributes:
+        is_cluster: whether the nodes of a cluster are closed instead.
+    """
+
+    is_cluster = False
+
+    def __init__(self, move: Move) -> None:
+        self._move = move
+
+    def is_closed(self, clients: Clients) -> bool:
+        """Whether the first of the databases, which is closed last, is closed for good."""
+        return is_permanent(next(iter(clients.values())), self._move.id)
+
+    def enter(self, clients: Clients, attempt: bytes) -> None:
+        """Have only this attempt write to the targets."""
+        for client in clients.values():
+            client.set(fence_key(client), attempt)
+
+    def take_back(self, clients: Clients) -> bool:
+        """Open what earlier attempts have closed; return False if one of them has decided."""
+        first, *others = clients.values()
+        for client in others:
+            lift(client, self._move.id)
+        return lift_unless_permanent(first, self._move.id)
+
+    def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
+        """Close to writers, at most for some seconds."""
+        each_of(partial(close_for, value=value, seconds=seconds), clients)
+
+    def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
+        """Close for good, if everything is still closed by this attempt.
+
+        ``rest`` copies what was changed until then, where that is possible.
+        """
+        first, *others = clients
+        keep = partial(make_permanent, value=value)
+        closed = all(each_of(keep, {place: clients[place] for place in others}))
+        return closed and make_permanent(clients[first], value)
+
+    def let_go(self, clients: Clients, value: bytes) -> None:
+        """Open what this attempt has closed."""
+        each_of(lambda client: lift(client, self._move.id, value), clients)
+
+    def admit_readers(self, clients: Clients, attempt: str) -> None:
+        """Have the targets be read, and not yet written."""
+        move = self._move
+        value = fence_value(move.id, attempt, move.target, readers=True)
+        each_of(lambda client: change(client, move.id, value), clients)
+
+    def turn_away(self, clients: Clients, attempt: str) -> None:
+        """Send all clients away from the sources, readers too."""
+        move = self._move
+        value = fence_value(move.id, attempt, move.target)
+        each_of(lambda client: change(client, move.id, value), clients)
+
+    def open(self, clients: Clients) -> None:
+        """Have the targets be written, too."""
+        each_of(lambda client: lift(client, self._move.id), clients)
+
+    def require_slots(self, clients: Clients) -> None:
+        """Check that keys have the same places as at the start of the copy.
+
+        Raises:
+            GrowthError: slots of a cluster have moved, or a replica has taken over.
+        """
+
+
+class ClusterGate(Gate):
+    """Closes a cluster: its nodes refuse writes.
+
+    The journal decides, as only the process that has the lease writes it.
+
+    Args:
+        move: the split.
+        lease: of this process.
+        login: returns the entry with a node's login, and where it is stored.
+        captures: returns the captures of the sources, which count calls of CONFIG SET.
+    """
+
+    is_cluster = True
+
+    def __init__(
+        self,
+        move: Move,
+        lease: Lease,
+        login: Login,
+        captures: Callable[[], Mapping[ServerAddress, Any]],
+    ) -> None:
+        super().__init__(move)
+        self._lease, self._login, self._captures = lease, login, captures
+
+    def is_closed(self, clients: Clients) -> bool:
+        """Whether all nodes refuse writes."""
+        return all(map(cluster_nodes.is_closed, clients.values()))
+
+    def enter(self, clients: Clients, attempt: bytes) -> None:
+        """See `Gate.enter`; it is opened if an earlier split has left it."""
+        self._open_nodes(clients)
+        self._note_settings(clients)
+        super().enter(clients, attempt)
+
+    def take_back(self, clients: Clients) -> bool:
+        """See `Gate.take_back`."""
+        self._open_nodes(clients)
+        self._note_settings(clients)
+        for place, client in clients.items():  # nothing that another attempt does counts now
+            client.set(fence_key(client), fence_value(self._move.id, "", str(place)))
+        return True
+
+    def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
+        """Have writers wait; if for long, refuse them."""
+        each_of(lambda client: client.set(fence_key(client), value), clients)
+        if offline:
+            self._close_nodes(clients, value)
+        else:
+            each_of(partial(cluster_nodes.pause, seconds=seconds), clients)
+
+    def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
+        """See `Gate.decide`: the pause may have ended, so copy again once nobody can write."""
+        self.require_slots(clients)
+        closed = self._close_nodes(clients, value)
+        if closed:
+            rest()
+        return closed
+
+    def _close_nodes(self, clients: Clients, value: bytes) -> bool:
+        with cluster_nodes.connected_to_all(self._replicas(clients), self._login) as replicas:
+            for replica in replicas:  # one that takes over refuses writes, too
+                cluster_nodes.force_close(replica)
+        for place in clients:
+            self._expect_setting(place)
+        return all(
+            each_of(lambda client: cluster_nodes.close(client, fence_key(client), value), clients)
+        )
+
+    def _expect_setting(self, place: Place) -> None:
+        capture = self._captures().get(place.server)
+        if capture is not None:
+            capture.expect_setting()
+
+    def let_go(self, clients: Clients, value: bytes) -> None:
+        """See `Gate.let_go`."""
+        for place, client in clients.items():
+            if cluster_nodes.is_closed(client):
+                self._expect_setting(place)
+                before = self._move.minimums.get(str(place.server), "0")
+                cluster_nodes.reopen(client, fence_key(client), value, before)
+            cluster_nodes.go_on(client)
+        self._open_replicas(clients)
+
+    def admit_readers(self, clients: Clients, attempt: str) -> None:
+        """See `Gate.admit_readers`."""
+        self._note_settings(clients)
+        each_of(cluster_nodes.force_close, clients)
+
+    def _note_settings(self, clients: Clients) -> None:
+        for place, client in clients.items():
+            if not cluster_nodes.is_closed(client):
+                self._move.minimums[str(place.server)] = cluster_nodes.setting(client)
+        self._lease.write(self._move)
+
+    def turn_away(self, clients: Clients, attempt: str) -> None:
+        """Refuse writers that have waited; they go to the targets."""
+        each_of(cluster_nodes.go_on, clients)
+        for client in clients.values():
+            cluster_nodes.keep_settings(client)
+            for each in client.client_list():
+                if "b" in each["flags"]:
+                    client.client_unblock(int(each["id"]))  # as if it had timed out
+
+    def open(self, clients: Clients) -> None:
+        """See `Gate.open`."""
+        self._open_nodes(clients)
+        super().open(clients)
+
+    def _open_nodes(self, clients: Clients) -> None:
+        self._lease.check()
+        for place, client in clients.items():
+            if cluster_nodes.is_closed(client):
+                self._expect_setting(place)
+                before = self._move.minimums.get(str(place.server), "0")
+                cluster_nodes.force_open(client, before)
+        self._open_replicas(clients)
+
+    def _open_replicas(self, clients: Clients) -> None:
+        before = next(iter(self._move.minimums.values()), "0")
+        for server in self._replicas(clients):
+            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as node:
+                if cluster_nodes.is_closed(node):
+                    cluster_nodes.force_open(node, before)
+
+    def _replicas(self, clients: Clients) -> list[ServerAddress]:
+        server = next(iter(clients)).server
+        return masters_of(server, *self._login(server))[1]
+
+    def require_slots(self, clients: Clients) -> None:
+        """See `Gate.require_slots`."""
+        expected = {str(place): self._move.slots[str(place)] for place in clients}
+        for place, client in clients.items():
+            slots, _ = masters_of(place.server, *self._login(place.server))
+            if slots != expected or cluster_nodes.moving_slots(client):
+                raise GrowthError(
+                    f"slots of the cluster of {place.server} have moved, or a replica has taken "
+                    "over; nothing has changed for clients",
+                    "wait until that is done, and resume, which copies again",
+                )

@@ -1,0 +1,353 @@
+"""``shardkit advise``: what keys take now, and would take in structures; ``shardkit convert``."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+import shardkit
+from shardkit.admin.conversion.convert import convert
+from shardkit.admin.conversion.forms import Conversion
+from shardkit.admin.doctor.targets import Database, databases_of, distinct_shards
+from shardkit.admin.growth.adopt import entry_at
+from shardkit.cli.advise import sampling
+from shardkit.cli.advise.checking import DOUBTFUL as TOO_FAR
+from shardkit.cli.advise.checking import FamilyAdvice, LayoutAdvice, advise
+from shardkit.cli.bench.plots import bars, check_plot
+from shardkit.cli.bench.servers import ServerSource
+from shardkit.cli.options import (
+    ShardOptions,
+    common_options,
+    components,
+    config_option,
+    examples,
+    number_option,
+    opened,
+)
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    GOOD,
+    STRONG,
+    Output,
+    Styled,
+    Table,
+    number,
+    wordy,
+)
+from shardkit.cli.progress import progress
+from shardkit.cli.text import percent, printable, size
+from shardkit.config.component import Component
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import InvalidArgumentError, counted
+
+_on_option = click.option(
+    "--on",
+    multiple=True,
+    metavar="HOST:PORT/DB|URL",
+    help="A database with the keys; repeat it. By default those of the components.",
+)
+
+
+@click.command(
+    "advise",
+    epilog=examples(
+        "shardkit advise --on 10.0.0.1:6379/0",
+        "shardkit advise users --match 'user:*' --plot users.svg",
+        "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
+    ),
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@_on_option
+@click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
+@click.option(
+    "--type",
+    "type_",
+    type=click.Choice(["string", "hash", "set", "zset", "list", "stream"]),
+    help="Only keys of this type.",
+)
+@number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
+@number_option("--families", 5, "How many families to advise on, the largest first.")
+@click.option(
+    "--server",
+    "binary",
+    metavar="PATH",
+    help="The server to check on: a path, or a program on PATH; by default the embedded one.",
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
+)
+@click.option(
+    "--output",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the best choice for the largest family, for shardkit convert.",
+)
+@config_option
+@common_options
+def advise_command(
+    names: Sequence[str],
+    on: tuple[str, ...],
+    match: str | None,
+    type_: str | None,
+    keys: int,
+    families: int,
+    binary: str | None,
+    plot: Path | None,
+    file: Path | None,
+    where: str | None,
+    output: Output,
+) -> None:
+    """Show what keys take, and what they would take in shardkit's structures.
+
+    Samples keys of the servers, recognises families such as user:<n>:name, and predicts the memory
+    of each structure that fits. Each prediction is checked: the sample is loaded into the
+    structure, on an embedded server. Changes nothing on your servers.
+    """
+    if plot is not None:
+        check_plot(plot)
+    with _databases(names, on, where) as databases, progress("keys") as tell:
+        sample = sampling.take(
+            databases, keys, match, type_, lambda seen: tell("sampling", seen, None)
+        )
+    with progress("families") as tell:
+        advices, software = advise(sample, ServerSource(binary), families, tell)
+    component = names[0] if names else "data"
+    if file is not None:
+        file.write_text(_best(advices).to_json(), encoding="utf-8")
+    if plot is not None:
+        _plot(plot, advices)
+    if output.as_json:
+        output.document(_document(sample, advices, software, component))
+    else:
+        _show(output, sample, advices, software, component)
+
+
+def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
+    for advice in advices:
+        if advice.layouts:
+            return advice.layouts[0].layout.conversion
+    raise InvalidArgumentError("no structure fits", "sample other keys: --match, --type")
+
+
+@contextmanager
+def _databases(
+    names: Sequence[str], on: Sequence[str], where: str | None
+) -> Iterator[list[Database]]:
+    """Give the databases of ``--on``, or those of components."""
+    if on and names:
+        raise click.UsageError("--on and COMPONENT exclude each other")
+    if not on:
+        with opened(where) as topology:
+            chosen, _ = components(topology, names, ShardOptions())
+            yield _of_all(topology.kit, chosen.values())
+        return
+    entries = tuple(entry_at(text, f"--on {text}") for text in on)
+    with shardkit.connect(ShardMap({"data": Component("data", shards=entries)})) as kit:
+        yield _of_all(kit, [kit.component("data")])
+
+
+def _of_all(kit: Any, chosen: Any) -> list[Database]:
+    found = [
+        database
+        for component in chosen
+        for shard in distinct_shards(component)
+        for database in databases_of(kit, component, shard)
+    ]
+    return list({database.address: database for database in found}.values())
+
+
+def _label(layout: LayoutAdvice) -> str:
+    conversion = layout.layout.conversion
+    given = {k: v for k, v in conversion.parameters.items() if k != "fields"}
+    words = [f"{name}={value}" for name, value in given.items()]
+    if "fields" in conversion.parameters:
+        words = [f"{name}:{kind}" for name, kind in conversion.parameters["fields"].items()]
+    return " ".join([conversion.into, *words])
+
+
+def _show(
+    output: Output,
+    sample: sampling.Sample,
+    advices: Sequence[FamilyAdvice],
+    software: str,
+    component: str,
+) -> None:
+    table = Table.of(
+        wordy("family, structure"),
+        number("keys"),
+        number("memory"),
+        number("saved"),
+        number("check"),
+    )
+    for advice in advices:
+        family = advice.family
+        name = f"{printable(family.family.text)} ({family.family.type})"
+        table.row(Styled(name, STRONG), family.count, size(family.memory), "", "")
+        if advice.reason:
+            table.row(Styled(f"  {advice.reason}", FAINT), "", "", "", "")
+        for layout in advice.layouts:
+            saving = advice.saving(layout)
+            saved = f"{saving:.0%}"
+            table.row(
+                f"  {_label(layout)}",
+                "",
+                size(layout.bytes),
+                Styled(saved, GOOD if saving > 0.1 else BAD),
+                Styled(f"{layout.error:+.1%}", DOUBTFUL if abs(layout.error) > TOO_FAR else ""),
+            )
+    output.table(table)
+    output.line()
+    known = sum(advice.family.memory for advice in advices)
+    output.line(
+        f"{sample.seen:,} of {counted(sample.keys, 'key')} were looked at; the families take "
+        f"{percent(known, sample.used_memory)} of used_memory",
+        FAINT,
+    )
+    if known < sample.used_memory / 2:
+        output.line("large keys that a sample misses: shardkit keys --biggest 20", FAINT)
+    output.line(f"check: the prediction for a part, against the same on {software}", FAINT)
+    for advice in advices:
+        if advice.layouts and advice.saving(advice.layouts[0]) > 0:
+            best = advice.layouts[0].layout
+            output.line()
+            output.line(f"# {printable(advice.family.family.text)}", FAINT)
+            output.text(best.conversion.code(component) + "\n")
+            for setting, value in best.settings.items():
+                output.text(f"# on the servers: CONFIG SET {setting} {value}\n")
+            if best.note:
+                output.text(f"# {best.note}\n")
+
+
+def _document(
+    sample: sampling.Sample, advices: Sequence[FamilyAdvice], software: str, component: str
+) -> dict[str, Any]:
+    return {
+        "keys": sample.keys,
+        "seen": sample.seen,
+        "used_memory": sample.used_memory,
+        "checked_on": software,
+        "families": [
+            {
+                "family": advice.family.family.text,
+                "type": advice.family.family.type,
+                "keys": advice.family.count,
+                "memory": advice.family.memory,
+                "reason": advice.reason,
+                "structures": [
+                    {
+                        "structure": _label(layout),
+                        "memory": layout.bytes,
+                        "saving": round(advice.saving(layout), 3),
+                        "check": {
+                            "entries": layout.sampled,
+                            "predicted": layout.predicted,
+                            "measured": layout.measured,
+                        },
+                        "settings": dict(layout.layout.settings),
+                        "note": layout.layout.note,
+                        "code": layout.layout.conversion.code(component),
+                        "plan": asdict(layout.layout.conversion),
+                    }
+                    for layout in advice.layouts
+                ],
+            }
+            for advice in advices
+        ],
+    }
+
+
+def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
+    values: dict[str, dict[str, float]] = {}
+    for advice in advices:
+        name = advice.family.family.text
+        values[f"{name}: now"] = {"now": advice.family.memory / 2**20}
+        for layout in advice.layouts:
+            values[f"{name}: {_label(layout)}"] = {"predicted": layout.bytes / 2**20}
+    bars(path, "Memory of families of keys", values, "MiB")
+
+
+@click.command(
+    "convert",
+    epilog=examples(
+        "shardkit convert user.json --component users",
+        "shardkit convert user.json --on 10.0.0.1:6379/0 --component users",
+        "shardkit convert user.json --component users --offline --json",
+    ),
+)
+@click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--component", required=True, help="Where the structure will live.")
+@click.option(
+    "--from",
+    "source",
+    metavar="COMPONENT",
+    help="The component with the keys; by default the same.",
+)
+@_on_option
+@click.option("--offline", is_flag=True, help="No client writes the keys: do not watch them.")
+@number_option("--share", 0.2, "Share of the time for reading.", least=0.01, most=1.0)
+@config_option
+@common_options
+def convert_command(
+    plan: Path,
+    component: str,
+    source: str | None,
+    on: tuple[str, ...],
+    offline: bool,
+    share: float,
+    where: str | None,
+    output: Output,
+) -> None:
+    """Copy a family of keys into a structure while clients use the keys, and verify the copy.
+
+    PLAN is written by `shardkit advise --output`. The keys are not changed. When both are equal,
+    the command follows all changes: stop writing the keys, press Enter, and switch to the
+    structure. If it is interrupted, run it again: what is equal is only read.
+    """
+    conversion = Conversion.parse(plan.read_text(encoding="utf-8"))
+    told = threading.Event()
+
+    def stopped() -> bool:
+        if offline:
+            return True
+        if not asking:
+            output.note("both are equal; stop writing the keys, then press Enter")
+            asking.append(threading.Thread(target=lambda: (sys.stdin.readline(), told.set())))
+            asking[0].daemon = True
+            asking[0].start()
+        return told.is_set()
+
+    asking: list[threading.Thread] = []
+    with (
+        opened(where) as topology,
+        _databases([] if on else [source or component], on, where) as databases,
+        progress("entries") as tell,
+    ):
+        result = convert(
+            topology.kit,
+            component,
+            conversion,
+            databases,
+            offline=offline,
+            stopped=stopped,
+            share=share,
+            progress=lambda step, entries: tell(step, entries, None),
+        )
+    if output.as_json:
+        output.document(asdict(result))
+        return
+    output.line(
+        f"{conversion.keys}: {counted(result.entries, 'entry', 'entries')} are in "
+        f"{conversion.into} {conversion.name}, and equal; {result.copied:,} were copied, "
+        f"{result.removed:,} removed, {counted(result.followed, 'change')} followed",
+        GOOD,
+    )
+    output.line(f"next: {conversion.code(component)}")

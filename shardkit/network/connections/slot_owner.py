@@ -1,0 +1,145 @@
+"""Connections to the master of a cluster that has the config server's keys.
+
+::
+
+    GET config:epoch ──► CLUSTER SLOTS of the entry's node: who has the slot of {config}?
+                     ──► GET {config}:epoch, sent to that master
+
+The pools are those of services with Sentinels: the node of the entry is asked as a Sentinel is. A
+master that was replaced refuses (MOVED), and is left. Keys are renamed as they are sent, and again
+in replies: whatever begins as a key of the config server does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from redis.exceptions import (
+    ClusterDownError,
+    ConnectionError,  # noqa: A004 - redis-py's own
+    MovedError,
+)
+
+from shardkit.config.one_slot import PLAIN, TAGGED
+from shardkit.network.connections.connection import (
+    AsyncSentinelConnection,
+    AsyncSentinelTlsConnection,
+    SentinelConnection,
+    SentinelTlsConnection,
+)
+from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
+from shardkit.network.connections.sentinels import Address, AsyncSentinelManager, SentinelManager
+from shardkit.routing.placement import slot_of
+
+SERVICE = "{config}"
+_SLOT = slot_of(SERVICE)
+_PLAIN, _TAGGED = PLAIN.encode(), TAGGED.encode()
+_LEFT = (MovedError, ClusterDownError)
+
+
+def tagged(value: Any) -> Any:
+    """Return an argument of a command as it is sent."""
+    if isinstance(value, str):
+        return TAGGED + value.removeprefix(PLAIN) if value.startswith(PLAIN) else value
+    if isinstance(value, bytes):
+        return _TAGGED + value.removeprefix(_PLAIN) if value.startswith(_PLAIN) else value
+    return value
+
+
+def plain(reply: Any) -> Any:
+    """Return a reply as its reader expects it."""
+    if isinstance(reply, list):
+        return list(map(plain, reply))
+    if isinstance(reply, dict):
+        return {plain(key): plain(value) for key, value in reply.items()}
+    if isinstance(reply, bytes):
+        return _PLAIN + reply.removeprefix(_TAGGED) if reply.startswith(_TAGGED) else reply
+    if isinstance(reply, str):
+        return PLAIN + reply.removeprefix(TAGGED) if reply.startswith(TAGGED) else reply
+    return reply
+
+
+def _owner(slots: Iterable[Sequence[Any]], node: Address) -> list[Address]:
+    for first, last, (host, port, *_), *_ in slots:
+        if first <= _SLOT <= last:
+            return [(str_if_bytes(host) or node[0], int(port))]
+    raise ConnectionError(f"the cluster has no master for slot {_SLOT}")
+
+
+class _AsksNode:
+    sentinels: list[Any]
+
+    @property
+    def _node(self) -> Address:
+        where = self.sentinels[0].connection_pool.connection_kwargs
+        return where["host"], where["port"]
+
+
+class SlotOwner(_AsksNode, SentinelManager):
+    """Asks a node of the cluster for the master."""
+
+    def masters(self, service: str) -> list[Address]:
+        """Return the master."""
+        client = self.sentinels[0]
+        slots = client.execute_command("CLUSTER SLOTS")
+        client.connection_pool.disconnect()
+        return _owner(slots, self._node)
+
+
+class AsyncSlotOwner(_AsksNode, AsyncSentinelManager):
+    """Asks a node of the cluster for the master, awaiting."""
+
+    async def masters(self, service: str) -> list[Address]:
+        """Return the master."""
+        client = self.sentinels[0]
+        slots = await client.execute_command("CLUSTER SLOTS")
+        await client.connection_pool.disconnect()
+        return _owner(slots, self._node)
+
+
+class _InOneSlot:
+    """Renames keys, and leaves a master that was replaced."""
+
+    def send_command(self, *args: Any, **kwargs: Any) -> None:
+        super().send_command(*map(tagged, args), **kwargs)  # type: ignore[misc]
+
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> Any:
+        return super().pack_commands([tuple(map(tagged, each)) for each in commands])  # type: ignore[misc]
+
+    def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(super().read_response(*args, **kwargs))  # type: ignore[misc]
+        except _LEFT as error:
+            self.disconnect()  # type: ignore[attr-defined]
+            raise ConnectionError(PREVIOUS_MASTER) from error
+
+
+class _AsyncInOneSlot:
+    """Renames keys, and leaves a master that was replaced."""
+
+    def pack_command(self, *args: Any) -> Any:
+        return super().pack_command(*map(tagged, args))  # type: ignore[misc]
+
+    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain(await super().read_response(*args, **kwargs))  # type: ignore[misc]
+        except _LEFT as error:
+            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            raise ConnectionError(PREVIOUS_MASTER) from error
+
+
+class SlotConnection(_InOneSlot, SentinelConnection):
+    """A connection to the master."""
+
+
+class SlotTlsConnection(_InOneSlot, SentinelTlsConnection):
+    """A TLS connection to the master."""
+
+
+class AsyncSlotConnection(_AsyncInOneSlot, AsyncSentinelConnection):
+    """An awaiting connection to the master."""
+
+
+class AsyncSlotTlsConnection(_AsyncInOneSlot, AsyncSentinelTlsConnection):
+    """An awaiting TLS connection to the master."""

@@ -1,0 +1,346 @@
+"""Shards are moved into a cluster, and out of one, under clients that write all the time."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner
+from growth_helpers import (
+    FAST,
+    PATIENT,
+    Fleet,
+    Killed,
+    certified,
+    check_nothing_lost,
+    killed_at,
+    writing,
+)
+from test_split import fill, there, until
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import (
+    abort_move,
+    awaiting,
+    cluster_nodes,
+    gate,
+    moves,
+    plan_split,
+    resume_move,
+    reverse_move,
+    shard_move,
+    start_split,
+)
+from shardkit.cli.app import app
+from shardkit.errors import GrowthError, InvalidArgumentError
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.testing.simulation.linearizability import Register, check_linearizable
+
+ENTRY = "config:redis:users"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(replicas_per_master=1, config=FAST) as found:
+        yield found
+
+
+@pytest.fixture
+def fleet(cluster: LocalCluster) -> Iterator[Fleet]:
+    """Two servers, and an empty cluster that is open."""
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.config_set("min-replicas-to-write", 0)
+            if client.info("replication")["role"] == "master":
+                client.flushall()
+    with LocalServer(name="config") as config, LocalServer() as a, LocalServer() as b:
+        found = Fleet(config, [a, b])
+        yield found
+        found.config.close()
+
+
+def described(fleet: Fleet, **component: Any) -> None:
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": component}})))
+
+
+def test_shards_go_into_a_cluster_under_load_and_back(fleet: Fleet, cluster: LocalCluster) -> None:
+    fleet.push(0)
+    before = fill(fleet)
+    with writing(fleet, shards=None) as writers:
+        move = start_split(fleet.config, "users", to_cluster=cluster.nodes[0].address, hold=PATIENT)
+        assert certified(move)["stale"] == []
+        assert json.loads(fleet.config.get(ENTRY))["cluster"] is True
+        assert there(fleet) == before
+        back = reverse_move(fleet.config, "users", hold=PATIENT)
+        assert certified(back)
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert there(fleet) == before
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+def stored(fleet: Fleet) -> dict[str, Any]:
+    """The component's entry; empty if it has shards."""
+    return json.loads(fleet.config.get(ENTRY) or "{}")
+
+
+def settings(cluster: LocalCluster) -> set[str]:
+    """What closes the cluster's nodes, or does not."""
+    found = set()
+    for node in cluster.nodes:
+        with node.client() as client:
+            found.add(client.config_get("min-replicas-to-write")["min-replicas-to-write"])
+    return found
+
+
+def in_cluster(fleet: Fleet, cluster: LocalCluster) -> None:
+    described(fleet, entry={"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port})
+
+
+def test_keys_of_a_tag_stay_together_and_clients_find_them_out_of_a_cluster(
+    fleet: Fleet, cluster: LocalCluster
+) -> None:
+    in_cluster(fleet, cluster)
+    keys = [f"k{n}" for n in range(40)]
+
+    async def main() -> None:
+        async with await shardkit.aconnect(fleet.url) as akit:
+            with shardkit.connect(fleet.url) as kit:
+                router, visitors = (
+                    kit.key_sharded("users"),
+                    kit.set("v", component="users", total=9),
+                )
+                router.mset({key: key for key in keys})
+                router["{u}:1"].mset({"{u}:1": 1, "{u}:2": 2})
+                visitors.sadd("a", "b", "c")
+                kept: Any = kit.client("users")
+                akept: Any = await akit.key_sharded("users")["k0"]
+                assert await akept.get("k0") == b"k0"
+                over = [fleet.name(0), fleet.name(1)]
+                move = await awaiting.start_split(
+                    fleet.config, "users", shards=3, over=over, hold=PATIENT
+                )
+                assert certified(move)
+                for key in keys:
+                    assert await akept.append(key, "!") == len(key) + 1
+                    assert kept.append(key, "!") == len(key) + 2
+                assert router.mget(keys) == [f"{key}!!".encode() for key in keys]
+                assert router["{u}:2"].mget("{u}:1", "{u}:2") == [b"1", b"2"]
+                assert visitors.scard() == 3
+
+    asyncio.run(main())
+    with shardkit.connect(fleet.url) as kit:
+        assert len(kit.topology.component("users").shards) == 3
+    # Nobody writes there any more: neither a client of another library, nor after a failover.
+    assert len(settings(cluster)) == 1
+    assert settings(cluster) != {"0"}
+    with cluster.client() as client, pytest.raises(redis.ResponseError, match="NOREPLICAS"):
+        client.set("k0", "elsewhere")
+    assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
+    assert settings(cluster) == {"0"}
+    assert stored(fleet)["cluster"] is True
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded("users").mget(keys) == [f"{key}!!".encode() for key in keys]
+
+
+INTO = {
+    (shard_move, "KeyCapture"): False,
+    (shard_move, "DatabaseCopy"): False,
+    (gate, "close_for"): False,
+    (gate, "make_permanent"): False,
+    (gate.ClusterGate, "admit_readers"): False,
+    (gate.ClusterGate, "open"): True,
+    (shard_move, "attest"): True,
+}
+OUT_OF = {
+    (shard_move, "DatabaseCopy"): False,
+    (cluster_nodes, "pause"): False,
+    (cluster_nodes, "force_close"): False,
+    (cluster_nodes, "close"): False,
+    (gate.ClusterGate, "turn_away"): True,
+    (gate.Gate, "open"): True,
+    (shard_move, "attest"): True,
+}
+
+
+@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
+def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
+    fleet: Fleet, cluster: LocalCluster, into: bool
+) -> None:
+    new: dict[str, Any]
+    if into:
+        fleet.push(0)
+        new = {"to_cluster": cluster.nodes[1].address}
+    else:
+        in_cluster(fleet, cluster)
+        new = {"shards": 3, "over": [fleet.name(0), fleet.name(1)]}
+    before, at_first = fill(fleet), stored(fleet)
+    with writing(fleet, shards=None) as writers:
+        for (owner, name), decided in (INTO if into else OUT_OF).items():
+            with (
+                killed_at(owner, name),
+                killed_at(shard_move.ShardMover, "_let_go"),
+                pytest.raises(Killed),
+            ):
+                if moves(fleet.config):
+                    resume_move(fleet.config, "users", hold=0.4)
+                else:
+                    start_split(fleet.config, "users", hold=0.4, **new)
+            assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, name
+        assert certified(resume_move(fleet.config, "users", hold=PATIENT))
+        assert there(fleet) == before
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
+@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
+def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
+    fleet: Fleet, cluster: LocalCluster, into: bool
+) -> None:
+    new: dict[str, Any]
+    if into:
+        fleet.push(0)
+        new = {"to_cluster": cluster.nodes[1].address}
+        moment: tuple[Any, str] = (gate, "make_permanent")
+    else:
+        in_cluster(fleet, cluster)
+        new = {"shards": 3, "over": [fleet.name(0)]}
+        moment = (gate.ClusterGate, "turn_away")
+    before, at_first = fill(fleet), stored(fleet)
+    if not into:
+        moment = (shard_move.ShardMover, "_reached")  # closed, and the journal does not say so
+    with killed_at(*moment), killed_at(shard_move.ShardMover, "_let_go"), pytest.raises(Killed):
+        start_split(fleet.config, "users", hold=PATIENT, **new)
+    assert (settings(cluster) == {"0"}) == into
+    assert abort_move(fleet.config, "users").phase == "aborted"
+    assert settings(cluster) == {"0"}
+    assert stored(fleet) == at_first
+    assert there(fleet) == before
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded("users")["new"].set("new", 1)
+
+
+def test_shards_are_kept_up_to_date_until_a_split_into_a_cluster_is_reversed(
+    fleet: Fleet, cluster: LocalCluster
+) -> None:
+    fleet.push(0)
+    before = fill(fleet)
+    new: Any = {"to_cluster": cluster.nodes[0].address, "keep": True, "hold": PATIENT}
+    with ThreadPoolExecutor() as threads:
+        with writing(fleet, shards=None) as writers:
+            split = threads.submit(start_split, fleet.config, "users", **new)
+            until(lambda: stored(fleet) and moves(fleet.config)[0].phase == "kept")
+            time.sleep(0.3)  # some writes are copied back
+            said: list[str] = []
+            back = reverse_move(fleet.config, "users", hold=PATIENT, progress=said.append)
+            assert certified(back)
+            assert not any("copied" in each for each in said)
+        assert split.result().id == back.id
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+    assert there(fleet) == before
+    assert certified(start_split(fleet.config, "users", to_cluster=cluster.nodes[0].address))
+    assert certified(reverse_move(fleet.config, "users"))
+    with pytest.raises(GrowthError, match="users: a cluster that is left refuses writes, so it"):
+        in_cluster(fleet, cluster)
+        start_split(fleet.config, "users", shards=2, over=[fleet.name(1)], keep=True)
+
+
+@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
+def test_a_cluster_is_entered_and_left_offline(
+    fleet: Fleet, cluster: LocalCluster, into: bool
+) -> None:
+    new: dict[str, Any] = {"to_cluster": cluster.nodes[0].address}
+    if into:
+        fleet.push(0)
+    else:
+        in_cluster(fleet, cluster)
+        new = {"over": [fleet.name(0)]}
+    before = fill(fleet)
+    assert certified(start_split(fleet.config, "users", offline=True, hold=PATIENT, **new))
+    assert there(fleet) == before
+
+
+def test_slots_that_move_during_a_copy_stop_it(
+    fleet: Fleet, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_cluster(fleet, cluster)
+    before = fill(fleet)
+    decide = gate.ClusterGate.decide
+    a, b = cluster.nodes[:2]
+
+    def move_a_slot(nodes: tuple[Any, ...], slot: int) -> None:
+        for node in nodes:
+            with node.client() as client, nodes[-1].client() as to:
+                name = to.execute_command("CLUSTER", "MYID")
+                client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", name)
+
+    def disturbed(*args: Any) -> bool:
+        move_a_slot((a, b), slot)
+        return decide(*args)
+
+    with a.client() as client:
+        slot = next(
+            n for n in range(5000) if not client.execute_command("CLUSTER", "COUNTKEYSINSLOT", n)
+        )
+    monkeypatch.setattr(gate.ClusterGate, "decide", disturbed)
+    with pytest.raises(GrowthError, match="slots of the cluster of .* have moved"):
+        start_split(fleet.config, "users", over=[fleet.name(0)], hold=PATIENT)
+    monkeypatch.undo()
+    assert settings(cluster) == {"0"}
+    assert there(fleet) == before
+    assert certified(resume_move(fleet.config, "users", hold=PATIENT))
+    assert there(fleet) == before
+    for node in (b, a):
+        with node.client() as client:
+            client.config_set("min-replicas-to-write", 0)
+    move_a_slot((b, a), slot)
+
+
+def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
+    fleet: Fleet, cluster: LocalCluster
+) -> None:
+    fleet.push(0)
+    fill(fleet)
+    node = cluster.nodes[0]
+    command = ["split", "users", "--to-cluster", node.address, "--dry-run", "--config", fleet.url]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert f"push one entry with cluster: true and epoch + 1, for {node.address}" in said
+    assert "need keys with a common {tag} in a cluster" in said
+    for other in cluster.nodes[:3]:
+        assert f"{other.address}: " in said
+    with cluster.client() as client:
+        client.set("somebody's", 1)
+        [problem] = plan_split(fleet.config, "users", to_cluster=node.address).problems
+        assert "has keys in database 0, such as somebody's: delete them" in problem
+        client.flushall()
+    with pytest.raises(GrowthError, match=r"is not a node of a cluster: .*; specify HOST:PORT of"):
+        plan_split(fleet.config, "users", to_cluster=fleet.name(1))
+    with pytest.raises(InvalidArgumentError, match="a cluster has no shards of shardkit's"):
+        plan_split(fleet.config, "users", to_cluster=node.address, shards=3)
+    entry = {"cluster": True, "host": "127.0.0.1", "port": node.port}
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"others": {"entry": entry}}})))
+    [problem] = plan_split(fleet.config, "users", to_cluster=node.address).problems
+    assert problem == f"others is in the cluster of {node.address}, too: use another one"
+    with pytest.raises(InvalidArgumentError, match="others is in a cluster, whose nodes have one"):
+        plan_split(fleet.config, "others", shards=3)
+    plan = plan_split(fleet.config, "others", shards=3, over=[fleet.name(1)])
+    assert plan.problems == ()
+    assert any("CONFIG SET min-replicas-to-write" in step for step in plan.steps)
+    for other in cluster.nodes[:1]:
+        [problem] = plan_split(fleet.config, "users", shards=3, over=[other.address]).problems
+        assert f"{other.address} is a node of a cluster: specify --to-cluster" in problem

@@ -1,0 +1,140 @@
+"""``shardkit advise`` and ``convert``: predictions, checked on real data of full size."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_helpers import Cli, ReadJson
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin.conversion.convert import convert
+from shardkit.admin.conversion.forms import Conversion
+from shardkit.admin.doctor.targets import databases_of, distinct_shards
+from shardkit.cli.bench.servers import COMPONENT, ServerSource
+from shardkit.local import LocalServer
+
+WORDS = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Frances", "Tony"]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[LocalServer]:
+    """A server with several families."""
+    choose = random.Random(1)
+    with LocalServer() as running, running.client() as client:
+        pipe = client.pipeline(transaction=False)
+        for n in range(1, 12_001):
+            pipe.set(f"user:{n}:name", f"{choose.choice(WORDS)} {choose.randrange(1000)}")
+            if n % 3:
+                city = {"name": choose.choice(WORDS), "population": choose.randrange(10**6)}
+                pipe.hset(f"city:{n}", mapping=city)
+        pipe.sadd("ids", *[choose.getrandbits(59) for _ in range(20_000)])
+        pipe.set("session:1", "x", ex=1000)
+        pipe.set("session:2", "x", ex=1000)
+        pipe.execute()
+        yield running
+
+
+@pytest.fixture
+def at(server: LocalServer) -> list[str]:
+    return ["--on", f"127.0.0.1:{server.port}/0"]
+
+
+def families(document: Any) -> dict[str, Any]:
+    return {family["family"]: family for family in document["families"]}
+
+
+def really_taken(server: LocalServer, plan: Conversion) -> int:
+    """Return what a family takes in a structure: all of it is loaded into an empty server."""
+    component = {"shards": [{"host": "127.0.0.1", "port": server.port}]}
+    shard_map = ShardMap.parse(json.dumps({"components": {"old": component}}))
+    with shardkit.connect(shard_map) as kit, ServerSource().empty_server() as empty:
+        old = kit.component("old")
+        databases = [d for shard in distinct_shards(old) for d in databases_of(kit, old, shard)]
+        warm = empty.kit.hash("warm", component=COMPONENT)
+        warm.hset("a", "b")
+        warm.delete()
+        before = empty.bytes_added()
+        convert(empty.kit, COMPONENT, plan, databases, offline=True, share=1.0)
+        return empty.bytes_added() - before
+
+
+@pytest.mark.timeout(300)
+def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take(
+    server: LocalServer, at: list[str], read_json: ReadJson
+) -> None:
+    for match, into in [("user:*", "strings"), ("city:*", "hash"), ("ids", "set")]:
+        [family] = read_json("advise", *at, "--match", match, "--sample", 2000)["families"]
+        found = {each["structure"]: each for each in family["structures"]}
+        for name, each in found.items():
+            check = each["check"]
+            assert check["predicted"] == pytest.approx(check["measured"], rel=0.05), name
+        plain = next(each for each in found.values() if not each["plan"]["train"])
+        assert plain["plan"]["into"] == into
+        taken = really_taken(server, Conversion(**plain["plan"]))
+        # The sample also estimates how many keys there are: here that is known.
+        count = {"user:*": 12_000, "city:*": 8_000, "ids": 1}[match]
+        predicted = plain["memory"] * count / family["keys"]
+        assert predicted == pytest.approx(taken, rel=0.05), plain["structure"]
+
+
+def test_the_table_fits_a_terminal_and_has_the_code(at: list[str], cli: Cli) -> None:
+    shown = cli("advise", *at, "--sample", 400, "--families", 3)
+    assert shown.code == 0, shown
+    table = shown.out.partition("\n\n")[0].splitlines()
+    assert max(map(len, table)) <= 80
+    assert "user:<n>:name (string)" in shown.out
+    assert "its keys expire, each at its own time" in shown.out
+    assert 'kit.hash("city:hash", component="data"' in shown.out
+
+
+def test_the_code_of_every_choice_runs(
+    server: LocalServer, at: list[str], read_json: ReadJson
+) -> None:
+    document = read_json("advise", *at, "--sample", 400)
+    component = {"entry": {"host": "127.0.0.1", "port": server.port, "db": 1}}
+    shard_map = ShardMap.parse(json.dumps({"components": {"data": component}}))
+    codes = [each["code"] for f in document["families"] for each in f["structures"]]
+    assert len(codes) > 4
+    for code in codes:
+        with shardkit.connect(shard_map) as kit:
+            structure = eval(code, {"kit": kit})
+            assert structure.ttl() == -2  # there is none yet, and its parameters are valid
+
+
+def test_a_plan_is_carried_out_and_verified(
+    server: LocalServer, at: list[str], cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
+    plan, where = tmp_path / "plan.json", tmp_path / "map.yaml"
+    where.write_text(json.dumps({"components": {"new": {"entry": {"port": server.port, "db": 2}}}}))
+    plot = tmp_path / "names.svg"
+    pytest.importorskip("matplotlib")
+    written = cli("advise", *at, "--match", "user:*", "--output", plan, "--plot", plot)
+    assert written.code == 0, written
+    assert plot.read_text().startswith("<?xml")
+    command = ["convert", plan, *at, "--component", "new", "-c", where, "--share", 1]
+    result = read_json(*command, "--offline")
+    assert (result["entries"], result["copied"], result["passes"]) == (12_000, 12_000, 2)
+    again = cli(*command, input="\n")
+    assert "12,000 entries are in strings user:name, and equal; 0 were copied" in again.out
+    assert "press Enter" in again.err
+    with shardkit.connect(where) as kit:
+        opened = eval(again.lines[-1].removeprefix("next: "), {"kit": kit})
+        with server.client() as client:
+            assert opened.get(77) == client.get("user:77:name")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["--on", "nowhere:x/0"], "is not a server"),
+        (["data", "--on", "127.0.0.1:1/0"], "exclude each other"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(arguments: list[str], error: str, cli: Cli) -> None:
+    assert error in cli("advise", *arguments).error()

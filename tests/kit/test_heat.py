@@ -1,0 +1,249 @@
+"""Counting what is hot in the clients: the sketch, whole fleets of processes, bounds and faults."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import shardkit
+from shardkit import ShardMap, events
+from shardkit.admin import Heat, push, read_heat
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.kit import heat as counting
+from shardkit.kit.heat import KINDS, SLOTS, HeatCounter, Sketch, slot_key
+from shardkit.local import LocalServers
+
+MAP = """
+config_server: {port: 7000}
+components:
+  shop: {shards: {count: 4, over: [{port: 7001}, {port: 7002}]}}
+"""
+
+
+@pytest.fixture
+def servers() -> Iterator[LocalServers]:
+    with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
+        assert servers.config_server is not None
+        with servers.config_server.client() as client:
+            push(client, servers.shard_map)
+        yield servers
+
+
+def url_of(servers: LocalServers) -> str:
+    assert servers.shard_map.config_server is not None
+    return servers.shard_map.config_server.url()
+
+
+def heat_of(servers: LocalServers) -> Heat:
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        return read_heat(client)
+
+
+def listening() -> None:
+    """Wait until the counter listens."""
+    deadline = time.monotonic() + 10
+    while not any(isinstance(getattr(e, "__self__", None), HeatCounter) for e in events.handlers):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)  # its thread starts
+
+
+def zipf(names: int, count: int) -> Iterator[int]:
+    """Return ranks by Zipf's law, and the same ones at each run."""
+    chosen = random.Random(5)
+    weights = [1 / rank**1.1 for rank in range(1, names + 1)]
+    return iter(chosen.choices(range(names), weights, k=count))
+
+
+def test_a_sketch_has_the_heaviest_items_of_a_zipf_stream_in_fixed_memory() -> None:
+    sketch: Sketch[int] = Sketch(256)
+    true = Counter(zipf(100_000, 200_000))
+    stream = list(zipf(100_000, 200_000))
+    for item in stream:
+        sketch.add(item)
+        assert len(sketch.counts) <= 512
+    heaviest = sketch.heaviest(20)
+    assert [item for item, _ in heaviest] == [item for item, _ in true.most_common(20)]
+    assert sketch.error <= len(stream) / 256
+    for item, count in heaviest:
+        assert true[item] - sketch.error <= count <= true[item]
+
+
+def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(servers: LocalServers) -> None:
+    true: Counter[str] = Counter()
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        router = kit.key_sharded("shop")
+        listening()
+        for rank in zipf(3000, 4000):
+            true[f"item:{rank}"] += 1
+            router.get(f"item:{rank}")
+
+    async def more() -> None:
+        async with shardkit.aconnect(url_of(servers), heat=1) as kit:
+            router = kit.key_sharded("shop")
+            listening()
+            for rank in zipf(3000, 4000):
+                true[f"item:{rank}"] += 1
+                await router.get(f"item:{rank}")
+
+    asyncio.run(more())
+    found = heat_of(servers)
+    least = true.most_common(20)[-1][1]
+    hottest = {each.name for each in found.kinds["key"][:20]}
+    assert all(true[name] >= least for name in hottest)  # several may share the last place
+    assert len(hottest) == 20
+    counted = {each.name: each.day * found.day_seconds for each in found.kinds["key"]}
+    for name, count in true.most_common(20):
+        # Listening ends for a moment each second.
+        assert 0.8 * count <= counted[name] <= 1.2 * count, name
+    [component] = found.kinds["component"]
+    assert (component.name, component.share) == ("shop", 1.0)
+    assert {each.name for each in found.kinds["shard"]} == {f"shop:{n}" for n in range(4)}
+
+
+def test_tags_structures_and_functions_are_counted(servers: LocalServers) -> None:
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        router = kit.key_sharded("shop")
+        carts = kit.hash("carts", component="shop")
+
+        @kit.sharded_connection("shop")
+        def visit(conn: Any, who: str) -> None:
+            conn.incr(who)
+
+        listening()
+        for n in range(30):
+            router.set(f"{{ann}}:{n}", "1")
+            visit("ann")
+            carts.hset("7", "1")
+    kinds = heat_of(servers).kinds
+    assert [(each.component, each.name) for each in kinds["tag"][:1]] == [("shop", "ann")]
+    assert [(each.component, each.name) for each in kinds["structure"]] == [("shop", "carts")]
+    [function] = kinds["function"]
+    assert function.name.endswith(
+        "test_heat.test_tags_structures_and_functions_are_counted.<locals>.visit"
+    )
+    assert function.share == 1.0
+
+
+def test_kits_of_one_process_are_counted_once(servers: LocalServers) -> None:
+    url = url_of(servers)
+    with shardkit.connect(url, heat=1) as kit, shardkit.connect(url, heat=1):
+        listening()
+        for _ in range(100):
+            kit.key_sharded("shop").get("once")
+    found = heat_of(servers)
+    [key] = [each for each in found.kinds["key"] if each.name == "once"]
+    assert key.day * found.day_seconds < 150
+
+
+def test_large_batches_are_sampled_and_scaled(servers: LocalServers) -> None:
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        router = kit.key_sharded("shop")
+        listening()
+        for _ in range(50):
+            router.mget(["hot"] * 500 + [f"cold:{n}" for n in range(500)])
+    found = heat_of(servers)
+    hot = found.kinds["key"][0]
+    assert hot.name == "hot"
+    assert 15_000 < hot.day * found.day_seconds < 40_000
+
+
+def test_what_is_stored_is_bounded_and_expires(
+    servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(counting, "_STORED", 10)
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        router = kit.key_sharded("shop")
+        listening()
+        for n in range(60):
+            for _ in range(1 + (n < 5)):
+                router.get(f"{n}:" + "x" * 500)
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        keys = list(client.scan_iter("config:heat:*"))
+        assert len(keys) >= 6
+        for key in keys:
+            unit = key.decode().split(":")[2]
+            assert 0 < client.ttl(key) <= SLOTS[unit][1]
+            assert client.zcard(key) <= 10
+    names = [each.name for each in heat_of(servers).kinds["key"]]
+    assert {name.partition(":")[0] for name in names} >= {"0", "1", "2", "3", "4"}
+    assert max(map(len, names)) <= 120
+
+
+def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        listening()
+        child = os.fork()
+        if child == 0:
+            try:
+                listening()
+                for _ in range(50):
+                    kit.key_sharded("shop").get("child's")
+                kit.close()
+            finally:
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert "child's" in {each.name for each in heat_of(servers).kinds["key"]}
+
+
+def test_without_the_right_to_write_it_is_logged_once_and_calls_go_on(
+    servers: LocalServers, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        client.execute_command(
+            *[
+                "ACL",
+                "SETUSER",
+                "reader",
+                "on",
+                ">secret",
+                "%R~config:*",
+                "+@connection",
+                "+mget",
+                "+scan",
+                "+time",
+            ]
+        )
+        url = url_of(servers).replace("redis://", "redis://reader:secret@")
+        with shardkit.connect(url, heat=1) as kit, caplog.at_level(logging.WARNING, "shardkit"):
+            listening()
+            counter = counting._open[str(kit.topology.source)]
+            for _ in range(2):
+                kit.key_sharded("shop").get("k")
+                counter.send()
+            kit.key_sharded("shop").get("k")
+    lines = [each for each in caplog.records if "heat is not reported" in each.message]
+    assert len(lines) == 1
+    assert "secret" not in lines[0].message
+
+
+def test_it_is_off_unless_it_is_asked_for(
+    servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = {each.name for each in threading.enumerate()}
+    with shardkit.connect(url_of(servers)):
+        assert "shardkit-heat" not in {each.name for each in threading.enumerate()} - threads
+    monkeypatch.setenv("SHARDKIT_HEAT", "0.5")
+    with shardkit.connect(url_of(servers)) as kit:
+        assert counting._open[str(kit.topology.source)].share == 0.5
+    with shardkit.connect(servers.shard_map):  # the environment is for all kits
+        pass
+    with pytest.raises(ConfigError, match="config server"):
+        shardkit.connect(servers.shard_map, heat=0.5)
+    for wrong in (-1, 1.5, "much", True):
+        with pytest.raises(InvalidArgumentError, match="share of the time"):
+            shardkit.connect(url_of(servers), heat=wrong)  # type: ignore[typeddict-item]
+    assert not events.handlers
+    assert set(KINDS) == {"key", "tag", "shard", "component", "structure", "function"}
+    assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"

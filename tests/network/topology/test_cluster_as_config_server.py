@@ -1,0 +1,278 @@
+"""A cluster as config server: its keys have a hash tag, and one master has them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from click.testing import CliRunner
+from link_helpers import FACES, eventually, of
+
+import shardkit
+from shardkit import Entry, ShardMap
+from shardkit.admin import backup, check, config_client, push, restore_objects, rotate
+from shardkit.admin.growth import attach_replica, fail_over, moves, plan_split, start_move
+from shardkit.cli.app import app
+from shardkit.config import store
+from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, ShardKitError
+from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.connections.slot_owner import plain, tagged
+
+
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(3, 1) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _empty(cluster: LocalCluster) -> None:
+    with cluster.client() as client:
+        client.flushall(target_nodes="primaries")
+
+
+@pytest.fixture(scope="module")
+def servers() -> Iterator[list[LocalServer]]:
+    with LocalServer() as a, LocalServer() as b, LocalServer() as c:
+        yield [a, b, c]
+
+
+def url_of(cluster: LocalCluster, scheme: str = "redis+cluster", login: str = "") -> str:
+    return f"{scheme}://{login}" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
+
+
+def one_at(port: int) -> ShardMap:
+    return ShardMap.parse(f"components: {{one: {{entry: {{port: {port}}}}}}}")
+
+
+async def opened(kind: str, where: Any) -> Any:
+    if kind == "blocking":
+        return shardkit.connect(where)
+    return await shardkit.aconnect(where)
+
+
+async def used(kind: str, where: str, call: Callable[[Any], Any]) -> None:
+    kit = await opened(kind, where)
+    try:
+        await of(call(kit))
+    finally:
+        await of(kit.close())
+
+
+async def follows(kit: Any, port: int) -> bool:
+    for _ in range(600):
+        if (await of(kit.component("one"))).entry.address.endswith(f":{port}/0"):
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def is_pushed(url: str, shard_map: ShardMap) -> bool:
+    with suppress(ShardKitError, redis.RedisError), config_client(url) as config:
+        push(config, shard_map)
+        return True
+    return False
+
+
+def owner(cluster: LocalCluster) -> Any:
+    """Return the node that has the keys."""
+    with cluster.client() as client:
+        port = client.get_node_from_key("{config}").port  # type: ignore[no-untyped-call]
+    return next(node for node in cluster.nodes if node.port == port)
+
+
+async def test_all_keys_are_on_one_master_and_changes_arrive(
+    kind: str, cluster: LocalCluster
+) -> None:
+    with config_client(url_of(cluster)) as config:
+        push(config, one_at(1))
+        names = sorted(config.scan_iter("config:*"))
+        assert b"config:redis:one" in names
+        with owner(cluster).client() as client:
+            assert sorted(client.keys("*")) == [b"{config}" + name[6:] for name in names]
+        kit = await opened(kind, url_of(cluster))
+        assert await of(kit.components()) == ["one"]
+        assert await follows(kit, 1)
+        push(config, one_at(2))
+        assert await follows(kit, 2)
+        assert len(store.read_history(config)) == 2
+        await kit.aclose()
+
+
+async def test_clients_follow_the_keys_through_a_failover(kind: str) -> None:
+    with LocalCluster(3, 1, config={"cluster-node-timeout": 1000}) as cluster:
+        url = url_of(cluster)
+        with config_client(url) as config:
+            push(config, one_at(1))
+            config.wait(1, 10_000)
+        first = await opened(kind, url)
+        assert await follows(first, 1)
+        owner(cluster).kill()
+        assert await follows(first, 1)
+        assert await eventually(partial(is_pushed, url, one_at(2)))
+        later = await opened(kind, url)  # as a program that starts now
+        for kit in (first, later):
+            assert await follows(kit, 2)
+            await kit.aclose()
+
+
+async def test_clients_follow_the_keys_through_a_planned_failover(kind: str) -> None:
+    with LocalCluster(3, 1) as cluster:
+        url = url_of(cluster)
+        kit = await opened(kind, url)
+        with config_client(url) as config:
+            push(config, one_at(1))
+            assert await follows(kit, 1)
+            before = owner(cluster)
+            replica = cluster.nodes[cluster.nodes.index(before) + 3]
+            with replica.client() as client:
+                client.execute_command("CLUSTER FAILOVER")
+                assert await eventually(lambda: client.role()[0] == b"master")
+            with pytest.raises(ConfigServerError):  # as with Sentinels: the client must reconnect
+                push(config, one_at(2))
+            assert await eventually(partial(is_pushed, url, one_at(2)))
+        assert await follows(kit, 2)
+        await kit.aclose()
+
+
+def test_the_directory_is_on_the_cluster(cluster: LocalCluster) -> None:
+    with shardkit.connect(url_of(cluster)) as kit:
+        kit.directory.set("flags", "checkout", {"on": True})
+        assert kit.directory.get("flags", "checkout") == {"on": True}
+    with owner(cluster).client() as client:
+        assert json.loads(client.get("{config}:flags:checkout")) == {"on": True}
+
+
+def test_growth_works_with_it(
+    cluster: LocalCluster, servers: list[LocalServer], tmp_path: Path
+) -> None:
+    a, b, c = (f"127.0.0.1:{server.port}" for server in servers)
+    shards = ", ".join(f"{{host: 127.0.0.1, port: {servers[0].port}, db: {n}}}" for n in (1, 2))
+    with config_client(url_of(cluster)) as config:
+        push(config, ShardMap.parse(f"components: {{one: {{shards: [{shards}]}}}}"))
+        with shardkit.connect(url_of(cluster)) as kit:
+            router = kit.key_sharded("one")
+            for n in range(100):
+                router.set(f"k{n}", n)
+            start_move(config, ["one:1"], b)
+            start_move(config, a, c)
+            attach_replica(config, a, c)
+            assert str(fail_over(config, "one:0").target) == a
+            assert [router.get(f"k{n}") for n in range(100)] == [b"%d" % n for n in range(100)]
+            assert {move.phase for move in moves(config)} == {"done"}
+            assert not plan_split(config, "one", shards=4).problems
+            components = store.read_components(config)
+            assert not check(components.values(), config=config).findings
+        backup(components.values(), tmp_path / "saved", config=config)
+        config.delete("config:redis:one:0")
+        assert config.delete("config:history") == 1
+        config.set("config:flags:a", "1")
+        backup(components.values(), tmp_path / "again", config=config)
+        config.delete("config:flags:a")
+        restore_objects(tmp_path / "again", config)
+        assert config.get("config:flags:a") == b"1"
+
+
+def test_a_password_is_rotated_on_all_nodes(cluster: LocalCluster) -> None:
+    for node in cluster.nodes:
+        with node.client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
+    entry = Entry({**cluster.entry.fields, "username": "app", "password": "old"})
+    with config_client(entry) as config:
+        login = f"username: app, password: old, port: {cluster.nodes[0].port}, cluster: true"
+        push(config, ShardMap.parse(f"components: {{one: {{entry: {{{login}}}}}}}"))
+    refused = pytest.raises(ConfigError, match="config server gives the old password here")
+    with config_client(cluster.entry) as config, refused:
+        rotate(config, entry, "app", "new", ignore_others=True)
+    for node in cluster.nodes:
+        for password in ("old", "new"):
+            with node.client(username="app", password=password) as client:
+                client.ping()
+
+
+def test_commands_use_it(cluster: LocalCluster, servers: list[LocalServer], tmp_path: Path) -> None:
+    file = tmp_path / "map.yaml"
+    file.write_text(
+        f"config_server: {{cluster: true, port: {cluster.nodes[1].port}}}\n"
+        f"components: {{one: {{entry: {{host: 127.0.0.1, port: {servers[0].port}}}}}}}"
+    )
+
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(app, list(words))
+        assert result.exit_code == 0, (words, result.output)
+        return result.output
+
+    run("config", "push", str(file))
+    where = "--config", url_of(cluster)
+    assert "one" in run("config", "show", *where)
+    assert "push would change nothing" in run("config", "diff", str(file), *where)
+    assert "cluster: true" in run("config", "pull", *where)
+    assert "one" in run("config", "history", *where)
+    assert "config server" in run("status", *where)
+    run("check", *where)
+    run("clients", *where)
+    assert "nothing is being moved" in run("move", "status", *where)
+
+
+@pytest.mark.parametrize(
+    "words", [("config", "show"), ("config", "history"), ("status",), ("move", "status")]
+)
+def test_commands_refuse_a_node_that_is_named_as_a_server(
+    cluster: LocalCluster, words: tuple[str, ...]
+) -> None:
+    for node in cluster.nodes[:3]:
+        where = f"redis://127.0.0.1:{node.port}"
+        result = CliRunner().invoke(app, [*words, "--config", where])
+        assert result.exit_code == 1
+        assert "write redis+cluster:// in" in result.output.replace("or write", "write")
+
+
+async def test_a_kit_refuses_a_node_that_is_named_as_a_server(
+    kind: str, cluster: LocalCluster
+) -> None:
+    url = f"redis://127.0.0.1:{cluster.nodes[0].port}"
+    with pytest.raises(ConfigServerError, match=r"several slots.* write redis\+cluster://"):
+        await used(kind, url, lambda kit: kit.components())
+    if kind == "blocking":  # an awaiting kit lists them when it is opened
+        with pytest.raises(ConfigServerError, match=r"several slots.* write redis\+cluster://"):
+            await used(kind, url, lambda kit: kit.component("one"))
+
+
+async def test_a_kit_refuses_a_server_that_is_named_as_a_cluster(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    url = f"redis+cluster://127.0.0.1:{servers[0].port}"
+    with pytest.raises(ConfigServerError, match="is not part of a cluster"):
+        await used(kind, url, lambda kit: kit.component("one"))
+
+
+def test_such_a_url_is_that_of_a_config_server_only() -> None:
+    with pytest.raises(InvalidEntryError, match=r"names a cluster.*; write cluster: true"):
+        Entry({"url": "redis+cluster://a"})
+
+
+@pytest.mark.parametrize(
+    ("sent", "renamed"),
+    [
+        ("config:epoch", "{config}:epoch"),
+        (b"config:redis:", b"{config}:redis:"),
+        ("configuration", "configuration"),
+        (b"a config:", b"a config:"),
+        (7, 7),
+    ],
+)
+def test_names_are_renamed_to_and_fro(sent: Any, renamed: Any) -> None:
+    assert tagged(sent) == renamed
+    assert plain([0, [renamed], {renamed: None}]) == [0, [sent], {sent: None}]
