@@ -132,34 +132,34 @@ class _Limited:
         self.headers.feed(data, len(data))
 
 
-if TYPE_CHECKING or hasattr(redis.Connection, "mark_for_reconnect"):
+class _Mark:
+    """A mark on a connection that has to be closed before its next use."""
 
-    class Reconnects:
-        """The base of connections that have a mark to close them before their next use."""
+    _should_reconnect = False
 
-else:  # before redis-py 7.0
+    def mark_for_reconnect(self) -> None:
+        """Have it closed before its next use."""
+        self._should_reconnect = True
 
-    class Reconnects:
-        """The base of connections, blocking and awaiting, that gives them such a mark."""
+    def should_reconnect(self) -> bool:
+        """Whether it has the mark."""
+        return self._should_reconnect
 
-        _should_reconnect = False
+    def reset_should_reconnect(self) -> None:
+        """Take the mark away."""
+        self._should_reconnect = False
 
-        def mark_for_reconnect(self) -> None:
-            """Have it closed before its next use."""
-            self._should_reconnect = True
+    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        """Close it; the mark is gone."""
+        self.reset_should_reconnect()
+        return super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
-        def should_reconnect(self) -> bool:
-            """Whether it has the mark."""
-            return self._should_reconnect
 
-        def reset_should_reconnect(self) -> None:
-            """Take the mark away."""
-            self._should_reconnect = False
-
-        def disconnect(self, *args: Any, **kwargs: Any) -> Any:
-            """Close it; the mark is gone."""
-            self.reset_should_reconnect()
-            return super().disconnect(*args, **kwargs)
+# The base of connections, blocking and awaiting; before redis-py 7.0 they have no such mark.
+if TYPE_CHECKING:
+    Reconnects = object
+else:
+    Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
