@@ -386,7 +386,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        185,
+        46,
     ),
     (
         "clients ask for the fence of a split",
@@ -394,7 +394,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         ClientDatabase,
         "is_fenced",
         lambda *args: False,
-        45,
+        55,
     ),
     (
         "who has waited finds the shard of its key",
@@ -410,7 +410,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "each_of",
         close_first,
-        224,
+        46,
     ),
 ]
 
