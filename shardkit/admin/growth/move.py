@@ -357,6 +357,11 @@ def complete_move(config: Any, name: str) -> Move:
     """
     with journal.lease(config) as lease:
         move = journal.read(config, name)
+        if move.copying == REPLICATION:
+            raise GrowthError(
+                f"{name} is kept up to date by replication, as a replica of {move.target}",
+                "reverse the move, or stop the server",
+            )
         if move.phase != "kept":
             raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"
