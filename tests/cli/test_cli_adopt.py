@@ -182,7 +182,7 @@ def test_keys_of_another_program_among_them_are_told_from_keys_without_a_rule(
 def test_nodes_of_a_cluster_are_refused() -> None:
     with LocalCluster(masters=1) as cluster:
         on = [cluster.nodes[0].address, "127.0.0.1:1"]
-        with pytest.raises(GrowthError, match=r"is a node of a cluster, .*; push one entry"):
+        with pytest.raises(GrowthError, match=r"is a node of a cluster, .*; write one entry"):
             adopt("users", on)
 
 
