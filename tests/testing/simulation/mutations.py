@@ -368,7 +368,7 @@ MUTATIONS: dict[str, Mutation] = {
         both,
         (
             (ConfigServer, "read", "0 < component.epoch < known.epoch", "False"),
-            (ConfigServer, "_reading", "if epoch < newest:", "if False:"),
+            (ConfigServer, "_checked", "if epoch < newest:", "if False:"),
         ),
     ),
     "locks-two-holders": Mutation(
