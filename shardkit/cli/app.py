@@ -148,6 +148,11 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "logs": ("shardkit.cli.commands.logs:logs", "Show a log, and follow it."),
     },
     "Trying it out": {
+        "shell": ("shardkit.cli.commands.shell:shell", "Open Python with a kit."),
+        "completion": (
+            "shardkit.cli.commands.completion:completion",
+            "Have your shell complete commands.",
+        ),
         "demo": (
             "shardkit.cli.demo.command:demo",
             "Count the hits and unique visitors per day of a web access log.",

@@ -16,12 +16,15 @@ from subjects import MAP, SUBJECTS
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import (
+    Conversion,
     apply_profile,
     backup,
     biggest_keys,
     check,
     config_client,
     connected_clients,
+    convert,
+    databases_with,
     delete_data,
     persistence_of,
     push,
@@ -46,6 +49,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.preflight import preflight
 from shardkit.admin.retire import Retirement
+from shardkit.cli.advise.sampling import take
 from shardkit.config import store
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import ConfigError, ShardErrors
@@ -205,6 +209,19 @@ def test_check_clients_and_keys_look_at_servers(server: LocalServer) -> None:
     described = map_of(user(server, *rights("`shardkit keys`")))
     [biggest] = biggest_keys(list(described.components.values()), 1)
     assert biggest.memory > 0
+
+
+def test_who_asks_what_keys_would_take_and_converts_them(server: LocalServer) -> None:
+    with server.client() as client:
+        client.mset({f"user:{n}": n for n in range(100)})
+        client.sadd("ids", *range(2000))
+    with shardkit.connect(map_of(user(server, *rights("`shardkit advise`")))) as kit:
+        found = take(databases_with(kit, "a"), 1000)
+        assert {family.family.text for family in found.families} == {"user:<n>", "ids"}
+    granted = [*rights("an application"), *rights("`shardkit convert`")]
+    with shardkit.connect(map_of(user(server, *granted))) as kit:
+        users = Conversion("user:<n>", "string", "strings", "users")
+        assert convert(kit, "a", users, databases_with(kit, "a"), share=1.0).copied == 100
 
 
 def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> None:

@@ -23,9 +23,8 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError
 
-from shardkit.admin.conversion.families import Pattern
 from shardkit.admin.conversion.forms import Conversion, Entry, decode_all, form_of
-from shardkit.admin.doctor.targets import Database
+from shardkit.admin.doctor.targets import Database, by_server
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, counted
@@ -114,7 +113,7 @@ class _Copy:
         self._share, self._progress = share, progress
         # Its keys are entries: not what a key has in it.
         self._by_key = self._pattern is not None and conversion.into != "unique_visitors"
-        self._captures: list[KeyCapture] = []
+        self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []
         self._slices = Slices()
         self._dirty = False  # whether a key with many entries has changed since the last pass began
         self.entries = self.copied = self.removed = self.followed = 0
@@ -122,8 +121,9 @@ class _Copy:
     def run(self, offline: bool, stopped: Callable[[], bool]) -> Converted:
         with ExitStack() as stack:
             if not offline:
-                for database in self._databases:
-                    self._captures.append(stack.enter_context(_captured(database)))
+                for group in by_server(self._databases):
+                    numbered = {_number(database): database for database in group}
+                    self._captures.append((stack.enter_context(_captured(numbered)), numbered))
             self._train()
             passes = self._until_equal()
             while not stopped():
@@ -131,7 +131,7 @@ class _Copy:
                 time.sleep(_POLL)
             self._wait_until_told()
             self._follow()
-            for capture in self._captures:
+            for capture, _ in self._captures:
                 capture.require_complete()
             if self._dirty:
                 passes += self._until_equal(settled=True)
@@ -163,8 +163,8 @@ class _Copy:
             if not differing:
                 return number
         raise GrowthError(
-            f"{self._conversion.keys}: {counted(len(differing), 'entry', 'entries')} changed "
-            f"during each of {_PASSES} passes, for example {sorted(map(str, differing))[0]:.60}",
+            f"{self._conversion.keys}: {counted(len(differing), 'entry', 'entries')} differ after "
+            f"pass {_PASSES} again, for example {sorted(map(str, differing))[0]:.60}",
             "find what else writes to the structure",
         )
 
@@ -211,12 +211,11 @@ class _Copy:
         if self._pattern is None:
             yield from self._members(database, self._conversion.keys.encode(), None)
             return
+        client: Any = database.client
         cursor: Any = None
         while cursor != 0:
             with at_work(self._share):
-                cursor, keys = database.client.scan(
-                    cursor or 0, match=self._pattern.glob, count=_SCAN
-                )
+                cursor, keys = client.scan(cursor or 0, match=self._pattern.glob, count=_SCAN)
             cursor = int(cursor)
             named = [(key, found) for key in keys if (found := self._pattern.field_of(key))]
             if self._by_key:
@@ -230,7 +229,7 @@ class _Copy:
     def _values(self, database: Database, named: Sequence[tuple[bytes, bytes]]) -> list[Row]:
         """Read the values of some keys, None for those that are gone."""
         with at_work(self._share):
-            pipe = database.client.pipeline(transaction=False)
+            pipe: Any = database.client.pipeline(transaction=False)
             for key, _ in named:
                 pipe.execute_command(_READS[self._conversion.type], key)
             values = pipe.execute()
@@ -262,7 +261,7 @@ class _Copy:
         key, kind = self._conversion.keys, self._conversion.type
         for database in self._databases:
             with at_work(self._share):
-                pipe = database.client.pipeline(transaction=False)
+                pipe: Any = database.client.pipeline(transaction=False)
                 for name in left.values():
                     if self._pattern is not None:
                         pipe.execute_command("EXISTS", self._pattern.key_of(name))
@@ -275,33 +274,38 @@ class _Copy:
 
     # ---- changes
 
+    def _name_of(self, key: bytes) -> bytes | None:
+        """Return the field of a key of the family; None for another key."""
+        if self._pattern is not None:
+            return self._pattern.field_of(key)
+        return key if key == self._conversion.keys.encode() else None
+
     def _wait_until_told(self) -> None:
-        for capture in self._captures:
+        for capture, _ in self._captures:
             capture.wait_until_told()
 
     def _follow(self) -> set[Any]:
         """Copy what has changed; return the fields."""
         changed: set[Any] = set()
-        for database, capture in zip(self._databases, self._captures, strict=False):
-            named = list(_of_family(self._conversion.keys, self._pattern, capture.take()))
-            if not self._by_key:
-                self._dirty = self._dirty or bool(named)
+        for capture, numbered in self._captures:
+            by_database: dict[int, list[tuple[bytes, bytes]]] = {}
+            for number, key in capture.take():
+                if (name := self._name_of(key)) is not None:
+                    by_database.setdefault(number, []).append((key, name))
+            if by_database and not self._by_key:
+                self._dirty = True
                 continue
-            for slice_ in self._slices.of(named):
-                entries = decode_all(self._form, self._values(database, slice_))
-                self._form.sync(entries)
-                changed |= {name for name, _ in entries}
-            self.followed += len(named)
+            for number, named in by_database.items():
+                for slice_ in self._slices.of(named):
+                    entries = decode_all(self._form, self._values(numbered[number], slice_))
+                    self._form.sync(entries)
+                    changed |= {name for name, _ in entries}
+                self.followed += len(named)
         return changed
 
 
-def _of_family(
-    key: str, pattern: Pattern | None, changed: Mapping[tuple[int, bytes], bool]
-) -> Iterator[tuple[bytes, bytes]]:
-    for _, name in changed:
-        found = pattern.field_of(name) if pattern else (name if name == key.encode() else None)
-        if found is not None:
-            yield name, found
+def _number(database: Database) -> int:
+    return int(database.client.connection_pool.connection_kwargs.get("db") or 0)
 
 
 def _size(value: Any) -> int:
@@ -311,20 +315,20 @@ def _size(value: Any) -> int:
 
 
 @contextmanager
-def _captured(database: Database) -> Iterator[KeyCapture]:
-    """Listen to a database's changes; the server's setting is restored at the end.
+def _captured(databases: Mapping[int, Database]) -> Iterator[KeyCapture]:
+    """Listen to the changes of a server's databases; its setting is restored at the end.
 
     Raises:
         GrowthError: the server does not report them, or does not permit it.
     """
-    client: Any = database.client
-    number = int(client.connection_pool.connection_kwargs.get("db") or 0)
+    first = next(iter(databases.values()))
+    client: Any = first.client
     try:
         before = turn_on_notifications(client)
-        capture = KeyCapture(client, [number])
+        capture = KeyCapture(client, databases)
     except NoPermissionError as error:
         raise GrowthError(
-            f"{database.address}: {error}", "grant it (docs/rights.md), or use --offline"
+            f"{first.address}: {error}", "grant it (docs/rights.md), or use --offline"
         ) from error
     try:
         yield capture

@@ -35,7 +35,7 @@ _WHOLE = {kind: re.compile(rule) for kind, rule in _KINDS.items() if kind != "te
 _VARIABLE = re.compile(rf"<({'|'.join(_KINDS)})>")
 
 
-class _Token(NamedTuple):
+class _NamePart(NamedTuple):
     kind: str  # of a variable; "word", or "" for what is between words
     text: bytes
 
@@ -123,8 +123,8 @@ class KeyFamily:
 
 def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
     """Return the families of keys, given with their types, those with the most keys first."""
-    shapes: dict[tuple[str, tuple[_Token, ...]], list[bytes]] = defaultdict(list)
-    values: dict[bytes, tuple[_Token, ...]] = {}
+    shapes: dict[tuple[str, tuple[_NamePart, ...]], list[bytes]] = defaultdict(list)
+    values: dict[bytes, tuple[_NamePart, ...]] = {}
     for key, type_ in keys:
         if key not in values:
             values[key] = _tokens(key)
@@ -141,22 +141,22 @@ def families(keys: Iterable[tuple[bytes, str]]) -> list[KeyFamily]:
     return sorted(found, key=lambda family: (-len(family.keys), family.text))
 
 
-def _tokens(key: bytes) -> tuple[_Token, ...]:
-    tokens: list[_Token] = []
+def _tokens(key: bytes) -> tuple[_NamePart, ...]:
+    tokens: list[_NamePart] = []
     for n, piece in enumerate(_OUTER.split(key)):
         if n % 2 or not piece:
-            tokens.append(_Token("", piece))
+            tokens.append(_NamePart("", piece))
         elif kind := _kind(piece):
-            tokens.append(_Token(kind, piece))
+            tokens.append(_NamePart(kind, piece))
         else:
             inner = _INNER.split(piece)
             if any(map(_kind, inner[::2])):
                 tokens += [
-                    _Token("" if n % 2 or not part else _kind(part) or "word", part)
+                    _NamePart("" if n % 2 or not part else _kind(part) or "word", part)
                     for n, part in enumerate(inner)
                 ]
             else:
-                tokens.append(_Token("word", piece))
+                tokens.append(_NamePart("word", piece))
     return tuple(tokens)
 
 
@@ -164,24 +164,24 @@ def _kind(piece: bytes) -> str:
     return next((kind for kind, rule in _WHOLE.items() if rule.fullmatch(piece)), "")
 
 
-def _shape(token: _Token) -> _Token:
-    return token if token.kind in ("", "word") else _Token(token.kind, b"")
+def _shape(token: _NamePart) -> _NamePart:
+    return token if token.kind in ("", "word") else _NamePart(token.kind, b"")
 
 
 def _with_texts(
-    shapes: dict[tuple[str, tuple[_Token, ...]], list[bytes]],
-) -> dict[tuple[str, tuple[_Token, ...]], list[bytes]]:
+    shapes: dict[tuple[str, tuple[_NamePart, ...]], list[bytes]],
+) -> dict[tuple[str, tuple[_NamePart, ...]], list[bytes]]:
     """Join the shapes that differ in a word only, where there are many different words."""
     longest = max((len(shape) for _, shape in shapes), default=0)
     for at in range(longest):
-        alike: dict[object, list[tuple[str, tuple[_Token, ...]]]] = defaultdict(list)
+        alike: dict[object, list[tuple[str, tuple[_NamePart, ...]]]] = defaultdict(list)
         for type_, shape in shapes:
             if at < len(shape) and shape[at].kind in ("word", "n", "hex", "uuid"):
                 alike[type_, shape[:at], shape[at + 1 :]].append((type_, shape))
         for group in alike.values():
             if sum(shape[at].kind == "word" for _, shape in group) > _MANY:
                 type_, shape = group[0]
-                joined = (type_, (*shape[:at], _Token("text", b""), *shape[at + 1 :]))
+                joined = (type_, (*shape[:at], _NamePart("text", b""), *shape[at + 1 :]))
                 members = [key for each in group for key in shapes.pop(each)]
                 shapes.setdefault(joined, []).extend(members)
     return shapes

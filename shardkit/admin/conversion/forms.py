@@ -114,7 +114,7 @@ def _literal(value: Any) -> str:
     return json.dumps(value) if isinstance(value, str | dict) else repr(value)
 
 
-class Form:
+class StructureForm:
     """Reads entries of the family as the structure has them, and writes these.
 
     Args:
@@ -238,15 +238,15 @@ class Form:
                 yield from (number for number, _ in self.structure.scan_iter())
 
 
-class DaysForm(Form):
+class VisitorDays(StructureForm):
     """The same for unique visitors: a member is a session of a day, and never leaves it."""
 
     def entry(self, key: str, name: bytes, raw: Any) -> Entry:
-        """See `Form.entry`; ``raw`` is the day."""
+        """See `StructureForm.entry`; ``raw`` is the day."""
         return (raw, name.decode()), True
 
     def sync(self, entries: Sequence[Entry]) -> set[Any]:
-        """See `Form.sync`; returns a day for each session that is new."""
+        """See `StructureForm.sync`; returns a day for each session that is new."""
         days: dict[date, list[str]] = {}
         for (day, session), _ in entries:
             days.setdefault(day, []).append(session)
@@ -257,13 +257,13 @@ class DaysForm(Form):
         }
 
     def names(self) -> Iterator[Any]:
-        """See `Form.names`."""
+        """See `StructureForm.names`."""
         return iter(())
 
 
-def form_of(conversion: Conversion, kit: ShardKit, component: str) -> Form:
+def form_of(conversion: Conversion, kit: ShardKit, component: str) -> StructureForm:
     """Return the form of a conversion."""
-    made = DaysForm if conversion.into == "unique_visitors" else Form
+    made = VisitorDays if conversion.into == "unique_visitors" else StructureForm
     return made(conversion, kit, component)
 
 
@@ -287,6 +287,6 @@ _VALUES: Mapping[str, Callable[[Conversion, Any], Any]] = {
 }
 
 
-def decode_all(form: Form, rows: Iterable[tuple[bytes, bytes, Any]]) -> list[Entry]:
+def decode_all(form: StructureForm, rows: Iterable[tuple[bytes, bytes, Any]]) -> list[Entry]:
     """Return the entries of rows: key, name and raw value."""
     return [form.entry(key.decode(errors="backslashreplace"), name, raw) for key, name, raw in rows]

@@ -67,6 +67,21 @@ def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Data
     return [Database(shard, component.entry_of(shard).address, client)]
 
 
+def databases_with(kit: ShardKit, *names: str) -> list[Database]:
+    """Return the databases of components, each once.
+
+    Raises:
+        ConfigError: there is no such component, or an entry cannot be used.
+    """
+    found = (
+        database
+        for name in names
+        for shard in distinct_shards(kit.component(name))
+        for database in databases_of(kit, kit.component(name), shard)
+    )
+    return list({database.address: database for database in found}.values())
+
+
 def server_info(database: Database) -> ServerInfo:
     """Return which server holds a database, and its limits.
 

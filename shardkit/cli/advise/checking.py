@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from shardkit.admin.conversion.forms import Conversion, Form, decode_all, form_of
+from shardkit.admin.conversion.forms import Conversion, StructureForm, decode_all, form_of
 from shardkit.cli.advise import model as memory
 from shardkit.cli.advise.layouts import LayoutChoice, layouts_of
 from shardkit.cli.advise.model import MemoryModel, entry_size
-from shardkit.cli.advise.sampling import Sample, SampledFamily
+from shardkit.cli.advise.sampling import KeySample, SampledFamily
 from shardkit.cli.bench.servers import COMPONENT, BenchServer, ServerSource
 from shardkit.operations.operation import pages
 from shardkit.structures.unique.visitors import UniqueVisitors
@@ -69,7 +69,7 @@ class FamilyAdvice:
 
 
 def advise(
-    sample: Sample, servers: ServerSource, most: int, progress: Progress
+    sample: KeySample, servers: ServerSource, most: int, progress: Progress
 ) -> tuple[list[FamilyAdvice], str]:
     """Return the advice for the families that take most, and the software of the embedded server.
 
@@ -153,7 +153,7 @@ def _another(name: bytes, turn: int, step: int) -> bytes:
 
 def _warm(choice: LayoutChoice, server: BenchServer) -> None:
     conversion = replace(_planned(choice.conversion, 1), keys="warm", name="w:warm")
-    form: Form = form_of(conversion, server.kit, COMPONENT)
+    form: StructureForm = form_of(conversion, server.kit, COMPONENT)
     rows = choice.rows[:_WARM]
     form.sync(decode_all(form, rows))
     if isinstance(form.structure, UniqueVisitors):

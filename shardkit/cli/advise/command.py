@@ -15,7 +15,7 @@ import click
 import shardkit
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import Database, databases_of, distinct_shards
+from shardkit.admin.doctor.targets import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli.advise import sampling
 from shardkit.cli.advise.checking import DOUBTFUL as TOO_FAR
@@ -136,7 +136,7 @@ def _best(advices: Sequence[FamilyAdvice]) -> Conversion:
         if advice.layouts:
             return advice.layouts[0].layout.conversion
     raise InvalidArgumentError(
-        "the sampled keys fit no structure", "try other keys: --match, --type"
+        "the sampled families fit no structure", "choose other keys: --match, --type"
     )
 
 
@@ -150,21 +150,11 @@ def _databases(
     if not on:
         with opened(where) as topology:
             chosen, _ = components(topology, names, ShardOptions())
-            yield _of_all(topology.kit, chosen.values())
+            yield databases_with(topology.kit, *chosen)
         return
     entries = tuple(entry_at(text, f"--on {text}") for text in on)
     with shardkit.connect(ShardMap({"data": Component("data", shards=entries)})) as kit:
-        yield _of_all(kit, [kit.component("data")])
-
-
-def _of_all(kit: Any, chosen: Any) -> list[Database]:
-    found = [
-        database
-        for component in chosen
-        for shard in distinct_shards(component)
-        for database in databases_of(kit, component, shard)
-    ]
-    return list({database.address: database for database in found}.values())
+        yield databases_with(kit, "data")
 
 
 def _label(layout: LayoutAdvice) -> str:
@@ -178,7 +168,7 @@ def _label(layout: LayoutAdvice) -> str:
 
 def _show(
     output: Output,
-    sample: sampling.Sample,
+    sample: sampling.KeySample,
     advices: Sequence[FamilyAdvice],
     software: str,
     component: str,
@@ -230,7 +220,7 @@ def _show(
 
 
 def _document(
-    sample: sampling.Sample, advices: Sequence[FamilyAdvice], software: str, component: str
+    sample: sampling.KeySample, advices: Sequence[FamilyAdvice], software: str, component: str
 ) -> dict[str, Any]:
     return {
         "keys": sample.keys,
@@ -317,13 +307,16 @@ def convert_command(
     conversion = Conversion.parse(plan.read_text(encoding="utf-8"))
     told = threading.Event()
 
+    def wait_for_enter() -> None:
+        sys.stdin.readline()
+        told.set()
+
     def stopped() -> bool:
         if offline:
             return True
         if not asking:
             output.note("both are equal; stop writing the keys, then press Enter")
-            asking.append(threading.Thread(target=lambda: (sys.stdin.readline(), told.set())))
-            asking[0].daemon = True
+            asking.append(threading.Thread(target=wait_for_enter, daemon=True))
             asking[0].start()
         return told.is_set()
 

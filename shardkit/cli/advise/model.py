@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from shardkit.cli.bench.servers import BenchServer
 
@@ -21,7 +22,7 @@ _TABLE = 100  # values of a table
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _WIDTHS = ((7, 1), (12, 2), (15, 3), (23, 4), (31, 5), (63, 9))
 # jemalloc's sizes: four in each doubling.
-_CLASSES = [8, *range(16, 129, 16)]
+_CLASSES: list[int] = [8, *range(16, 129, 16)]
 _CLASSES += [(4 + n) << power for power in range(5, 28) for n in range(1, 5)]
 
 
@@ -41,10 +42,13 @@ class MemoryModel:
 
     def allocated(self, size: float) -> float:
         """Return the bytes that are allocated for blocks of about this size."""
-        sizes = [round(size * share) for share in (0.92, 0.96, 1.0, 1.04, 1.08)]
+        return fmean(self.block(round(size * share)) for share in (0.92, 0.96, 1.0, 1.04, 1.08))
+
+    def block(self, size: int) -> int:
+        """Return the bytes that are allocated for a block."""
         if self.jemalloc:
-            return fmean(_CLASSES[bisect_left(_CLASSES, each)] for each in sizes)
-        return fmean(max(24, (each + 23) // 16 * 16 - 8) for each in sizes)
+            return _CLASSES[bisect_left(_CLASSES, size)]
+        return max(24, (size + 23) // 16 * 16 - 8)
 
     def part(self, name: str, size: float) -> float:
         """Return the bytes of a key with a value of one block."""
@@ -57,17 +61,14 @@ class MemoryModel:
 
 def measure(server: BenchServer) -> MemoryModel:
     """Measure a server's figures. Writes some thousand keys, and removes them."""
-    client = server.client
-    pipe = client.pipeline(transaction=False)
-    value = {"7": "abcdef"}
     before = server.bytes_added()
-    pipe = server.client.pipeline(transaction=False)
+    pipe: Any = server.client.pipeline(transaction=False)
     for n in range(_KEYS):
-        pipe.hset(f"bench:{10_000 + n}", mapping=value)
+        pipe.hset(f"bench:{10_000 + n}", mapping={"7": "abcdef"})
     pipe.execute()
     first = MemoryModel("jemalloc" in server.software, 0.0, 0.0)
     each = (server.bytes_added() - before) / _KEYS
-    key = each - _one(first, listpack([b"7", b"abcdef"]))
+    key = each - first.block(listpack([b"7", b"abcdef"]))
     keys = server.bytes_added()
     pipe = server.client.pipeline(transaction=False)
     for n in range(_TABLE // 2):
@@ -75,16 +76,10 @@ def measure(server: BenchServer) -> MemoryModel:
         pipe.hset(f"bench:{20_000 + n}", mapping=names)
     pipe.execute()
     tables = (server.bytes_added() - keys) / (_TABLE // 2) - key
-    entry = tables / _TABLE - _one(first, _LONG + 5)
+    entry = tables / _TABLE - first.block(_LONG + 5)
     server.client.flushall()
     server.close()
     return MemoryModel(first.jemalloc, key, entry)
-
-
-def _one(model: MemoryModel, size: int) -> float:
-    if model.jemalloc:
-        return _CLASSES[bisect_left(_CLASSES, size)]
-    return max(24, (size + 23) // 16 * 16 - 8)
 
 
 def listpack(entries: Iterable[bytes]) -> int:

@@ -98,7 +98,7 @@ class SampledFamily:
 
 
 @dataclass
-class Sample:
+class KeySample:
     """What was sampled."""
 
     families: list[SampledFamily]
@@ -113,8 +113,8 @@ def take(
     match: str | None = None,
     type_: str | None = None,
     progress: Progress = lambda keys: None,
-) -> Sample:
-    """Sample keys of databases.
+) -> KeySample:
+    """KeySample keys of databases.
 
     Args:
         databases: the databases.
@@ -161,21 +161,24 @@ def take(
     ]
     grouped = [each for each in grouped if not _of_structure(databases, each.family)]
     for each in grouped:
+        if each.pattern is None:
+            each.keys[0].weight = 1.0  # however many the sample stands for
         if each.large:
             largest = max(each.keys, key=lambda key: key.length)
             each.members = _members(homes[largest.name], largest)
         elif each.numbers:
             each.density = _density(databases, each)
     grouped.sort(key=lambda each: -each.memory)
-    return Sample(grouped, total, seen, used)
+    return KeySample(grouped, total, seen, used)
 
 
 def _names(database: Database) -> Iterator[list[bytes]]:
+    client: Any = database.client
     cursor: Any = None
     seen: set[bytes] = set()
     while cursor != 0:
         with at_work(_SHARE):
-            cursor, page = database.client.scan(cursor or 0, count=_SCAN)
+            cursor, page = client.scan(cursor or 0, count=_SCAN)
         cursor = int(cursor)
         fresh = [key for key in page if key not in seen and not key.startswith(CONFIG_KEYS)]
         seen.update(fresh)
@@ -219,7 +222,7 @@ def _is_read(key: SampledKey) -> bool:
 
 def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
     with at_work(_SHARE):
-        pipe = database.client.pipeline(transaction=False)
+        pipe: Any = database.client.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
         return list(pipe.execute(raise_on_error=False)) if len(pipe) else []
@@ -227,9 +230,6 @@ def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
 
 def _members(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]:
     """Return some entries of a large key, in the order of their hashes."""
-    if key.type == "list":
-        with at_work(_SHARE):
-            return [(each, None) for each in database.client.lrange(key.name, 0, _SCAN - 1)]
     scan = {"hash": "hscan", "set": "sscan", "zset": "zscan"}.get(key.type)
     if scan is None:
         return []

@@ -1,4 +1,4 @@
-"""Families of keys are copied into structures while clients write them; over two shards."""
+"""Families of keys are copied into structures while clients write them; on two servers."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import Database, databases_of, distinct_shards
+from shardkit.admin.doctor.targets import databases_with
 from shardkit.local import LocalServers
 
 MAP = """
 defaults: {host: 127.0.0.1, socket_timeout: 30}
 components:
-  old: {shards: [{port: 7001}, {port: 7002}]}
+  old: {shards: [{port: 7001}, {port: 7002}, {port: 7001, db: 2}]}
   new: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}]}
 """
 
@@ -41,17 +41,8 @@ def kit(servers: LocalServers) -> Iterator[ShardKit]:
         yield opened
 
 
-def databases(kit: ShardKit) -> list[Database]:
-    component = kit.component("old")
-    return [
-        found
-        for shard in distinct_shards(component)
-        for found in databases_of(kit, component, shard)
-    ]
-
-
 def copied(kit: ShardKit, conversion: Conversion, **options: Any) -> Converted:
-    return convert(kit, "new", conversion, databases(kit), **{"share": 1.0, **options})
+    return convert(kit, "new", conversion, databases_with(kit, "old"), **{"share": 1.0, **options})
 
 
 NAMES = Conversion("user:<n>:name", "string", "strings", "user:name")
