@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist demo clean
+.PHONY: browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -122,7 +122,7 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server fleet growth; do \
+	  ads_and_jobs search social coordination config_server fleet growth heat; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py
@@ -149,6 +149,10 @@ dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
 	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
+
+try-dist: dist  ## the wheel with each extra alone, and tests of the unpacked sdist
+	$(BIN)/pip install -q uv
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python tools/try_dist.py dist
 
 demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo

@@ -97,40 +97,18 @@ def growth(kept: Kept) -> None:
         for share in ("", ", --share 0.2")
         for name, row in kept["moves"][f"{kind}{share}"]["neighbours"].items()
     }
-    for what, unit, limit in (
-        ("throughput", "calls a second, as a ratio to those without a move", 0.9),
-        ("p99", "99th percentile of times, as a ratio to that without a move", 1.5),
-    ):
-        values = {
-            label: {phase: row[f"{phase}: {what}, ratio"] for phase in ("copy", "compare")}
-            for label, row in shown.items()
-        }
-        bars(
-            PLOTS / f"growth_{what}.svg",
-            "Clients beside a move",
-            values,
-            unit,
-            dict.fromkeys(values, limit),
-            f"goal: at {'least' if limit < 1 else 'most'} {limit:g}",
-        )
-    reads = {
-        f"{count} replica{'s'[: count != '1']}": {
-            "the master": row["master, ms of its thread for 1,000 reads"],
-            "the busiest replica": row["busiest replica, ms for 1,000 reads"],
-        }
-        for count, row in kept["reads"]["in batches of 100"].items()
+    values = {
+        label: {phase: row[f"{phase}: p99, ratio"] for phase in ("copy", "compare")}
+        for label, row in shown.items()
     }
-    title = "1,000 GETs in batches of 100, read from replicas"
-    bars(PLOTS / "growth_reads.svg", title, reads, "ms of the server's thread")
-    durable = {
-        way: {
-            f"appendfsync {policy}": rows[way]["median, ms"]
-            for policy in ("always", "everysec")
-            if (rows := kept["durable"][f"appendfsync {policy}, one write"])
-        }
-        for way in ("plain", "replicas=1")
-    }
-    bars(PLOTS / "growth_durable.svg", "A write with kit.durable", durable, "median time, ms")
+    bars(
+        PLOTS / "growth_p99.svg",
+        "Times of clients beside a move",
+        values,
+        "99th percentile, as a ratio to that without a move",
+        dict.fromkeys(values, 1.5),
+        "goal: at most 1.5",
+    )
 
 
 def part_sizes(kept: Kept) -> None:

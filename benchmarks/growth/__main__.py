@@ -1,4 +1,4 @@
-"""Measure moves, replicas and durable writes: ``python benchmarks/growth [moves splits reads durable]``.
+"""Measure moves, replicas, durable writes: ``python benchmarks/growth [moves splits reads …]``.
 
 Each is written into benchmarks/results/growth.json as soon as it is done, beside the others.
 """

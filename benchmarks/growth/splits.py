@@ -22,7 +22,7 @@ from zlib import crc32
 import redis
 from report import PLOTS, conditions, show
 
-from growth.moves import ALONE, Phases
+from growth.moves import ALONE, busy
 from growth.neighbours import neighbours
 from shardkit import ShardMap
 from shardkit.admin import push
@@ -39,6 +39,7 @@ KEYS = 20_000  # where the number of shards is measured
 PACED = 200.0  # calls a second of each client
 HOLD = 5.0  # seconds that writers may wait: it shall succeed at the first try
 _CALL = 100  # keys of one MIGRATE
+MOST_KEYS = int(os.environ.get("KEYS", "200000"))
 
 Figures = dict[str, Any]
 Shards = Sequence[tuple[LocalServer, int]]  # the server and the database of each
@@ -75,8 +76,8 @@ def four_shards(keys: int, value: int) -> Iterator[tuple[redis.Redis, list[Local
         yield told, servers, f"redis://{config.address}"
 
 
-def migrate(servers: Sequence[LocalServer], count: int) -> float:
-    """Copy all keys to `count` new shards by MIGRATE; return the seconds."""
+def migrate(servers: Sequence[LocalServer], count: int) -> None:
+    """Copy all keys to `count` new shards by MIGRATE."""
     places = [(servers[2 + n % 2], n // 2) for n in range(count)]
 
     def copy(shard: int) -> None:
@@ -96,38 +97,81 @@ def migrate(servers: Sequence[LocalServer], count: int) -> float:
         server, db = place
         client.migrate("127.0.0.1", server.port, keys, db, 10_000, copy=True, replace=True)
 
-    began = time.monotonic()
     with ThreadPoolExecutor(4) as threads:
         list(threads.map(copy, range(4)))
-    took = time.monotonic() - began
-    for server in servers[2:]:
-        with server.client() as client:
-            client.flushall()
-    return took
+
+
+class Work:
+    """The time, and the seconds of processor, of this process, the old servers and the new ones."""
+
+    def __init__(self, servers: Sequence[LocalServer]) -> None:
+        self._clients = [server.client() for server in servers]
+        self._last = self._now()
+        self._phase = "copy"
+        self.phases: defaultdict[str, list[float]] = defaultdict(lambda: [0.0] * 4)
+
+    def _now(self) -> list[float]:
+        a, b, c, d = map(busy, self._clients)
+        return [time.monotonic(), time.process_time(), a + b, c + d]
+
+    def __call__(self, what: str) -> None:
+        """Note what a split says that it does."""
+        first = what.split()[0].rstrip(":")
+        phase = {"copying": "copy", "copied": "copy", "comparing": "compare"}.get(first, "switch")
+        if phase != self._phase:
+            self.end()
+            self._phase = phase
+
+    def end(self) -> None:
+        """Note that a phase has ended."""
+        now = self._now()
+        of_phase = self.phases[self._phase]
+        for n, (then, at) in enumerate(zip(self._last, now, strict=True)):
+            of_phase[n] += at - then
+        self._last = now
+
+    def close(self) -> None:
+        """Close its clients."""
+        for client in self._clients:
+            client.close()
 
 
 def speed(value: int) -> Figures:
     """Split 4 shards into 8 on two other servers, and do the same by MIGRATE."""
-    keys = round(1e6 * MEGABYTES / (value + 100))
-    rounds = []
+    keys = min(MOST_KEYS, round(1e6 * MEGABYTES / (value + 100)))
+    rounds: list[Figures] = []
     for _ in range(ROUNDS):
-        with four_shards(keys, value) as (told, servers, _):
-            plain = migrate(servers, 8)
-            with servers[0].client() as source:
-                phases, began = Phases(source), time.monotonic()
-                phases("copying")
-                over = [server.address for server in servers[2:]]
-                move = start_split(told, COMPONENT, shards=8, over=over, hold=HOLD, progress=phases)
-                phases.end()
-            took = time.monotonic() - began
+        with four_shards(keys, value) as (told, servers, _), ExitStack() as stack:
+            plain = Work(servers)
+            stack.callback(plain.close)
+            migrate(servers, 8)
+            plain.end()
+            for server in servers[2:]:
+                with server.client() as client:
+                    client.flushall()
+            split = Work(servers)
+            stack.callback(split.close)
+            over = [server.address for server in servers[2:]]
+            move = start_split(told, COMPONENT, shards=8, over=over, hold=HOLD, progress=split)
+            split.end()
             assert move.certificate is not None
             assert move.certificate["same"], move.certificate
-            spans = phases.spans["copy"]
-            copied = sum(end - begin for begin, end in spans)
-            rounds.append((keys / plain, keys / copied, keys / took, 1000 * (move.held or 0)))
-    names = ("MIGRATE", "copied", "in all", "held, ms")
-    row = {name: round(median(each), 3) for name, each in zip(names, zip(*rounds), strict=True)}
-    return row | {"keys": keys, "copied, to MIGRATE": round(row["copied"] / row["MIGRATE"], 3)}
+            phases = {"MIGRATE": plain.phases["copy"], **split.phases}
+            phases["the whole split"] = [
+                sum(each) for each in zip(*split.phases.values(), strict=True)
+            ]
+            row: Figures = {}
+            for name, (seconds, own, old, new) in phases.items():
+                row |= {
+                    f"{name}: keys a second": keys / seconds,
+                    f"{name}: ms of the client for 1,000 keys": 1e6 * own / keys,
+                    f"{name}: ms of old servers for 1,000 keys": 1e6 * old / keys,
+                    f"{name}: ms of new servers for 1,000 keys": 1e6 * new / keys,
+                }
+            rounds.append(row | {"held, ms": 1000 * (move.held or 0)})
+    return {"keys": keys} | {
+        name: round(median(each[name] for each in rounds), 3) for name in rounds[0]
+    }
 
 
 def holds(count: int) -> Figures:
@@ -136,48 +180,53 @@ def holds(count: int) -> Figures:
     for _ in range(ROUNDS):
         with (
             four_shards(KEYS, 100) as (told, servers, url),
-            servers[0].client() as source,
             neighbours(url, [COMPONENT] * 2, PACED) as clients,
         ):
             alone = time.monotonic()
             time.sleep(ALONE)
-            phases, began = Phases(source), time.monotonic()
-            phases("copying")
+            began = time.monotonic()
             over = [server.address for server in servers]
-            move = start_split(told, COMPONENT, shards=count, over=over, hold=HOLD, progress=phases)
-            phases.end()
+            move = start_split(told, COMPONENT, shards=count, over=over, hold=HOLD)
             ended = time.monotonic()
             time.sleep(ALONE)
         assert move.certificate is not None
         assert move.certificate["same"], move.certificate
         quiet = [each.window([(alone, began), (ended, ended + ALONE)]) for each in clients]
-        busy = [each.window([(began, ended)]) for each in clients]
-        rate = sum(each.rate for each in busy) / sum(each.rate for each in quiet)
-        p99 = max(each.p99 for each in busy) / max(each.p99 for each in quiet)
-        longest = max(each.longest for each in busy)
+        meanwhile = [each.window([(began, ended)]) for each in clients]
+        rate = sum(each.rate for each in meanwhile) / sum(each.rate for each in quiet)
+        p99 = max(each.p99 for each in meanwhile) / max(each.p99 for each in quiet)
+        longest = max(each.longest for each in meanwhile)
         rounds.append((1000 * (move.held or 0), longest, rate, p99, ended - began))
     names = ("writers held, ms", "longest call, ms", "throughput, ratio", "p99, ratio", "seconds")
-    return {name: round(median(each), 3) for name, each in zip(names, zip(*rounds), strict=True)}
+    return {
+        name: round(median(each), 3)
+        for name, each in zip(names, zip(*rounds, strict=True), strict=True)
+    }
 
 
 def run() -> Figures:
     """Measure both, and draw them."""
     by_size = {str(value): speed(value) for value in SIZES}
     names = list(by_size[str(SIZES[0])])
-    rows = [(f"{value} bytes", *row.values()) for value, row in by_size.items()]
-    show("keys a second of a split from 4 to 8 shards", ["", *names], rows)
+    rows = [(name, *(row[name] for row in by_size.values())) for name in names]
+    show("a split from 4 to 8 shards, by bytes of a value", ["", *map(str, SIZES)], rows)
+    ways = {
+        "MIGRATE": "MIGRATE",
+        "copy": "a split, copied",
+        "the whole split": "a split, all of it",
+    }
     plots.bars(
-        PLOTS / "growth_split_speed.svg",
-        "A split from 4 to 8 shards: keys a second, by bytes of a value",
+        PLOTS / "growth_split_work.svg",
+        "A split from 4 to 8 shards: processor time for 1,000 keys",
         {
-            f"{value} bytes": {
-                "MIGRATE, 100 keys a call": row["MIGRATE"],
-                "a split, copied": row["copied"],
-                "with comparison and cutover": row["in all"],
+            f"{value} bytes: {shown}": {
+                who: row[f"{way}: ms of {who} for 1,000 keys"]
+                for who in ("the client", "old servers", "new servers")
             }
             for value, row in by_size.items()
+            for way, shown in ways.items()
         },
-        "keys a second",
+        "ms",
     )
     by_count = {str(count): holds(count) for count in COUNTS}
     names = list(by_count[str(COUNTS[0])])

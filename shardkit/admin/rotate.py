@@ -722,7 +722,7 @@ def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> No
     try:
         sentinel.execute_command("SENTINEL", "SET", service, "auth-pass", password)
         while True:
-            flags = sentinel.sentinel_master(service)["flags"]
+            flags = sentinel.execute_command("SENTINEL MASTER", service)["flags"]
             if flags == "master":
                 return
             if time.monotonic() > deadline:

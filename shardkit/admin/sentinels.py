@@ -41,7 +41,10 @@ def servers_of_service(
     with sentinels_of(entry, where, timeout) as sentinels:
         for each in sentinels:
             with suppress(RedisError, OSError):
-                found = [each.sentinel_master(service), *each.sentinel_slaves(service)]
+                found = [
+                    each.execute_command("SENTINEL MASTER", service),
+                    *each.sentinel_slaves(service),
+                ]
                 return [
                     (where, Entry({**shared, "host": said["ip"], "port": said["port"]}, where))
                     for said in found

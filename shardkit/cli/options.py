@@ -13,7 +13,6 @@ from typing import Any, TypeVar, cast
 import click
 
 import shardkit
-from shardkit.admin.config_client import config_client, first_master
 from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
 from shardkit.cli.groups import Session as Session
 from shardkit.cli.groups import debug_option as debug_option
@@ -27,6 +26,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.one_slot import entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, counted
+from shardkit.kit.config_client import config_client, first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
 from shardkit.routing.placement import DEFAULT

@@ -10,6 +10,8 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import redis
@@ -17,15 +19,18 @@ from redis.exceptions import ResponseError
 
 from shardkit import log_records
 from shardkit.admin.check import config_facts
-from shardkit.admin.config_client import config_client
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.errors import ShardKitError
+from shardkit.config.store import read_epoch
+from shardkit.errors import RoutingError, ShardKitError
+from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.lua import script
+from shardkit.routing.command_keys import key_positions
 
 logger = logging.getLogger("shardkit.dashboard")
 
@@ -158,6 +163,7 @@ class FleetWatch:
         self.events: deque[dict[str, Any]] = deque(maxlen=_EVENTS)
         self.slow: deque[dict[str, Any]] = deque(maxlen=_SLOW)
         self.banner = ""
+        self._epoch = 0  # the highest that the config server had
         self.summary = b"{}"
         self._homes: dict[str, tuple[Component, list[tuple[str, str, int, Any]]]] = {}
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
@@ -198,6 +204,7 @@ class FleetWatch:
         components: dict[str, Component] = {}
         broken: dict[str, str] = {}
         try:
+            self._require_newest()
             for name in self.kit.components():
                 try:
                     components[name] = self.kit.component(name)
@@ -213,6 +220,17 @@ class FleetWatch:
                 self._note(name, f"new entries, epoch {component.epoch}")
         self.components, self.broken = components, broken
         self._follow(list(targets_of(components.values(), self.config_server)))
+
+    def _require_newest(self) -> None:
+        """Refuse a config server that was restored or lost its data: it would empty the page."""
+        if self.config_server is None:
+            return
+        with config_client(self.config_server) as config:
+            epoch = read_epoch(config)
+        if epoch < self._epoch:
+            source: Any = self.kit.topology.source
+            raise source.went_back("config:epoch", self._epoch, epoch)
+        self._epoch = epoch
 
     def _follow(self, targets: list[Target]) -> None:
         logins, _ = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
@@ -316,15 +334,15 @@ class FleetWatch:
             for entry in entries:
                 fields = entry if isinstance(entry, dict) else _slow_fields(entry)
                 if fields["id"] >= last and fields["start_time"] > time.time() - _DAY:
-                    words = fields["command"].split(b" ")
+                    name, key = _shown_command(fields["command"].split(b" "))
                     self.slow.appendleft(
                         {
                             "at": fields["start_time"],
                             "server": address,
                             "kind": kind[0] if kind else "slow",
                             "amount": fields["duration"],  # microseconds, or bytes
-                            "command": words[0].decode(errors="replace"),
-                            "key": words[1].decode(errors="replace")[:80] if words[1:] else "",
+                            "command": name,
+                            "key": key,
                         }
                     )
             yield command, kind, max([last, *(_id(entry) + 1 for entry in entries)])
@@ -430,6 +448,27 @@ class FleetWatch:
                 }
             )
         return rows
+
+
+@cache
+def _scripts() -> dict[str, str]:
+    """Return the names of shardkit's scripts by their SHA-1s."""
+    root = Path(__file__).parents[1]
+    paths = [path.relative_to(root) for path in root.rglob("lua/*.lua")]
+    names = [f"{path.parents[1].as_posix()}/{path.stem}" for path in paths]
+    return {script(name).sha: name for name in names}
+
+
+def _shown_command(words: list[bytes]) -> tuple[str, str]:
+    """Return a command's name, or its script's, and its first key; no other argument."""
+    name = words[0].decode(errors="replace")
+    if name.upper() == "EVALSHA" and words[1:]:
+        name = _scripts().get(words[1].decode(errors="replace").lower(), name)
+    try:
+        positions = [each for each in key_positions(words) if each < len(words)]
+    except (RoutingError, ValueError):  # of a module, or cut off
+        positions = []
+    return name, words[positions[0]].decode(errors="replace")[:80] if positions else ""
 
 
 def _log_fault(server: str) -> None:

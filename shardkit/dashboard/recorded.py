@@ -158,7 +158,7 @@ class Recorded:
 
 
 def _last_hour(rows: list[tuple[int, int]], now: float) -> dict[str, list[int]]:
-    """Return the counts of the last hour's minutes, also of those without hits."""
+    """Return the counts of the last hour's minutes, including those without hits."""
     counts = dict(rows)
     at = list(range(int(now) // 60 * 60 - 3540, int(now) + 1, 60))
     return {"at": at, "count": [counts.get(start, 0) for start in at]}

@@ -7,8 +7,8 @@
                                                                      config:heat:hour:472:key
 
 Off unless a kit is opened with ``heat=``. It listens to events in short windows at random times, so
-everything else of the time costs nothing; what it counts is scaled up. The config server adds up
-the heaviest names of all processes; each key there is bounded, and expires.
+the rest of the time costs nothing; what it counts is scaled up. The config server adds up the
+heaviest names of all processes; each key there is bounded, and expires.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SENT = 100  # names of each kind in a report
 _STORED = 500  # names of each kind in a slot
 _SHARDS = 2000  # instead, of shards: moves are planned by all
 _LONGEST = 120  # bytes of a name
-_LOOKED_AT = 32  # commands of one batch
+_LOOKED_AT = 8  # commands of one batch
 _OWN = "config-server"
 
 T = TypeVar("T")

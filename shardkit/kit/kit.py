@@ -856,7 +856,7 @@ def _checked_heat(heat: object, source: Source) -> float:
     if not 0 <= share <= 1 or isinstance(given, bool):
         name = f"${HEAT}" if heat is None else "heat"
         raise InvalidArgumentError(
-            f"{name}={given!r:.80} is not a share of the time", "use 0 to 1: 0.02"
+            f"{name}={given!r:.80} is not a share of the time", "use 0 to 1: 0.005"
         )
     if not isinstance(source, ConfigServer):
         if heat:

@@ -262,7 +262,7 @@ class LocalSentinel(StartStopContext):
 
 def _knows(client: redis.Redis, service: str, sentinels: int, master: LocalServer) -> bool:
     """Whether a Sentinel knows a service's other Sentinels, and all replicas of its master."""
-    state: Any = client.sentinel_master(service)
+    state: Any = client.execute_command("SENTINEL MASTER", service)  # type: ignore[no-untyped-call]
     with master.client() as at_master:
         replication: Any = at_master.info("replication")
     known = (state["num-other-sentinels"], state["num-slaves"])

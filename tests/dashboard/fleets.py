@@ -100,6 +100,10 @@ def shown_fleet() -> Iterator[Shown]:
             tasks.fail(task, f"ValueError: {HOSTILE}")
             kit.lock(HOSTILE, component="jobs").acquire(ttl=600)
             record(kit)
+            with servers.server_of("users", 1).client() as plain:
+                plain.config_set("slowlog-log-slower-than", 0)
+                plain.hgetall("report:2026-11")
+                plain.config_set("slowlog-log-slower-than", 10_000)
             with shardkit.connect(url, heat=1) as hot:
                 heat_up(hot)
             fleet = FleetWatch(kit, config, interval=0.2)

@@ -16,6 +16,8 @@ from starlette.testclient import TestClient
 from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application
 from shardkit.dashboard.app import METRICS, VIEWS
+from shardkit.dashboard.fleet import _shown_command
+from shardkit.operations.lua import script
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +76,19 @@ def test_slow_commands_are_shown_without_their_values(shown: Shown, client: Test
     until(lambda: any(each["key"] == "slow-key" for each in shown.fleet.slow), 60)
     [slow] = [each for each in answer(client, "/api/slow")["slow"] if each["key"] == "slow-key"]
     assert (slow["command"], slow["server"], slow["kind"]) == ("SET", server.address, "slow")
+
+
+def test_slow_scripts_have_their_names_and_other_arguments_are_not_shown() -> None:
+    sha = script("queues/take").sha.encode()
+    assert _shown_command([b"EVALSHA", sha, b"1", b"queues:{email}", b"a-secret"]) == (
+        "queues/take",
+        "queues:{email}",
+    )
+    assert _shown_command([b"evalsha", b"0" * 40, b"1", b"k"]) == ("evalsha", "k")
+    assert _shown_command([b"CONFIG", b"SET", b"requirepass", b"a-secret"]) == ("CONFIG", "")
+    assert _shown_command([b"ECHO", b"a-secret"]) == ("ECHO", "")
+    assert _shown_command([b"MODULE.COMMAND", b"a-secret"]) == ("MODULE.COMMAND", "")
+    assert _shown_command([b"EVALSHA", b"0"]) == ("EVALSHA", "")
 
 
 def test_queues_and_their_dead_tasks_are_shown(client: TestClient) -> None:

@@ -8,6 +8,7 @@ from fleets import shown_fleet, until
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin import push
 from shardkit.config.component import Component
 from shardkit.dashboard import FleetWatch
 from shardkit.dashboard.views import Views
@@ -51,8 +52,14 @@ def test_a_config_server_that_is_away_is_a_banner_over_what_is_known() -> None:
         summary = json.loads(shown.fleet.summary)
         assert len(summary["components"]) == 2
         assert sum(each["state"] == "up" for each in summary["servers"]) == 2
-        shown.servers.config_server.restart()
+        shown.servers.config_server.restart()  # without its data
+        until(lambda: "went back in time" in json.loads(shown.fleet.summary)["banner"])
+        assert len(shown.fleet.components) == 2
+        assert len(shown.fleet.servers) == 3
+        with shown.servers.config_server.client() as client:
+            push(client, shown.servers.shard_map)
         until(lambda: not json.loads(shown.fleet.summary)["banner"])
+        assert len(shown.fleet.components) == 2
 
 
 def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:

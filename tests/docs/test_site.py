@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shutil
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 import pytest
 
 from tests.docs.test_pages import PUBLIC
+from tools.publish_docs import publish
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -42,7 +45,39 @@ def test_each_public_package_has_a_page_in_the_reference() -> None:
         assert f"::: {module}\n" in (DOCS / "api" / f"{module}.md").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("kubernetes", "deployment"),
+        ("docker", "deployment"),
+        ("systemd", "deployment"),
+        ("migrate", "migrating"),
+        ("resharding", "growth"),
+        ("connect", "configuration"),
+    ],
+)
+def test_a_page_begins_with_the_word_that_readers_search_for(word: str, page: str) -> None:
+    begin = (DOCS / f"{page}.md").read_text(encoding="utf-8")[:800].lower()
+    assert word in begin
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pictures_exist(page: Path) -> None:
     pictures = re.findall(r"!\[[^]]*]\(([^)#]+)\)", page.read_text(encoding="utf-8"))
     assert [each for each in pictures if not (page.parent / each).is_file()] == []
+
+
+def test_versions_of_the_site_stand_beside_each_other(tmp_path: Path) -> None:
+    site, folder = tmp_path / "site", tmp_path / "published"
+    folder.mkdir()
+    for version in ("0.9.0", "0.10.0", "0.9.1"):
+        site.mkdir()
+        (site / "index.html").write_text(version)
+        publish(folder, version, site)
+        shutil.rmtree(site)
+    listed = json.loads((folder / "versions.json").read_text())
+    assert [each["version"] for each in listed] == ["0.10.0", "0.9.1", "0.9.0"]
+    assert [each["version"] for each in listed if each["aliases"]] == ["0.10.0"]
+    assert (folder / "latest" / "index.html").read_text() == "0.10.0"
+    assert (folder / "0.9.0" / "index.html").read_text() == "0.9.0"
+    assert "latest/" in (folder / "404.html").read_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
@@ -10,18 +11,22 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap, events
-from shardkit.admin import Heat, push, read_heat
+from shardkit.admin import Heat, config_client, push, read_heat
+from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.kit import heat as counting
 from shardkit.kit.heat import KINDS, SLOTS, HeatCounter, Sketch, slot_key
-from shardkit.local import LocalServers
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 
+RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
 MAP = """
 config_server: {port: 7000}
 components:
@@ -196,6 +201,41 @@ def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
     assert "child's" in {each.name for each in heat_of(servers).kinds["key"]}
 
 
+def test_it_needs_the_rights_of_the_page_and_no_others(servers: LocalServers) -> None:
+    row = next(
+        line
+        for line in RIGHTS.read_text().splitlines()
+        if line.startswith("| a client with `heat=`")
+    )
+    rights = row.rpartition("and `")[2].rstrip("` |").split()
+    assert servers.config_server is not None
+    with servers.config_server.client() as client:
+        own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
+        client.execute_command("ACL", "SETUSER", "counts", *own)
+    url = url_of(servers).replace("redis://", "redis://counts:secret@")
+    with shardkit.connect(url, heat=1) as kit:
+        listening()
+        kit.key_sharded("shop").get("k")
+    assert [each.name for each in heat_of(servers).kinds["key"]] == ["k"]
+
+
+def test_balance_plans_by_the_heat_that_clients_report(servers: LocalServers) -> None:
+    with shardkit.connect(url_of(servers), heat=1) as kit:
+        router = kit.key_sharded("shop")
+        router.mset({f"item:{n}": "1" for n in range(50)})
+        listening()
+        for _ in range(200):
+            router.get("item:1")
+        hot = router.shard_of("item:1")
+    command = ["balance", "-c", url_of(servers), "--by", "operations", "--heat", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code in (0, 1), result.output
+    report = json.loads(result.stdout)
+    rates = {each["shards"][0]: each["operations"] for each in report["databases"]}
+    assert max(rates, key=lambda shard: rates[shard]) == f"shop:{hot}"
+    assert report["plan"]["by"] == "operations"
+
+
 def test_without_the_right_to_write_it_is_logged_once_and_calls_go_on(
     servers: LocalServers, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -247,3 +287,19 @@ def test_it_is_off_unless_it_is_asked_for(
     assert not events.handlers
     assert set(KINDS) == {"key", "tag", "shard", "component", "structure", "function"}
     assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"
+
+
+def test_a_cluster_as_config_server_keeps_heat_in_its_one_slot() -> None:
+    with LocalCluster() as cluster, LocalServer() as server:
+        url = f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}"
+        shard_map = ShardMap.parse(f"components: {{shop: {{entry: {{port: {server.port}}}}}}}")
+        with config_client(url) as client:
+            push(client, shard_map)
+            with shardkit.connect(url, heat=1) as kit:
+                listening()
+                kit.client("shop").get("k")
+            assert [each.name for each in read_heat(client).kinds["key"]] == ["k"]
+        with cluster.client() as plain:
+            names = [key for key in plain.scan_iter() if b"heat" in key]
+            assert names
+            assert all(key.startswith(b"{config}:heat:") for key in names)

@@ -330,7 +330,7 @@ def _sample(entry: Entry, size: int) -> list[bytes]:
                 if b"cluster" in client.execute_command("HELLO"):
                     raise GrowthError(
                         f"{where} is a node of a cluster, which places its keys itself",
-                        "describe the cluster by one entry with cluster: true",
+                        "write one entry with cluster: true",
                     )
             cursor, pages = 0, 0
             while len(keys) < size and pages < MOST // _PAGE:

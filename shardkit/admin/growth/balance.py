@@ -24,6 +24,7 @@ from typing import Any, Literal, Unpack, get_args
 from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.growth.balance_plan import Unit, place
+from shardkit.admin.growth.databases import database_count
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
@@ -118,6 +119,7 @@ class ServerLoad:
         watched: commands a second for the measured databases; None if none were watched.
         memory: the memory that it uses, in bytes.
         limit: its ``maxmemory``; 0 if it has none.
+        free: how many of its databases nothing uses.
     """
 
     server: str
@@ -127,6 +129,7 @@ class ServerLoad:
     watched: float | None
     memory: int
     limit: int
+    free: int
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,11 @@ def measure_balance(
         entry, where = servers[address]
         measured = _Measurement(address, entry, where, known.nameless)
         try:
-            measured.measure(databases[address], sample, seconds, watch, share, progress)
+            named = {
+                database_of(each.fields)
+                for _, each in entries_on(components.values(), address, known.same)
+            }
+            measured.measure(databases[address], named, sample, seconds, watch, share, progress)
         except NoPermissionError as error:
             raise GrowthError(
                 f"{address} cannot be measured: {error}", "grant the right: see docs/rights.md"
@@ -311,14 +318,14 @@ def plan_balance(
         raise InvalidArgumentError("the report has no watched operations", "use watch=True")
     names = [each.server for each in report.servers]
     units = [
-        Unit(names.index(each.server), each.database, _load(each, by), each.bytes, not each.fixed)
+        Unit(names.index(each.server), _load(each, by), each.bytes, not each.fixed)
         for each in report.databases
     ]
     room = [
         float("inf") if not each.limit else float(max(0, each.limit - each.memory))
         for each in report.servers
     ]
-    placed = place(units, room, tolerance)
+    placed = place(units, room, [each.free for each in report.servers], tolerance)
     loads = [0.0] * len(names)
     for unit in units:
         loads[unit.server] += unit.weight
@@ -409,6 +416,9 @@ def _uneven(
     for server, times in before.items():
         if abs(times - 1) > tolerance + 1e-9:
             yield f"{server} has {times:.2f} times the mean {by} of a server"
+    for each in report.servers:
+        if not each.free and before[each.server] < 1 - tolerance - 1e-9:
+            yield f"{each.server} has no database that nothing uses: no shard can move there"
     own: defaultdict[str, dict[str, float]] = defaultdict(dict)
     for database in report.databases:
         if len(database.shards) == 1 and ":" in (shard := database.shards[0]):
@@ -462,6 +472,7 @@ class _Measurement:
     def measure(
         self,
         databases: Mapping[int, Sequence[str]],
+        named: Collection[int | None],
         sample: int,
         seconds: float,
         watch: bool,
@@ -479,6 +490,8 @@ class _Measurement:
             time.sleep(max(0.0, began + seconds - time.monotonic()))
             after, memory = client.info("stats"), client.info("memory")
             passed = time.monotonic() - began
+            filled = {int(name[2:]) for name in client.info("keyspace")}
+            free = database_count(client) - len(filled | set(named))
         executed = after["total_commands_processed"] - before["total_commands_processed"]
         self.databases = []
         for number, shards in databases.items():
@@ -493,6 +506,7 @@ class _Measurement:
             sum(each.operations or 0.0 for each in self.databases) if watch else None,
             int(memory["used_memory"]),
             int(memory.get("maxmemory", 0)),
+            max(0, free),
         )
 
     def _measure(

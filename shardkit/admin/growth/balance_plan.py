@@ -27,14 +27,12 @@ class Unit:
 
     Attributes:
         server: the number of its server.
-        database: its number there.
         weight: what is balanced: bytes, keys or operations.
         size: its bytes.
         movable: whether it can move.
     """
 
     server: int
-    database: int
     weight: float
     size: float
     movable: bool = True
@@ -61,43 +59,50 @@ class Placement:
         return self.off == 0
 
 
-def place(units: Sequence[Unit], room: Sequence[float], tolerance: float) -> Placement:
+def place(
+    units: Sequence[Unit], room: Sequence[float], free: Sequence[int], tolerance: float
+) -> Placement:
     """Return the moves after which all servers have about the same, with the fewest bytes moved.
 
     Args:
         units: the databases with their weights.
         room: how many more bytes each server can have.
+        free: how many databases of each server nothing uses.
         tolerance: how far a server's weight may be from the mean, as a part of it.
     """
-    search = _Search(units, room, tolerance)
+    search = _Search(units, room, free, tolerance)
     search.descend(0.0, [])
     best = search.best
     best.exact = best.fits and search.is_whole
     if best.fits or len(best.moves) < _DEEPEST:
         return best
     moved = dict(best.moves)
-    left = list(room)
+    left, still_free = list(room), list(free)
     for n, server in best.moves:
         left[server] -= units[n].size
+        still_free[server] -= 1
     rest = place(
         [
             replace(unit, server=moved.get(n, unit.server), movable=unit.movable and n not in moved)
             for n, unit in enumerate(units)
         ],
         left,
+        still_free,
         tolerance,
     )
     return Placement(best.moves + rest.moves, rest.off, size=best.size + rest.size)
 
 
 class _Search:
-    def __init__(self, units: Sequence[Unit], room: Sequence[float], tolerance: float) -> None:
+    def __init__(
+        self, units: Sequence[Unit], room: Sequence[float], free: Sequence[int], tolerance: float
+    ) -> None:
         self._units = units
         self._room = list(room)
+        self._left = list(free)
         self._loads = [0.0] * len(room)
         for unit in units:
             self._loads[unit.server] += unit.weight
-        self._used = {(unit.server, unit.database) for unit in units}
         mean = sum(self._loads) / len(room)
         self._least, self._most = mean * (1 - tolerance), mean * (1 + tolerance)
         self._free = {n for n, unit in enumerate(units) if unit.movable and unit.weight > 0}
@@ -142,10 +147,11 @@ class _Search:
             for n in self._by_weight(excess, lambda unit: unit.server == fullest):
                 seen = set()
                 for server in sorted(range(len(self._loads)), key=self._loads.__getitem__):
-                    is_new = (server, self._room[server]) if not self._loads[server] else None
-                    if self._is_possible(n, server) and (is_new is None or is_new[1] not in seen):
-                        if is_new is not None:
-                            seen.add(is_new[1])  # another one like it is no other choice
+                    is_new = not self._loads[server]
+                    like = self._room[server], self._left[server]
+                    if self._is_possible(n, server) and not (is_new and like in seen):
+                        if is_new:
+                            seen.add(like)  # another one like it is no other choice
                         yield n, server
                 kept.add(n)
                 self._free.discard(n)
@@ -169,7 +175,7 @@ class _Search:
         return (
             server != unit.server
             and (n, server) not in self._excluded
-            and (server, unit.database) not in self._used
+            and self._left[server] > 0
             and unit.size <= self._room[server]
         )
 
@@ -179,10 +185,10 @@ class _Search:
         self._loads[source] -= unit.weight
         self._loads[target] += unit.weight
         if target == unit.server:  # undone
-            self._used.discard((source, unit.database))
+            self._left[source] += 1
             self._room[source] += unit.size
             self._free.add(n)
         else:
-            self._used.add((target, unit.database))
+            self._left[target] -= 1
             self._room[target] -= unit.size
             self._free.discard(n)

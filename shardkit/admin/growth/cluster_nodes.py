@@ -66,7 +66,7 @@ def masters_of(
     served = sum(last - first + 1 for ranges in slots.values() for first, last in ranges)
     if served != SLOTS:
         raise GrowthError(
-            f"the cluster of {server} serves {served:,} of {SLOTS:,} slots", "repair it first"
+            f"the cluster of {server} serves {served:,} of {SLOTS:,} slots", "correct that first"
         )
     return {place: sorted(ranges) for place, ranges in sorted(slots.items())}, list(replicas)
 
@@ -178,8 +178,8 @@ def connected_to_all(
             except (RedisError, OSError) as error:
                 raise GrowthError(
                     f"{server} does not answer: {error}",
-                    "a replica that comes back could take over and take writes: start it, or "
-                    "have the cluster forget it",
+                    "start it, or have the cluster forget it: a replica that comes back could take "
+                    "over, and take writes",
                 ) from error
             clients.append(client)
         yield clients

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, TypeVar
 
+from redis.exceptions import RedisError
+
 from shardkit.admin.growth.fence import is_own
-from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.servers import connected_to
+from shardkit.config.component import Component
 from shardkit.config.entry import Entry
+from shardkit.config.fields import database_of
 from shardkit.network.connections.databases import READING, WAITING, numbers_in
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 MOST_NAMED = 20
+USUAL_DATABASES = 16  # of a server
 _OWN = "shardkit-move/"  # names of the mover's own connections
 _TIMEOUT = 10.0  # seconds for one answer
 _PAGE = 100  # keys that are listed and deleted at a time, while other clients wait
@@ -115,3 +120,31 @@ def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str,
 def only_reads(connection: Mapping[str, str]) -> bool:
     """Whether nothing is written over a connection."""
     return connection["name"].startswith(READING)
+
+
+def free_databases(
+    components: Mapping[str, Component], server: ServerAddress, like: Entry, where: str, same: Same
+) -> Iterator[int]:
+    """Yield the databases of a server that no entry names and that have no keys."""
+    used = {database_of(entry.fields) for _, entry in entries_on(components.values(), server, same)}
+    try:
+        with connected_to(server, like, where) as client:
+            count = database_count(client)
+            filled = {name[2:] for name in client.info("keyspace")}
+    except (RedisError, OSError):
+        filled, count = set(), USUAL_DATABASES  # the plan reports that it cannot be used
+    for number in range(count):
+        if number in used:
+            continue
+        if str(number) in filled:
+            with database_client(server, like, where, number) as client:
+                if strays(client, 1):
+                    continue
+        yield number
+
+
+def database_count(client: Any) -> int:
+    """Return how many databases a server has; if it does not say so, as many as usual."""
+    with suppress(RedisError):  # CONFIG is not permitted
+        return int(client.config_get("databases")["databases"])
+    return USUAL_DATABASES

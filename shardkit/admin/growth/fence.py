@@ -75,6 +75,27 @@ def move_of(value: bytes | None) -> str | None:
         return None
 
 
+def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None:
+    """Set the fence of this attempt at a target.
+
+    A command that arrives late does nothing: another mover may have finished by then, so that a
+    fence would close a database in use.
+
+    Raises:
+        GrowthError: the lease has ended.
+    """
+    key = fence_key(client)
+    while True:
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(key)
+            require_lease()
+            pipe.multi()
+            pipe.set(key, value)
+            with suppress(WatchError):
+                pipe.execute()
+                return
+
+
 def close_for(client: Any, value: bytes, seconds: float) -> None:
     """Close a database for some seconds.
 

@@ -5,7 +5,8 @@ See `fence.py` and `cluster_nodes.py` for what each sends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -14,7 +15,8 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth import cluster_nodes
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
-from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.databases import at_once, connections_to, only_reads
+from shardkit.admin.growth.entries import wait_until_read
 from shardkit.admin.growth.fence import (
     change,
     close_for,
@@ -24,12 +26,17 @@ from shardkit.admin.growth.fence import (
     lift,
     lift_unless_permanent,
     make_permanent,
+    take,
 )
 from shardkit.admin.growth.journal import Lease, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
-from shardkit.errors import GrowthError
+from shardkit.errors import GrowthError, counted
+
+_LEFT = 0.5  # the part of the hold by which writers have left
+_LOOK = 0.01  # seconds between two checks of CLIENT LIST
+_UNBLOCK = 0.1  # seconds after which blocking commands are ended
 
 T = TypeVar("T")
 
@@ -53,6 +60,48 @@ def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
         for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
         for answer in answers
     ]
+
+
+def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill: bool) -> None:
+    """Wait until the writers that were connected to a server before the hold have left."""
+    client = next(iter(clients.values()))
+    end = began + _LEFT * hold
+    while True:
+        here = [each for each in connections_to(client, clients) if not only_reads(each)]
+        if not here:
+            return
+        now = time.monotonic()
+        for each in here:
+            if kill and now > began + 0.4 * hold:
+                client.client_kill_filter(_id=each["id"])
+            elif "b" in each["flags"] and now > began + _UNBLOCK:
+                client.client_unblock(int(each["id"]))  # as if it had timed out
+        if now > end:
+            names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
+            raise GrowthError(
+                f"{counted(len(here), 'connection')} did not leave within "
+                f"{_LEFT * hold:g} s: {', '.join(names[:5])}. The shards "
+                "are where they were",
+                "check them, close them with --kill, or allow more time with --hold",
+            )
+        time.sleep(_LOOK)
+
+
+def wait_for_readers(
+    client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
+) -> None:
+    """Wait until readers have left; close those still connected after `patience` seconds.
+
+    With ``all_read`` every connection counts as a reader.
+    """
+    end = time.monotonic() + max(_LOOK, patience)
+    while here := [
+        each for each in connections_to(client, numbers) if all_read or only_reads(each)
+    ]:
+        if time.monotonic() > end:
+            for each in here:
+                client.client_kill_filter(_id=each["id"])
+        time.sleep(_LOOK)
 
 
 def update_nodes(move: Move, login: Login) -> None:
@@ -83,11 +132,15 @@ def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, R
             return masters_of(server, *login(server))[0]
         except (RedisError, OSError) as error:
             failure = error
-    raise GrowthError(f"no node of the cluster answers: {failure}", "start the nodes")
+    raise GrowthError(f"the cluster has no node that answers: {failure}", "start the nodes")
 
 
-class Gate:
+class CopyGate:
     """Closes databases to clients, by fences for which their connections ask.
+
+    Args:
+        move: the move.
+        lease: of this process.
 
     Attributes:
         is_cluster: whether the nodes of a cluster are closed instead.
@@ -95,8 +148,8 @@ class Gate:
 
     is_cluster = False
 
-    def __init__(self, move: Move) -> None:
-        self._move = move
+    def __init__(self, move: Move, lease: Lease) -> None:
+        self._move, self._lease = move, lease
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether the first of the databases, which is closed last, is closed for good."""
@@ -105,7 +158,7 @@ class Gate:
     def enter(self, clients: Clients, attempt: bytes) -> None:
         """Have only this attempt write to the targets."""
         for client in clients.values():
-            client.set(fence_key(client), attempt)
+            take(client, attempt, self._lease.check)
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
@@ -117,6 +170,21 @@ class Gate:
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""
         each_of(partial(close_for, value=value, seconds=seconds), clients)
+
+    def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
+        """Wait until the writers that were connected before the hold have left.
+
+        Raises:
+            GrowthError: some did not leave; the error names them.
+        """
+        at_once(lambda own: _wait_until_left(own, began, hold, kill), by_server(clients).values())
+
+    def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
+        """Wait until no client reads at the sources: all have read the push of an epoch."""
+        at_once(
+            lambda own: wait_for_readers(next(iter(own.values())), own, patience),
+            by_server(clients).values(),
+        )
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -156,7 +224,7 @@ class Gate:
         """
 
 
-class ClusterGate(Gate):
+class ClusterGate(CopyGate):
     """Closes a cluster: its nodes refuse writes.
 
     The journal decides, as only the process that has the lease writes it.
@@ -177,21 +245,21 @@ class ClusterGate(Gate):
         login: Login,
         captures: Callable[[], Mapping[ServerAddress, Any]],
     ) -> None:
-        super().__init__(move)
-        self._lease, self._login, self._captures = lease, login, captures
+        super().__init__(move, lease)
+        self._login, self._captures = login, captures
 
     def is_closed(self, clients: Clients) -> bool:
         """Whether all nodes refuse writes."""
         return all(map(cluster_nodes.is_closed, clients.values()))
 
     def enter(self, clients: Clients, attempt: bytes) -> None:
-        """See `Gate.enter`; it is opened if an earlier split has left it."""
+        """See `CopyGate.enter`; it is opened if an earlier split has left it."""
         self._open_nodes(clients)
         self._note_settings(clients)
         super().enter(clients, attempt)
 
     def take_back(self, clients: Clients) -> bool:
-        """See `Gate.take_back`."""
+        """See `CopyGate.take_back`."""
         self._open_nodes(clients)
         self._note_settings(clients)
         for place, client in clients.items():  # nothing that another attempt does counts now
@@ -206,8 +274,15 @@ class ClusterGate(Gate):
         else:
             each_of(partial(cluster_nodes.pause, seconds=seconds), clients)
 
+    def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
+        """Do nothing: they wait."""
+
+    def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
+        """See `CopyGate`; connections to nodes do not say whether they only read."""
+        wait_until_read(self._lease.config, epoch)
+
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
-        """See `Gate.decide`: the pause may have ended, so copy again once nobody can write."""
+        """See `CopyGate.decide`: the pause may have ended, so copy again once nobody can write."""
         self.require_slots(clients)
         closed = self._close_nodes(clients, value)
         if closed:
@@ -230,7 +305,7 @@ class ClusterGate(Gate):
             capture.expect_setting()
 
     def let_go(self, clients: Clients, value: bytes) -> None:
-        """See `Gate.let_go`."""
+        """See `CopyGate.let_go`."""
         for place, client in clients.items():
             if cluster_nodes.is_closed(client):
                 self._expect_setting(place)
@@ -240,7 +315,7 @@ class ClusterGate(Gate):
         self._open_replicas(clients)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
-        """See `Gate.admit_readers`."""
+        """See `CopyGate.admit_readers`."""
         self._note_settings(clients)
         each_of(cluster_nodes.force_close, clients)
 
@@ -260,7 +335,7 @@ class ClusterGate(Gate):
                     client.client_unblock(int(each["id"]))  # as if it had timed out
 
     def open(self, clients: Clients) -> None:
-        """See `Gate.open`."""
+        """See `CopyGate.open`."""
         self._open_nodes(clients)
         super().open(clients)
 
@@ -285,13 +360,13 @@ class ClusterGate(Gate):
         return masters_of(server, *self._login(server))[1]
 
     def require_slots(self, clients: Clients) -> None:
-        """See `Gate.require_slots`."""
+        """See `CopyGate.require_slots`."""
         expected = {str(place): self._move.slots[str(place)] for place in clients}
         for place, client in clients.items():
             slots, _ = masters_of(place.server, *self._login(place.server))
             if slots != expected or cluster_nodes.moving_slots(client):
                 raise GrowthError(
                     f"slots of the cluster of {place.server} have moved, or a replica has taken "
-                    "over; nothing has changed for clients",
+                    "over: nothing has changed for clients",
                     "wait until that is done, and resume, which copies again",
                 )

@@ -39,7 +39,7 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import annotations_of, kind_of
 
-FORMAT = 1
+FORMAT = 2  # of splits into or out of a cluster, which earlier releases would misread; else 1
 LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
 _MOVE_KEY = "config:growth:move:"
@@ -301,7 +301,7 @@ class Lease:
         Raises:
             GrowthError: as `check`; nothing was written.
         """
-        text = json.dumps({"format": FORMAT, **asdict(move)})
+        text = json.dumps({"format": FORMAT if any(move.clusters) else 1, **asdict(move)})
         key = f"{_MOVE_KEY}{move.name}"
         if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, text):
             raise self._ended()

@@ -19,7 +19,7 @@ from shardkit.admin.growth.gate import update_nodes
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.move_plan import MovePlan, plan_of
 from shardkit.admin.growth.mover import Mover, Progress
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import like_of
 from shardkit.admin.growth.server_move import ServerMover
 from shardkit.admin.growth.shard_move import ShardMover, reversed_move
@@ -113,11 +113,22 @@ def start_move(
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
+    return _plan_and_start(config, what, to, {}, **options)
+
+
+def _plan_and_start(
+    config: Any,
+    what: str | Sequence[str],
+    to: str,
+    numbers: Mapping[int, int],
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Start a move; shards go to databases of these numbers, by theirs now, if they are free."""
     with journal.lease(config) as lease:
         components = read_components(config)
         hold = in_seconds(options.get("hold", HOLD))
         offline = options.get("offline", False)
-        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline)
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline, numbers)
         name = plan.source if plan.copying == REPLICATION else plan.shards[0]
         if plan.copying == REPLICATION:
             with suppress(ConfigError):  # there is no earlier move of this server
@@ -310,7 +321,9 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
             plan = plan_split_of(config, components, split, HOLD)
             return _start(lease, move.name, plan, components, split, **options)
     what = move.target if move.copying == REPLICATION else move.shards
-    return start_move(config, what, move.source, **options)
+    places = zip(map(Place.parse, move.targets), map(Place.parse, move.sources), strict=True)
+    numbers = {now.database: before.database for now, before in places}
+    return _plan_and_start(config, what, move.source, numbers, **options)
 
 
 def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:
@@ -344,6 +357,11 @@ def complete_move(config: Any, name: str) -> Move:
     """
     with journal.lease(config) as lease:
         move = journal.read(config, name)
+        if move.copying == REPLICATION:
+            raise GrowthError(
+                f"{name} is kept up to date by replication, as a replica of {move.target}",
+                "reverse the move, or stop the server",
+            )
         if move.phase != "kept":
             raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"

@@ -6,12 +6,18 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from types import MappingProxyType
 from typing import Any
 
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.cluster_nodes import CLOSING, is_closed
-from shardkit.admin.growth.databases import connections_to, database_client, strays
+from shardkit.admin.growth.databases import (
+    connections_to,
+    database_client,
+    free_databases,
+    strays,
+)
 from shardkit.admin.growth.failover import master_of, replicas_of
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
@@ -125,12 +131,16 @@ def plan_of(
     target: ServerAddress,
     hold: float,
     offline: bool = False,
+    wanted: Mapping[int, int] = MappingProxyType({}),
 ) -> MovePlan:
-    """Plan the move of a server, or of a list of shards."""
+    """Plan the move of a server, or of a list of shards.
+
+    ``wanted`` has the databases that shards go to, by theirs now; others keep their numbers.
+    """
     if isinstance(what, str):
         plan = _plan_server(components, ServerAddress.parse(what), target, hold)
     else:
-        plan = _plan_shards(components, what, target, hold, offline)
+        plan = _plan_shards(components, what, target, hold, offline, wanted)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 
@@ -214,6 +224,7 @@ def _plan_shards(
     target: ServerAddress,
     hold: float,
     offline: bool,
+    wanted: Mapping[int, int],
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
     same = servers.same
@@ -223,11 +234,9 @@ def _plan_shards(
     for shard, entry in entries_on(components.values(), source, same):
         if database_of(entry.fields) in numbers and str(shard) not in names:
             problems.append(f"{shard} is in the same database: specify it as well")
-    problems += [
-        f"{target} has {shard} in a database of the same number"
-        for shard, entry in entries_on(components.values(), target, same)
-        if database_of(entry.fields) in numbers
-    ]
+    at = _numbers_at(components, target, like, where, same, {n: wanted.get(n, n) for n in numbers})
+    if len(at) < len(numbers):
+        problems.append(f"{target} has too few databases that nothing uses: set more `databases`")
     move = Move(
         names[0],
         KEYS,
@@ -235,13 +244,35 @@ def _plan_shards(
         str(target),
         names,
         [str(Place(source, number)) for number in databases],
-        [str(Place(target, number)) for number in databases],
+        [str(Place(target, at.get(number, number))) for number in databases],
     )
     replicas = ", ".join(map(str, replicas_of(components.values(), source, same)))
+    moved = ", ".join(f"{n} becomes {new}" for n, new in at.items() if n != new)
     push = f"push {len(names)} entries that name {target}" + (
-        f", without the replicas {replicas}" if replicas else ""
+        f" (database {moved})" if moved else ""
     )
+    push += f", without the replicas {replicas}" if replicas else ""
     return plan_copy(move, lambda server: (like, where), hold, push, problems, offline=offline)
+
+
+def _numbers_at(
+    components: Components,
+    target: ServerAddress,
+    like: Entry,
+    where: str,
+    same: Same,
+    wanted: Mapping[int, int],
+) -> dict[int, int]:
+    """Return which database each has at the target: the one that is wanted, unless it is used."""
+    taken = {
+        database_of(entry.fields) for _, entry in entries_on(components.values(), target, same)
+    }
+    if taken.isdisjoint(wanted.values()):
+        return dict(wanted)
+    free = free_databases(components, target, like, where, same)
+    others = (number for number in free if number not in wanted.values())
+    at = {n: next(others, None) if new in taken else new for n, new in wanted.items()}
+    return {n: new for n, new in at.items() if new is not None}
 
 
 def plan_copy(

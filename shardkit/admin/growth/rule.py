@@ -2,7 +2,7 @@
 
 ::
 
-    move of shards   every key of a database ─► the database of the same number on another server
+    move of shards   every key of a database ─► one of another server, if free of the same number
     split            a key ─► the shard that the new count and placement say
     into a cluster   a key ─► the node that has its slot
 

@@ -39,9 +39,7 @@ from shardkit.admin.growth.databases import (
     MOST_NAMED,
     at_once,
     clients_of,
-    connections_to,
     database_client,
-    only_reads,
     pages,
     strays,
 )
@@ -56,7 +54,15 @@ from shardkit.admin.growth.fence import (
     move_of,
     write_under,
 )
-from shardkit.admin.growth.gate import Clients, ClusterGate, Gate, by_server, each_of, update_nodes
+from shardkit.admin.growth.gate import (
+    Clients,
+    ClusterGate,
+    CopyGate,
+    by_server,
+    each_of,
+    update_nodes,
+    wait_for_readers,
+)
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
@@ -71,11 +77,9 @@ from shardkit.errors import GrowthError, MissedChangesError, counted
 
 _ATTEMPTS = 5
 _COPIES = 3  # because changes may have been missed
-# Parts of the hold by which writers have left, the move is decided, and readers have left.
-_LEFT, _DECIDED, _READ = 0.5, 0.7, 0.9
+# Parts of the hold by which the move is decided, and readers have left.
+_DECIDED, _READ = 0.7, 0.9
 _KEEP = 0.5  # seconds between two checks whether to keep the sources up to date
-_LOOK = 0.01  # seconds between two checks of CLIENT LIST
-_UNBLOCK = 0.1  # seconds after which blocking commands are ended
 _CLOCK = 2  # seconds by which idle times are wrong at most
 
 
@@ -105,7 +109,7 @@ class ShardMover(Mover):
             raise GrowthError(
                 f"{self._move.name}: a cluster that is left refuses writes, so it cannot be kept "
                 "up to date",
-                "leave --keep out; reverse copies everything back",
+                "leave --keep out: reverse copies everything back",
             )
         # The fence at the targets that allows this attempt to write.
         self._attempt = fence_value(self._move.id, secrets.token_hex(8), self._move.target)
@@ -121,9 +125,9 @@ class ShardMover(Mover):
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
-    def _gate(self, cluster: str) -> Gate:
+    def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
-            return Gate(self._move)
+            return CopyGate(self._move, self._lease)
         return ClusterGate(self._move, self._lease, self._login, lambda: self._watching)
 
     @contextmanager
@@ -374,9 +378,7 @@ class ShardMover(Mover):
             try:
                 self._old_gate.close(old, value, limit, self._offline)
                 self._held(move.name)
-                if not self._old_gate.is_cluster:
-                    leave = partial(self._wait_until_left, began=began)
-                    at_once(leave, by_server(old).values())
+                self._old_gate.wait_for_writers(old, began, self._hold, self._kill)
                 move.decided = {
                     str(server): int(next(iter(own.values())).time()[0])
                     for server, own in by_server(old).items()
@@ -419,30 +421,6 @@ class ShardMover(Mover):
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
-
-    def _wait_until_left(self, old: Mapping[int, Any], began: float) -> None:
-        """Wait until the writers that were connected to a server before the hold have left."""
-        client = next(iter(old.values()))
-        end = began + _LEFT * self._hold
-        while True:
-            here = [each for each in connections_to(client, old) if not only_reads(each)]
-            if not here:
-                return
-            now = time.monotonic()
-            for each in here:
-                if self._kill and now > began + 0.4 * self._hold:
-                    client.client_kill_filter(_id=each["id"])
-                elif "b" in each["flags"] and now > began + _UNBLOCK:
-                    client.client_unblock(int(each["id"]))  # as if it had timed out
-            if now > end:
-                names = sorted({each["name"] or f"a client at {each['addr']}" for each in here})
-                raise GrowthError(
-                    f"{counted(len(here), 'connection')} did not leave within "
-                    f"{_LEFT * self._hold:g} s: {', '.join(names[:5])}. The shards "
-                    "are where they were",
-                    "check them, close them with --kill, or allow more time with --hold",
-                )
-            time.sleep(_LOOK)
 
     def _finish(
         self,
@@ -535,15 +513,7 @@ class ShardMover(Mover):
         self._old_gate.turn_away(old, attempt)
         waited = time.monotonic() - began if began and not self._offline else 0.0
         patience = _READ * self._hold - waited
-        if self._old_gate.is_cluster:  # its connections say nothing of readers
-            wait_until_read(self._config, epoch)
-        else:
-            at_once(
-                lambda own: self._wait_for_readers(
-                    next(iter(own.values())), own, max(_LOOK, patience)
-                ),
-                by_server(old).values(),
-            )
+        self._old_gate.wait_for_readers(old, patience, epoch)
         if move.keep:  # before anything changes there
             for server, clients in by_server(new).items():
                 setting = turn_on_notifications(next(iter(clients.values())))
@@ -554,22 +524,6 @@ class ShardMover(Mover):
             move.held = time.monotonic() - began
         move.epoch = self._held(None, self._rule.targets)
         self._reached("pushed")
-
-    def _wait_for_readers(
-        self, client: Any, numbers: Collection[int], patience: float, *, all_read: bool = False
-    ) -> None:
-        """Wait until readers have left; close those still connected after `patience` seconds.
-
-        With ``all_read`` every connection counts as a reader.
-        """
-        end = time.monotonic() + patience
-        while here := [
-            each for each in connections_to(client, numbers) if all_read or only_reads(each)
-        ]:
-            if time.monotonic() > end:
-                for each in here:
-                    client.client_kill_filter(_id=each["id"])
-            time.sleep(_LOOK)
 
     def _clear(
         self,
@@ -591,7 +545,13 @@ class ShardMover(Mover):
             read_epoch(self._config),
         )
         self._progress(f"emptying {move.source}")
-        self._leave_replicas()
+        for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
+            for server in replicas_of(self._components.values(), source, self._same):
+                with (
+                    suppress(RedisError, OSError),
+                    database_client(server, *self._login(source), 0) as client,
+                ):
+                    wait_for_readers(client, own, LEAVE, all_read=True)
         stale: set[tuple[Place, bytes]] | None = set() if kept else None
         if captures is not None and not self._offline:
             with suppress(MissedChangesError):
@@ -757,16 +717,6 @@ class ShardMover(Mover):
         by_target = self._rule.there(place, touched) if touched else {}
         return [key for target, own in by_target.items() for key in unequal(old, new[target], own)]
 
-    def _leave_replicas(self) -> None:
-        """Wait until clients have left the sources' replicas; close those that stay."""
-        for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
-            for server in replicas_of(self._components.values(), source, self._same):
-                with (
-                    suppress(RedisError, OSError),
-                    database_client(server, *self._login(source), 0) as client,
-                ):
-                    self._wait_for_readers(client, own, LEAVE, all_read=True)
-
     def abort(self) -> None:
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
@@ -789,6 +739,7 @@ class ShardMover(Mover):
                     fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(fence_key(client), fence)
+            each_of(lambda client: lift(client, move.id), old)
             self._restore_notifications(old)
         self._reached("aborted")
 

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -18,13 +18,12 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
-from shardkit.admin.growth.databases import database_client, pages, strays
+from shardkit.admin.growth.databases import database_client, free_databases, pages
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move_plan import Components, MovePlan, noting, plan_copy
 from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on
 from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, shard_names
-from shardkit.admin.growth.servers import connected_to
 from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
@@ -101,7 +100,7 @@ def new_split(
     known = {each: next(s for s in servers if same(each, s)) for each in (*servers, *named)}
     sources = [Place(next(s for s in servers if same(p.server, s)), p.database) for p in sources]
     free = {
-        server: _free_databases(components, server, *like_of(component), same)
+        server: free_databases(components, server, *like_of(component), same)
         for server in dict.fromkeys(known[each] for each in named)
     }
     targets = []
@@ -171,29 +170,6 @@ def _place(entry: Entry, where: str) -> Place:
             f"{where} does not name its server and database", "write host, port and db into it"
         )
     return Place(server, database)
-
-
-def _free_databases(
-    components: Components, server: ServerAddress, like: Entry, where: str, same: Any
-) -> Iterator[int]:
-    """Yield the databases of a server that no entry names and that have no keys."""
-    used = {database_of(entry.fields) for _, entry in entries_on(components.values(), server, same)}
-    try:
-        with connected_to(server, like, where) as client:
-            count = 16
-            with suppress(RedisError):  # CONFIG is not permitted
-                count = int(client.config_get("databases")["databases"])
-            filled = {name[2:] for name in client.info("keyspace")}
-    except (RedisError, OSError):
-        filled, count = set(), 16  # the plan reports that it cannot be used
-    for number in range(count):
-        if number in used:
-            continue
-        if str(number) in filled:
-            with database_client(server, like, where, number) as client:
-                if strays(client, 1):
-                    continue
-        yield number
 
 
 def plan_split_of(

@@ -7,7 +7,7 @@ from dataclasses import asdict
 import click
 
 from shardkit.admin.growth import apply_fences, fail_over, pending_fences
-from shardkit.admin.growth.failover import HOLD
+from shardkit.cli.commands.move import hold
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -38,7 +38,7 @@ from shardkit.cli.output import DOUBTFUL, GOOD, Output
     is_flag=True,
     help="Even if the master may be alive, or the replica lost its link: writes are lost.",
 )
-@number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
+@hold
 @number_option(
     "--guard",
     None,

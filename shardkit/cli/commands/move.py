@@ -37,20 +37,10 @@ from shardkit.errors import ShardKitError, counted
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
 dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
-kill = click.option(
-    "--kill",
-    is_flag=True,
-    help="For shards: close connections that do not leave within two fifths of the hold.",
-)
-offline = click.option(
-    "--offline",
-    is_flag=True,
-    help="For shards: hold writers for the whole copy, where servers tell of no changed keys.",
-)
-keep = click.option(
-    "--keep",
-    is_flag=True,
-    help="For shards: keep the old databases up to date until `move complete` or `move reverse`.",
+_KEY_BY_KEY = (
+    ("--kill", "close connections that do not leave within two fifths of the hold."),
+    ("--offline", "hold writers for the whole copy, where servers tell of no changed keys."),
+    ("--keep", "keep the old databases up to date until `move complete` or `move reverse`."),
 )
 _share = number_option(
     "--share",
@@ -60,15 +50,23 @@ _share = number_option(
     most=1,
     unit="PART",
 )
+hold = number_option(
+    "--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS"
+)
+_copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
 
 
-def limits(command: Callable[..., object]) -> Callable[..., object]:
-    """Add the options that limit how long a move takes."""
-    hold = number_option(
-        "--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS"
-    )
-    copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
-    return hold(copy(_share(command)))
+def _moving(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the options of every command that moves something."""
+    return hold(_copy(_share(config_option(common_options(command)))))
+
+
+def copying(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the options of every command that may copy key by key."""
+    command = _moving(command)
+    for name, does in reversed(_KEY_BY_KEY):
+        command = click.option(name, is_flag=True, help=f"For shards: {does}")(command)
+    return command
 
 
 @click.group(
@@ -90,9 +88,7 @@ def move() -> None:
 @click.argument("source", metavar="SERVER")
 @_to
 @dry_run
-@limits
-@config_option
-@common_options
+@_moving
 def server(source: str, **options: Any) -> int:
     """Move all shards of SERVER to the empty server --to, by replication.
 
@@ -106,12 +102,7 @@ def server(source: str, **options: Any) -> int:
 @click.argument("names", metavar="SHARD...", nargs=-1, required=True)
 @_to
 @dry_run
-@limits
-@kill
-@offline
-@keep
-@config_option
-@common_options
+@copying
 def shards(names: tuple[str, ...], **options: Any) -> int:
     """Move some shards of a server to the server --to, which may have others.
 
@@ -141,12 +132,7 @@ def _start(
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
-@limits
-@kill
-@offline
-@keep
-@config_option
-@common_options
+@copying
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Continue the move of SERVER or SHARD from any phase, on any machine."""
     return run(resume_move, where, output, name, **options)
@@ -163,12 +149,7 @@ def abort(name: str, where: str | None, output: Output) -> int:
 
 @move.command()
 @click.argument("name", metavar="SERVER|SHARD")
-@limits
-@kill
-@offline
-@keep
-@config_option
-@common_options
+@copying
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
     """Move everything back to SERVER, as long as it follows the new server; or move SHARD back."""
     return run(reverse_move, where, output, name, **options)
@@ -218,7 +199,10 @@ def status(where: str | None, output: Output) -> int:
     for each in all_moves:
         same = "" if each.certificate is None else "yes" if _is_right(each.certificate) else "no"
         what = " ".join(each.shards) if each.copying == KEYS else "server"
-        if each.placements:
+        if any(each.clusters):
+            left, entered = each.clusters
+            what = f"{each.name}: {f'into cluster {entered}' if entered else f'out of {left}'}"
+        elif each.placements:
             what = f"{each.name}: {len(each.sources)} to {counted(len(each.targets), 'shard')}"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)

@@ -7,14 +7,8 @@ from typing import Any
 import click
 
 from shardkit.admin.growth import plan_split, start_split
-from shardkit.cli.commands.move import dry_run, keep, kill, limits, offline, run, show_plan
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    connected,
-    examples,
-)
+from shardkit.cli.commands.move import copying, dry_run, run, show_plan
+from shardkit.cli.options import config_server, connected, examples
 from shardkit.cli.output import Output
 
 
@@ -52,12 +46,7 @@ from shardkit.cli.output import Output
     help="A node of an empty cluster, HOST:PORT, that takes the component over.",
 )
 @dry_run
-@limits
-@kill
-@offline
-@keep
-@config_option
-@common_options
+@copying
 def split(
     component: str,
     shards: int | None,
@@ -72,10 +61,10 @@ def split(
 ) -> int:
     """Give COMPONENT another number of shards or another placement, or shards for the first time.
 
-    Each key is copied to its new shard, into databases that nothing uses. Readers do not wait;
-    writers wait once, until all have left the old shards. Nothing is lost if this command is
-    killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse COMPONENT`. The
-    exit code is 1 if another program wrote to the old databases afterwards.
+    Each key is copied to its new shard, into databases that nothing uses, or into a cluster.
+    Readers do not wait; writers wait once, until all have left the old shards. Nothing is lost if
+    this command is killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse
+    COMPONENT`. The exit code is 1 if another program wrote to the old databases afterwards.
     """
     servers = [server for each in over for server in each.split(",")]
     new: Any = {

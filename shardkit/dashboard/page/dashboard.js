@@ -102,7 +102,7 @@ function chart(title, stamps, values, show) {
   return box
 }
 
-const rate = value => value ? (value < 10 ? value.toFixed(1) : number(value)) : "0"
+const rate = value => value ? (value < 10 ? Number(value.toPrecision(2)).toString() : number(value)) : "0"
 const meter = value => h("span", { class: "meter" }, h("meter", { min: 0, max: 1, value: value || 0 }), percent(value))
 const NODES = [["node", row => row.address], ["state", row => row.state, row => stateOf(row.state)], ["role", row => row.role], ["slots", row => row.slots, row => number(row.slots)],
   ["keys", row => row.keys, row => number(row.keys)], ["commands/s", row => row.ops, row => number(row.ops)], ["memory", row => row.memory, row => bytes(row.memory)],
@@ -197,10 +197,11 @@ function server(answer) {
 function heat(answer) {
   if (answer.banner) return [h("h1", {}, "Heat"), h("p", { class: "note" }, answer.banner)]
   if (!answer.day_seconds) return [h("h1", {}, "Heat"), h("p", { class: "note" },
-    "No process has reported what it uses. Open kits with heat=0.02, or set SHARDKIT_HEAT=0.02 in their environment: each then counts in 2 % of the time."), observed(answer)]
-  const named = (title, what) => [[title, row => row.name, null, "wrap"], ["component", row => row.component, row => row.component ? link(at("components", row.component), row.component) : ""],
+    "No process has reported what it uses. Open kits with heat=0.005, or set SHARDKIT_HEAT=0.005 in their environment: each then counts in 0.5 % of the time."), observed(answer)]
+  const named = (title, what) => [[title, row => row.name, null, "wrap"],
     [what + "/s now", row => row.now, row => rate(row.now)], ["of all", row => row.share, row => meter(row.share), "meters"],
-    [what + "/s in 24 h", row => row.day, row => rate(row.day)], ["of all in 24 h", row => row.day_share, row => meter(row.day_share), "meters"]]
+    [what + "/s in 24 h", row => row.day, row => rate(row.day)], ["of all in 24 h", row => row.day_share, row => meter(row.day_share), "meters"],
+    ["component", row => row.component, row => row.component ? link(at("components", row.component), row.component) : ""]]
   const section = (title, name, what, rows, empty) => [h("h2", {}, title), table("heat-" + name, named(name, what), rows, empty)]
   return [h("h1", {}, "Heat"),
     h("p", { class: "muted" }, "As clients count it. Now is the last " + span(answer.seconds) + ", and the day's reports go back " + span(answer.day_seconds) + "."),
@@ -242,8 +243,9 @@ function recorded(answer) {
   return [h("h1", {}, "Metrics"),
     drawn.length || averages.length ? h("div", { class: "charts" }, drawn.map(each => chart(each.name + ", a minute", each.slices.at, each.slices.count, number)),
       averages.map(each => chart(each.context + " " + each.kind + ", average", each.recent.at, each.recent.mean, seconds))) : null,
-    h("h2", {}, "Counters"), table("counters", [["counter", row => row.name, null, "wrap"], ["component", row => row.component, row => link(at("components", row.component), row.component)],
-      ["in the last minute", row => row.minute, row => number(row.minute)], ["in all minutes kept", row => row.total, row => number(row.total)], ["since", row => row.since, row => time(row.since), " "]],
+    h("h2", {}, "Counters"), table("counters", [["counter", row => row.name, null, "wrap"],
+      ["in the last minute", row => row.minute, row => number(row.minute)], ["in all minutes kept", row => row.total, row => number(row.total)], ["since", row => row.since, row => time(row.since), " "],
+      ["component", row => row.component, row => link(at("components", row.component), row.component)]],
       answer.counters, "No counter. kit.counters(…) counts what happens."),
     h("h2", {}, "Statistics and access times of this hour"), table("statistics", [["context", row => row.context, null, "wrap"], ["kind", row => row.kind], ["component", row => row.component, row => link(at("components", row.component), row.component)],
       ["values", row => row.count, row => number(row.count)], ...["mean", "p50", "p99", "min", "max"].map(name => [name, row => row[name], row => seconds(row[name])])],
@@ -273,9 +275,9 @@ async function revive(dead, id) {
 }
 
 function locks(answer) {
-  return [h("h1", {}, "Locks"), table("locks", [["component", row => row.component], ["kind", row => row.kind], ["name", row => row.name],
+  return [h("h1", {}, "Locks"), table("locks", [["name", row => row.name, null, "wrap"], ["kind", row => row.kind],
     ["state", row => row.state, row => h("span", { class: row.state === "holds" ? "good" : "warn" }, row.state)], ["who", row => row.holder.label],
-    ["for", row => row.holder.held, row => span(row.holder.held)], ["ends in", row => row.holder.ends, row => span(row.holder.ends)], ["token", row => row.holder.token, null, " "]],
+    ["for", row => row.holder.held, row => span(row.holder.held)], ["ends in", row => row.holder.ends, row => span(row.holder.ends)], ["token", row => row.holder.token, null, " "], ["component", row => row.component]],
     answer.locks, "Nobody holds or waits for a lock."), failures(answer.failed)]
 }
 
@@ -328,7 +330,7 @@ function route() {
     if (query.get("queue")) answer.dead = await ask(at("queues", query.get("component"), query.get("queue"), "dead"))
     return answer
   }, queues]
-  if (parts[0] === "slow") return [() => ask(path), answer => [h("h1", {}, "Slow and large commands of all servers"), table("slow", SLOW, answer.slow, "None in the last day.")]]
+  if (parts[0] === "slow") return [() => ask(path), answer => [h("h1", {}, "Slow and large commands of all servers"), table("slow", SLOW, answer.slow, "None in the last day. Servers record what takes longer than slowlog-log-slower-than.")]]
   if (parts[0] === "recorded") return [() => ask("/metrics"), recorded]
   if (parts[0] === "heat") return [async () => {
     const answer = await ask(path)

@@ -101,6 +101,7 @@ def reader_of(component: Component, number: int | None) -> Number:
 
 SHOWN = 5  # shards that share connections, in a repr
 _MOVE_AGE = 0.05  # seconds; how old entries may be while their shard is being moved
+_UNKNOWN: Any = object()
 _RAW = {"protocol": 2, "decode_responses": False}
 
 
@@ -452,9 +453,8 @@ class Clients:
         shared: object = number
         if self._connector.shares and not entry.is_cluster and "client_name" not in entry.known:
             shared = entry.apart, replica is not None, reads
-        access = table.accesses.get(shared)
-        drained = access is not None and access.way is not None and access.way.draining
-        if drained or shared not in table.accesses:
+        access = table.accesses.get(shared, _UNKNOWN)
+        if access is _UNKNOWN or (access and access.way is not None and access.way.draining):
             access = self._access(held, table.raw, number, shard, entry, own, reads)
             table.accesses[shared] = access
         if access is None:

@@ -54,6 +54,7 @@ from shardkit.network.connections.redis_private import (
     AsyncLimitedParser,
     LimitedParser,
     MasterChangingError,
+    Reconnects,
     address_of,
     error_parser_of,
     expect_as_one,
@@ -114,7 +115,7 @@ _MAY_BLOCK = frozenset(
 )
 
 
-class ReplyLimits:
+class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY

@@ -124,6 +124,27 @@ class FollowsSplits:
     current: Callable[[Sequence[Any]], Any] | None = None
     successor: Callable[[Sequence[Any]], Any] | None = None
 
+    if not TYPE_CHECKING:  # redis-py's own types
+
+        def delete(self, *keys: Any) -> Any:
+            """Delete keys; redis-py sends a pipeline even for one, which cannot go elsewhere."""
+            return self._of_keys("DEL", super().delete, keys)
+
+        def unlink(self, *keys: Any) -> Any:
+            """Delete keys in the background; see `delete`."""
+            return self._of_keys("UNLINK", super().unlink, keys)
+
+        def touch(self, *keys: Any) -> Any:
+            """Note that keys are used; see `delete`."""
+            return self._of_keys("TOUCH", super().touch, keys)
+
+        def exists(self, *keys: Any) -> Any:
+            """Count which of some keys exist; see `delete`."""
+            return self._of_keys("EXISTS", super().exists, keys)
+
+        def _of_keys(self, name: str, split: Callable[..., Any], keys: Sequence[Any]) -> Any:
+            return self.execute_command(name, *keys) if len(keys) == 1 else split(*keys)
+
     def goes_on(self, error: Exception, end: float) -> bool:
         """Whether a command was refused because the component may leave the cluster."""
         return self.successor is not None and is_closed(error) and time.monotonic() < end
@@ -154,7 +175,7 @@ class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
             except ResponseError as error:
                 if not self.goes_on(error, end):
                     raise
-                client = self.successor(args)  # type: ignore[misc]
+                client = self.successor(args)
                 if self.is_refused_by(client):
                     raise
             if client is not self:
@@ -229,7 +250,7 @@ class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster)
             except ResponseError as error:
                 if not self.goes_on(error, end):
                     raise
-                client = await self.successor(args)  # type: ignore[misc]
+                client = await self.successor(args)
                 if self.is_refused_by(client):
                     raise
             if client is not self:

@@ -101,12 +101,16 @@ class ClientDatabase:
         reads: whether nothing is written by these clients, while a move holds the shard.
 
     Attributes:
+        has_fence: whether it may be closed while its shards move.
         select: the packed command that selects it.
         left: whether the entry has changed: connections that have opened it are closed when they
             are released.
     """
 
-    __slots__ = ("_has_moved", "label", "left", "number", "reads", "select", "shard", "witness")
+    __slots__ = (
+        *("_has_moved", "has_fence", "label", "left", "number", "reads", "select", "shard"),
+        "witness",
+    )
 
     def __init__(
         self,
@@ -126,11 +130,7 @@ class ClientDatabase:
         self.select = _packed_select(number)
         self.left = False
         self._has_moved = has_moved
-
-    @property
-    def has_fence(self) -> bool:
-        """Whether it may be closed while its shards move."""
-        return self._has_moved is not None
+        self.has_fence = has_moved is not None
 
     def questions(self) -> list[tuple[str, ...]]:
         """Return what is asked in the database itself."""

@@ -23,7 +23,7 @@ from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
@@ -130,6 +130,36 @@ class _Limited:
         self._size += len(data)
         data = bytes(data)
         self.headers.feed(data, len(data))
+
+
+class _Mark:
+    """A mark on a connection that has to be closed before its next use."""
+
+    _should_reconnect = False
+
+    def mark_for_reconnect(self) -> None:
+        """Have it closed before its next use."""
+        self._should_reconnect = True
+
+    def should_reconnect(self) -> bool:
+        """Whether it has the mark."""
+        return self._should_reconnect
+
+    def reset_should_reconnect(self) -> None:
+        """Take the mark away."""
+        self._should_reconnect = False
+
+    def disconnect(self, *args: Any, **kwargs: Any) -> Any:
+        """Close it; the mark is gone."""
+        self.reset_should_reconnect()
+        return super().disconnect(*args, **kwargs)  # type: ignore[misc]
+
+
+# The base of connections, blocking and awaiting; before redis-py 7.0 they have no such mark.
+if TYPE_CHECKING:
+    Reconnects = object
+else:
+    Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
@@ -556,6 +586,7 @@ __all__ = [
     "AsyncLimitedParser",
     "LimitedParser",
     "MasterChangingError",
+    "Reconnects",
     "abandon_connections",
     "address_of",
     "ask_entry_again",

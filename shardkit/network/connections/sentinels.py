@@ -63,8 +63,8 @@ class _View(NamedTuple):
 
     epoch: int
     address: Address
-    is_up: bool
-    is_left: bool  # the Sentinel is replacing it
+    is_up: bool = False
+    is_left: bool = False  # the Sentinel is replacing it
 
 
 class _Manager:
@@ -115,17 +115,15 @@ class _Manager:
         state = (yield client.sentinel_masters).get(service)
         if not state:
             return []
-        address = (state["ip"], state["port"])
-        is_up = self.check_master_state(state, service)  # type: ignore[attr-defined]
-        is_left = "failover_in_progress" in state["flags"]
-        if is_left:
-            # Once the replica has confirmed its role, only this answer has its address.
-            ask = "SENTINEL GET-MASTER-ADDR-BY-NAME"
-            host, port = yield partial(client.execute_command, ask, service)
-            promoted = (str_if_bytes(host), int(port))
-            if promoted != address:
-                address, is_up, is_left = promoted, True, False
-        return [_View(state.get("config-epoch", 0), address, is_up, is_left)]
+        epoch, address = state.get("config-epoch", 0), (state["ip"], state["port"])
+        if "failover_in_progress" not in state["flags"]:
+            is_up = self.check_master_state(state, service)  # type: ignore[attr-defined]
+            return [_View(epoch, address, is_up=is_up)]
+        # Once the replica has confirmed its role, only this answer has its address.
+        question = "SENTINEL GET-MASTER-ADDR-BY-NAME"
+        host, port = yield partial(client.execute_command, question, service)
+        successor = _View(epoch, (str_if_bytes(host), int(port)), is_up=True)
+        return [_View(epoch, address, is_left=True), successor]
 
 
 class SentinelManager(_Manager, sentinel.Sentinel):
@@ -241,7 +239,12 @@ class SentinelListener:
             pools = [pool for pool in self._pools if pool.service_name == service]
         for pool in pools:
             pool.leave_master(master)
-        if pools and master is not None:
+        if not pools:
+            return
+        if master is None:
+            about = log_records.fields("master-changing", service=service)
+            logger.info("sentinel:%s: the master is being replaced", service, extra=about)
+        else:
             host, port = master
             about = log_records.fields("master-switched", service=service, server=f"{host}:{port}")
             logger.info("sentinel:%s: the master is %s:%s now", service, host, port, extra=about)

@@ -527,9 +527,8 @@ class Dispatcher:
             # A split may have left the cluster, and refuses what its clients have not read of yet.
             left = attempt.node is not None and is_closed(reply)
             left = left and (retry == 0 or getattr(attempt.owner, "held", False))
-            if (unblocked or left or is_unready(reply)) and outcome.waited <= patience_with(
-                attempt.owner
-            ):
+            refused = unblocked or left or is_unready(reply)
+            if refused and outcome.waited <= patience_with(attempt.owner):
                 outcome.unready.add(server_request.shard.component)
                 again.append(position)
                 continue

@@ -240,20 +240,24 @@ class UniformCommands:
         See `in_parts` and `chunks`.
         """
         columns, bounds = self.columns[shared:], list(pairwise(starts))
-        first = [joined, *(column[0] for column in self.columns[:shared])]
-        if len(columns[0]) > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
+        count, width, stride = len(columns[0]), len(columns), 2 * len(columns)
+        if count > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
             return None
-        values = columns[0]
-        width = len(columns)
-        if width > 1:
-            values = list(chain.from_iterable(zip(*columns, strict=True)))
-        packed = [pack_command((*first, *values[width * a : width * b])) for a, b in bounds]
-        whole = b"".join(chain.from_iterable(zip(selects, packed, strict=True)))
-        if len(whole) <= CHUNK_BYTES and len(packed) <= CHUNK_REQUESTS:
-            return [Chunk(whole, 2 * len(packed))]
+        first = [joined.encode(), *(column[0] for column in self.columns[:shared])]
+        head = b"".join(b"\r\n$%d\r\n%b" % (len(value), value) for value in first)
+        pieces = _interleaved(
+            b"", columns, [list(map(len, column)) for column in columns], 0, count
+        )
+        for (a, b), select in zip(bounds, selects, strict=True):
+            size = len(first) + width * (b - a)
+            pieces[stride * a] = b"\r\n%b*%d%b%b" % (select, size, head, pieces[stride * a])
+        whole = b"".join(pieces)[2:]
+        if len(whole) <= CHUNK_BYTES and len(bounds) <= CHUNK_REQUESTS:
+            return [Chunk(whole, 2 * len(bounds))]
+        packed = [b"".join([*pieces[stride * a : stride * b], b"\r\n"])[2:] for a, b in bounds]
         if max(map(len, packed)) > CHUNK_BYTES:
             return None
-        return join(list(map(add, selects, packed)), [2] * len(packed))
+        return join(packed, [2] * len(packed))
 
 
 def _interleaved(

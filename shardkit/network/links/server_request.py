@@ -84,6 +84,9 @@ _READS = "\n--@reads"
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
 _most_arguments: dict[str, int] = {}  # by SHA-1: with how many a script only reads; -1 for none
+# Commands for a database, on average, from which joining them takes less time than it saves. SETs
+# are always joined, as MSET is atomic.
+_FEW_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
 ATTEMPT_ERRORS = (
@@ -205,7 +208,8 @@ class ServerRequest:
             uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
-            if kind is None:
+            few = starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET"
+            if kind is None or few:
                 chunks, self.ends = uniform.in_parts(starts, selects)
                 return chunks
             joined = uniform.joined_in_parts(starts, selects, *kind)

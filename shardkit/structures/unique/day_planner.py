@@ -198,9 +198,10 @@ class DayPlanner:
         It checks whether some ids are in the parts where that size puts them.
         """
         day, partition = self._set_day(key, expected, size), self.settings.partition
-        wanted = f"total={self._size(expected)}, as it was planned"
         if partition is None:  # an id is of 32 bits: where it belongs is not stored
+            wanted = f"parts={self._size(expected)}, as it was planned"
             raise damage(self.component, meta_key(key), f"parts={size}", wanted)
+        wanted = f"total={self._size(expected)}, as it was planned"
         place = hashed_partition(key, partition, size, self._part_size)
         parts = range(min(day.parts, 100))
         replies = yield [day.read("SRANDMEMBER", part) for part in parts]
@@ -226,7 +227,9 @@ class DayPlanner:
             "members": "bytes" if settings.precision == "exact" else "int",
         }
         meta = Metadata(self.component, key, parameters)
-        return SetDay(self.component, key, expected, parts, meta, partition)
+        day = SetDay(self.component, key, expected, parts, meta, partition)
+        day.planned_parts = self._parts(self._size(expected))
+        return day
 
     def _size(self, expected: int) -> int:
         """Return the size in a day's parameters: the parts, or a sharded set's total."""

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import count
 from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -95,6 +96,7 @@ class DayInParts(ABC):
 
     size_command: ClassVar[str]
     read_command: ClassVar[str]
+    planned_parts = 0  # how many follow from the stored plan, even if the day has others
 
     def __init__(self, component: str, key: str, index_key: str) -> None:
         self.component = component
@@ -121,6 +123,10 @@ class DayInParts(ABC):
     @abstractmethod
     def existing_parts(self) -> Operation[tuple[Sequence[int], bool]]:
         """Return the parts that may exist, and whether the day is known to have had visitors."""
+
+    @abstractmethod
+    def unlisted_parts(self) -> Operation[Iterable[int]]:
+        """Return parts beside `existing_parts` that exist if the plan or register is damaged."""
 
     @abstractmethod
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
@@ -253,6 +259,13 @@ class DayInParts(ABC):
                 name, args = "PEXPIREAT", (due,)
         for page in pages(keys, PARTS_AT_ONCE):
             affected += sum((yield [Command(self.component, k, (name, k, *args)) for k in page]))
+        unlisted = yield from self.unlisted_parts()
+        for parts in pages(unlisted, PARTS_AT_ONCE):
+            keys = map(self.part_key, parts)
+            more = sum((yield [Command(self.component, k, (name, k, *args)) for k in keys]))
+            affected += more
+            if not more and parts[-1] >= self.planned_parts:
+                break
         if name == "UNLINK":
             affected += sum((yield [self._removal()]))
         return affected
@@ -384,6 +397,11 @@ class SetDay(DayInParts):
         yield from open_all([self.meta])
         return range(self.parts), self.meta.checked
 
+    def unlisted_parts(self) -> Operation[Iterable[int]]:
+        """Return the numbers that follow."""
+        yield from ()
+        return count(self.parts)
+
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts for many parts each; for one part each where the count lives elsewhere."""
         add, to = (
@@ -472,6 +490,11 @@ class BitmapDay(DayInParts):
         """Return the parts in which a bit was ever set."""
         parts = yield from self.registry.read()
         return parts, bool(parts)
+
+    def unlisted_parts(self) -> Operation[Iterable[int]]:
+        """Return the first ones that are not registered."""
+        parts, _ = yield from self.first_unregistered()
+        return parts
 
     def first_unregistered(self) -> Operation[tuple[list[int], list[str]]]:
         """Return the unregistered ones of the first parts, and their keys."""

@@ -541,7 +541,7 @@ class UniqueVisitors(Structure[Face]):
             keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
                 count is all that there is.
 
-        Cost: one command a part, an exchange for every 1,000 parts.
+        Cost: one command a part and for 1,000 more, an exchange for every 1,000.
         """
         seconds = duration(self.name, time)
         return (yield from self._send_to_day(day, keep_count, "EXPIRE", seconds))
@@ -554,7 +554,7 @@ class UniqueVisitors(Structure[Face]):
             day: a day that is over: processes that still count it would use its old plan.
             keep_count: whether to keep the count, which is small; see `expire`.
 
-        Cost: one command a part, an exchange for every 1,000 parts.
+        Cost: one command a part and for 1,000 more, an exchange for every 1,000.
         """
         removed = yield from self._send_to_day(day, keep_count, "UNLINK")
         self._planner.forget(day_of(self.name, day))

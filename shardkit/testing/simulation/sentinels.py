@@ -3,14 +3,16 @@
 ::
 
     client ── SENTINEL MASTERS ──► sentinel 1: one:1       it has not heard of it yet
+                               ──► sentinel 2: one:1, failover_in_progress
     sentinel 2 ─ REPLICAOF NO ONE ──► two:1                what that has not executed is lost
+             └─ some time later ──► it names two:1
              └─ some time later ──► sentinel 1: two:1
              └─ some time later ──► one:1: REPLICAOF two 1, and its connections are closed
 
 A protocol names the Sentinels in `sentinels`; they watch over the servers in `replicating`, of
 which the first is the master and the others its replicas. The schedule says which replica takes
-over, and how long a Sentinel and the old master do not know of it: until then there are two
-masters. How Sentinels agree on that is not simulated.
+over, which Sentinel leads, and how long the others and the old master do not know of it: until
+then there are two masters. How Sentinels agree on that is not simulated.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ if TYPE_CHECKING:
 
 SERVICE: Final = "main"
 """The name of the service that the Sentinels watch."""
-# How long it takes until a Sentinel hears of a new master, and until the old one is told.
+# How long it takes until a replica is promoted, and until it confirms that; and then until another
+# Sentinel hears of it, and until the old master is told.
+_PROMOTES: Final = (0.0, 0.1)
+_CONFIRMS: Final = (0.0, 0.1, 1.0)
 _HEARS: Final = (0.1, 0.0, 1.0, 10.0)
 _IS_TOLD: Final = (0.1, 1.0, 10.0)
 
@@ -41,6 +46,7 @@ class SimulatedSentinels:
         self._world = world
         self._servers = servers
         self.master = servers[0]
+        self.began_at = 0.0  # when the last failover began
         self.agreed_at = 0.0  # when all Sentinels and servers know of it
         self._epoch = 0
         for each in self._servers[1:]:
@@ -50,27 +56,36 @@ class SimulatedSentinels:
             world.server(address).role = sentinel
 
     def fail_over(self) -> None:
-        """Promote a replica; the Sentinels report it one after the other."""
+        """Begin to replace the master, unless that is under way or no replica is up."""
         world, old = self._world, self.master
         replicas = [each for each in self._servers if each.master is old and each.is_told()]
-        if not replicas:
+        if not replicas or self.began_at > self.agreed_at:
             return
-        self.master = new = world.choices.one_of(replicas)
+        self.began_at = world.seconds
+        new = world.choices.one_of(replicas)
+        leader = world.choices.one_of(self._sentinels)
+        leader.replaces = True
+        world.note(new.server.address, "⚡ the Sentinels are to make it the master")
+        world.after(world.choices.one_of(_PROMOTES), partial(self._promote, new, leader))
+
+    def _promote(self, new: Replication, leader: _Sentinel) -> None:
+        """Make a replica the master; the Sentinels report it one after the other."""
+        world = self._world
+        self.master = new
         self._epoch = epoch = self._epoch + 1
         world.note(new.server.address, "⚡ the Sentinels make it the master")
         new.follow(None)
         world.disconnect(new.server)
-        first = world.choices.draw(len(self._sentinels))
-        waits = [
-            0.0 if n == first else world.choices.one_of(_HEARS) for n in range(len(self._sentinels))
-        ]
-        for sentinel, seconds in zip(self._sentinels, waits, strict=True):
-            world.after(seconds, partial(sentinel.hear, new, epoch))
+        confirmed = world.choices.one_of(_CONFIRMS)
         others = [each for each in self._servers if each is not new]
-        waits += [world.choices.one_of(_IS_TOLD) for _ in others]
-        for each, seconds in zip(others, waits[-len(others) :], strict=True):
+        hears = [confirmed + world.choices.one_of(_HEARS) for _ in self._sentinels]
+        hears[self._sentinels.index(leader)] = confirmed
+        is_told = [confirmed + world.choices.one_of(_IS_TOLD) for _ in others]
+        for sentinel, seconds in zip(self._sentinels, hears, strict=True):
+            world.after(seconds, partial(sentinel.hear, new, epoch))
+        for each, seconds in zip(others, is_told, strict=True):
             world.after(seconds, partial(self._tell, each))
-        self.agreed_at = max(self.agreed_at, world.seconds + max(waits))
+        self.agreed_at = max(self.agreed_at, world.seconds + max(hears + is_told))
 
     def _tell(self, server: Replication) -> None:
         """Make a server follow the master, and close its clients' connections."""
@@ -94,11 +109,12 @@ class _Sentinel:
         self._servers = servers
         self._master = master
         self._epoch = 0
+        self.replaces = False  # it leads a failover, which is not confirmed yet
 
     def hear(self, master: Replication, epoch: int) -> None:
         """Report another server as the master, unless it has received a later failover."""
         if epoch >= self._epoch:
-            self._master, self._epoch = master, epoch
+            self._master, self._epoch, self.replaces = master, epoch, False
 
     def answer(self, socket: ServerSocket, args: list[bytes], name: bytes) -> Any:
         """Return what is answered in place of executing a command; None to execute it."""
@@ -106,7 +122,8 @@ class _Sentinel:
             return None
         what = args[1].upper() if len(args) > 1 else b""
         if what == b"MASTERS":
-            said = self._said_of(self._master, SERVICE, "master")
+            flags = "master,failover_in_progress" if self.replaces else "master"
+            said = self._said_of(self._master, SERVICE, flags)
             return [[*said, "config-epoch", str(self._epoch)]]
         if args[2:3] != [SERVICE.encode()]:
             return SimpleError("ERR No such master with that name")

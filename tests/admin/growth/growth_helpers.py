@@ -18,6 +18,7 @@ import redis
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.admin.growth import gate, shard_move
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import RecordedCall
 
@@ -85,6 +86,14 @@ def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
         found = Fleet(config, [a, b, c])
         yield found
         found.config.close()
+
+
+CLOSING = frozenset({"close_for", "make_permanent", "is_permanent", "change", "lift"})
+
+
+def module_of(name: str) -> Any:
+    """Return the module in which a mover of shards calls a function."""
+    return gate if name in CLOSING else shard_move
 
 
 class Killed(BaseException):

@@ -11,7 +11,7 @@ from collections import Counter
 
 import pytest
 from click.testing import CliRunner
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, writing
+from growth_helpers import PATIENT, Fleet, certified, check_nothing_lost, writing
 
 import shardkit
 from shardkit import ShardMap
@@ -23,6 +23,8 @@ from shardkit.admin.growth import (
     balance,
     measure_balance,
     plan_balance,
+    plan_move,
+    reverse_move,
 )
 from shardkit.admin.growth.balance_plan import Unit, place
 from shardkit.cli.app import app
@@ -150,6 +152,43 @@ def test_a_sample_tells_about_the_whole_and_nothing_is_changed(fleet: Fleet) -> 
     assert {name for name in used if not name.startswith(("client|", "config|"))} <= allowed
 
 
+def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) -> None:
+    a, b = ({"host": "127.0.0.1", "port": each.port} for each in fleet.servers[:2])
+    shards = [{**a, "db": 1}, {**b, "db": 1}, {**a, "db": 2}, {**b, "db": 2}]
+    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
+    for number in (1, 2):
+        with fleet.servers[0].client(db=number) as client:
+            client.mset({f"k{number}:{n}": "v" * 4000 for n in range(20 * number)})
+    report = measure_balance(fleet.config, seconds=0.1, share=1.0)
+    assert [each.free for each in report.servers] == [14, 14]
+    plan = plan_balance(fleet.config, report, tolerance=0.4)
+    assert plan.fits
+    assert [each.shards for each in plan.moves] == [("users:0",)]
+    with writing(fleet, shards=None) as writers:
+        [done] = apply_balance(fleet.config, plan, hold=PATIENT)
+        assert done.targets == [f"{fleet.name(1)}/0"]
+        with fleet.servers[1].client(db=0) as client:
+            assert all(client.exists(f"k1:{n}") for n in range(20))
+        certified(reverse_move(fleet.config, "users:0", hold=PATIENT))
+        with fleet.servers[0].client(db=1) as client:
+            assert all(client.exists(f"k1:{n}") for n in range(20))
+    assert writers.errors == []
+    check_nothing_lost(fleet, writers)
+    # Without a database that is free, none can move.
+    for number in range(16):
+        with fleet.servers[1].client(db=number) as client:
+            client.set("somebody's", 1)
+    report = measure_balance(fleet.config, seconds=0.1, share=1.0)
+    assert [each.free for each in report.servers] == [14, 0]
+    plan = plan_balance(fleet.config, report, tolerance=0.2)
+    assert not plan.moves
+    assert f"{fleet.name(1)} has no database that nothing uses: no shard can move there" in (
+        plan.uneven
+    )
+    [problem, *_] = plan_move(fleet.config, ["users:0"], fleet.name(1)).problems
+    assert problem.endswith(" has too few databases that nothing uses: set more `databases`")
+
+
 def test_what_cannot_be_balanced_is_said(fleet: Fleet) -> None:
     skewed(fleet)
     report = measure_balance(fleet.config, to=[fleet.name(2)], seconds=0.1, share=1.0)
@@ -240,14 +279,14 @@ def test_measuring_can_be_awaited(fleet: Fleet) -> None:
     asyncio.run(main())
 
 
-def fewest(units: list[Unit], room: list[float], tolerance: float) -> float | None:
+def fewest(units: list[Unit], room: list[float], free: list[int], tolerance: float) -> float | None:
     """Try all placements."""
     mean = sum(unit.weight for unit in units) / len(room)
     best = None
     for places in itertools.product(range(len(room)), repeat=len(units)):
         moved = [(u, at) for u, at in zip(units, places, strict=True) if u.server != at]
-        taken = [*((u.server, u.database) for u in units), *((at, u.database) for u, at in moved)]
-        fits = len(set(taken)) >= len({(u.server, u.database) for u in units}) + len(moved)
+        arrived = Counter(at for _, at in moved)
+        fits = all(arrived[server] <= free[server] for server in range(len(room)))
         loads, sizes = [0.0] * len(room), [0.0] * len(room)
         for unit, at in zip(units, places, strict=True):
             loads[at] += unit.weight
@@ -267,18 +306,17 @@ def test_no_plan_moves_fewer_bytes() -> None:
         units = [
             Unit(
                 chance.randrange(max(1, servers - 1)),
-                chance.randrange(20),
                 chance.randint(1, 30),
                 chance.randint(1, 30),
                 chance.random() < 0.9,
             )
             for _ in range(chance.randint(2, 6))
         ]
-        if len({(unit.server, unit.database) for unit in units}) < len(units):
-            continue
         room = [chance.choice([1e9, 1e9, 20.0]) for _ in range(servers)]
         tolerance = chance.choice([0.05, 0.2, 0.5])
-        placed, known = place(units, room, tolerance), fewest(units, room, tolerance)
+        free = [chance.choice([16, 16, 1]) for _ in range(servers)]
+        placed = place(units, room, free, tolerance)
+        known = fewest(units, room, free, tolerance)
         assert placed.fits == (known is not None)
         if known is not None:
             fitting += 1
@@ -288,8 +326,8 @@ def test_no_plan_moves_fewer_bytes() -> None:
 
 
 def test_many_shards_are_spread_over_many_servers() -> None:
-    units = [Unit(0, n, 1.0, 1.0) for n in range(512)]
-    placed = place(units, [float("inf")] * 8, 0.1)
+    units = [Unit(0, 1.0, 1.0) for _ in range(512)]
+    placed = place(units, [float("inf")] * 8, [512] * 8, 0.1)
     assert placed.fits
     left = 512 - len(placed.moves)
     assert 57.6 <= left <= 70.4

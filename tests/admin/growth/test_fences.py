@@ -17,6 +17,7 @@ from shardkit.admin.growth.fence import (
     lift_unless_permanent,
     make_permanent,
     move_of,
+    take,
     write_under,
 )
 from shardkit.errors import GrowthError
@@ -101,3 +102,27 @@ def test_of_those_who_are_at_a_fence_at_once_the_first_has_it(own_server: LocalS
         late.meanwhile = [lambda: make_permanent(client, MINE)]
         assert not lift_unless_permanent(late, "mine"), "it was decided just before"
         assert is_permanent(client, "mine")
+
+
+def test_a_fence_that_comes_late_is_not_set(own_server: LocalServer) -> None:
+    """Another mover has taken the target meanwhile, has finished, and opened it."""
+    has_ended = []
+
+    def require_lease() -> None:
+        if has_ended:
+            raise GrowthError("the lease ended", "resume")
+
+    with own_server.client() as client, Late(port=own_server.port) as late:
+
+        def finish() -> None:
+            client.set(FENCE_KEY, OTHERS)
+            client.delete(FENCE_KEY)
+            has_ended.append(True)
+
+        late.meanwhile = [finish]
+        with pytest.raises(GrowthError, match="the lease ended"):
+            take(late, MINE, require_lease)
+        assert not client.exists(FENCE_KEY)
+        has_ended.clear()
+        take(late, MINE, require_lease)
+        assert client.get(FENCE_KEY) == MINE

@@ -331,7 +331,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "writers are held until none is left",
         MovedShard,
-        shard_move.ShardMover,
+        gate,
         "_wait_until_left",
         nothing,
         28,
@@ -339,8 +339,8 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "writers wait until no reader is left",
         MovedShard,
-        shard_move.ShardMover,
-        "_wait_for_readers",
+        gate,
+        "wait_for_readers",
         nothing,
         2,
     ),
@@ -366,7 +366,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "a split holds writers until none is left",
         SplitData,
-        shard_move.ShardMover,
+        gate,
         "_wait_until_left",
         nothing,
         46,
@@ -374,8 +374,8 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "writers wait until no reader of a shard that is split is left",
         SplitData,
-        shard_move.ShardMover,
-        "_wait_for_readers",
+        gate,
+        "wait_for_readers",
         nothing,
         42,
     ),

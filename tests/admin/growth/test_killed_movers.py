@@ -18,7 +18,16 @@ from typing import Any
 
 import pytest
 import redis
-from growth_helpers import PATIENT, Fleet, check_nothing_lost, filled, small, still_there, writing
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    check_nothing_lost,
+    filled,
+    module_of,
+    small,
+    still_there,
+    writing,
+)
 
 from shardkit.admin.growth import (
     mover,
@@ -287,7 +296,7 @@ def test_a_server_that_is_killed_in_any_phase_of_a_move_loses_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, of_shards: bool, moment: str, server: int
 ) -> None:
     lasting(fleet)
-    owner = shard_move if of_shards else server_move
+    owner = module_of(moment) if of_shards else server_move
     restart_at(monkeypatch, mover if moment == "compare" else owner, moment, fleet.servers[server])
     what = ["users:1"] if of_shards else fleet.name(0)
     try:

@@ -12,9 +12,9 @@ from growth_helpers import PATIENT, Fleet, certified, on_redis_too
 import shardkit
 from shardkit.admin.growth import (
     Move,
+    gate,
     journal,
     resume_move,
-    shard_move,
     start_move,
     verify_move,
 )
@@ -164,13 +164,13 @@ def test_silence_is_noticed(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, is_ne
 def test_only_held_writers_give_a_same(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     shard = Shard(fleet)
     seen: list[Any] = []
-    decide = shard_move.make_permanent
+    decide = gate.make_permanent
 
     def decided(*args: Any) -> bool:
         seen.append(journal.read(fleet.config, "users:1").certificate)
         return decide(*args)
 
-    monkeypatch.setattr(shard_move, "make_permanent", decided)
+    monkeypatch.setattr(gate, "make_permanent", decided)
 
     def look() -> None:
         seen.append(journal.read(fleet.config, "users:1").certificate)

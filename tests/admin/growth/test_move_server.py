@@ -49,6 +49,7 @@ from shardkit.admin.growth import (
     attach_replica,
     certificate,
     compare,
+    complete_move,
     fail_over,
     journal,
     moves,
@@ -401,6 +402,28 @@ def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
             fail_over(config, "users:0")
         assert config.info("replication")["role"] == "master"
         assert moves(config) == []
+
+
+def test_a_server_that_was_left_is_kept_up_to_date_by_replication(fleet: Fleet) -> None:
+    fleet.push(0)
+    filled(fleet)
+    assert certified(start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT))
+    with (
+        shardkit.connect(fleet.url) as kit,
+        fleet.servers[0].client(db=1) as old,
+        fleet.servers[1].client(db=1) as new,
+    ):
+        router = kit.key_sharded("users")
+        router.mset({f"k{n}": "new" for n in range(200)})
+        with pytest.raises(GrowthError, match="is kept up to date by replication"):
+            complete_move(fleet.config, fleet.name(0))
+        copies = new.info("stats")["sync_full"]
+        assert certified(reverse_move(fleet.config, fleet.name(0), hold=PATIENT))
+        assert new.info("stats")["sync_full"] == copies
+        assert new.info("replication")["master_link_status"] == "up"
+        assert fleet.masters() == [fleet.name(0)] * 2
+        assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
+        assert old.get(next(key for key in old.scan_iter(match="k*"))) == b"new"
 
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:

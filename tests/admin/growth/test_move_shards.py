@@ -29,6 +29,7 @@ from growth_helpers import (
     follow,
     killed,
     killed_at,
+    module_of,
     on_redis_too,
     small,
     still_there,
@@ -43,6 +44,7 @@ from shardkit.admin.growth import (
     Move,
     abort_move,
     certificate,
+    gate,
     journal,
     moves,
     plan_move,
@@ -170,8 +172,9 @@ def test_readers_never_wait_for_a_move_of_a_shard(
                     return go_on(*args, **options)
 
                 for moment in WHILE_HELD:
-                    go_on = getattr(shard_move, moment)
-                    monkeypatch.setattr(shard_move, moment, partial(stand_still, moment, go_on))
+                    owner = module_of(moment)
+                    stand = partial(stand_still, moment, getattr(owner, moment))
+                    monkeypatch.setattr(owner, moment, stand)
                 move = await asyncio.to_thread(
                     start_move, fleet.config, ["users:1"], fleet.name(1), hold=4 * PATIENT
                 )
@@ -243,7 +246,7 @@ def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
             begin = partial(start_move, what=["users:1"], to=fleet.name(1))
             carry_on = partial(resume_move, name="users:1")
             with monkeypatch.context() as patched:
-                patched.setattr(shard_move, moment, killed)
+                patched.setattr(module_of(moment), moment, killed)
                 patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
                 with pytest.raises(Killed):
                     (carry_on if found else begin)(fleet.config, hold=0.3)
@@ -265,7 +268,7 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
 ) -> None:
     small(fleet)
     if not seen:
-        monkeypatch.setattr(shard_move, "is_permanent", lambda client, move: False)
+        monkeypatch.setattr(gate, "is_permanent", lambda client, move: False)
 
     with killed_at(shard_move.ShardMover, "_reached"), pytest.raises(Killed):
         start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
@@ -281,7 +284,7 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
 
 def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
-    both, decide, closed = ["users:0", "users:1"], shard_move.make_permanent, []
+    both, decide, closed = ["users:0", "users:1"], gate.make_permanent, []
 
     def killed(client: redis.Redis, value: bytes) -> bool:
         if closed:  # the first of the databases, which decides, comes last
@@ -300,7 +303,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
             client.client_setname("shardkit-move/test")
         new2.set(FENCE_KEY, left)
         with monkeypatch.context() as patched:
-            patched.setattr(shard_move, "make_permanent", killed)
+            patched.setattr(gate, "make_permanent", killed)
             patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
             with pytest.raises(Killed):
                 start_move(fleet.config, both, fleet.name(1), hold=PATIENT)
@@ -370,7 +373,7 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    decide = shard_move.make_permanent
+    decide = gate.make_permanent
     written = []
 
     def stopped(client: redis.Redis, value: bytes) -> bool:
@@ -379,7 +382,7 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
         return decide(client, value)
 
     with monkeypatch.context() as patched:
-        patched.setattr(shard_move, "make_permanent", stopped)
+        patched.setattr(gate, "make_permanent", stopped)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="the shards are where they were"):
             start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.5)
@@ -481,9 +484,9 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
     monkeypatch.setattr(certificate, "SETTLED", 0.3)
     finish = shard_move.DatabaseCopy.finish
 
-    def finished(copy: shard_move.DatabaseCopy) -> Any:
+    def finished(copy: shard_move.DatabaseCopy, **options: Any) -> Any:
         fleet.servers[0].client(db=2).set("k1", "last")
-        taken = finish(copy)
+        taken = finish(copy, **options)
         fleet.servers[1].client(db=2).set("k1", "other")  # as a server that loses a write has it
         return taken
 
@@ -607,8 +610,10 @@ def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     follow(fleet.servers[0], fleet.servers[2])
     follow(fleet.servers[1], fleet.servers[2])
     source, target = fleet.name(0), fleet.name(1)
-    assert plan_move(fleet.config, ["users:1"], target).problems == (
-        f"{target} has others in a database of the same number",
+    plan = plan_move(fleet.config, ["users:1"], target)
+    assert plan.targets == (f"{target}/0",)
+    assert "(database 2 becomes 0)" in " ".join(plan.steps)
+    assert plan.problems == (
         f"{source} is a replica",
         f"{target} is a replica",
     )
@@ -647,7 +652,7 @@ def fill_disk(client: redis.Redis, directory: Path) -> None:
 def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     fleet: Fleet, saving: redis.Redis, tmp_path: Path
 ) -> None:
-    with killed_at(shard_move, "close_for"), pytest.raises(Killed):
+    with killed_at(gate, "close_for"), pytest.raises(Killed):
         start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
     fill_disk(saving, tmp_path / "disk")
     why = "the server cannot save its data to disk, and so refuses writes"

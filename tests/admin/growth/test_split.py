@@ -21,6 +21,7 @@ from growth_helpers import (
     check_nothing_lost,
     killed,
     killed_at,
+    module_of,
     on_redis_too,
     writing,
 )
@@ -32,6 +33,7 @@ from shardkit.admin.growth import (
     abort_move,
     awaiting,
     complete_move,
+    gate,
     moves,
     plan_split,
     resume_move,
@@ -217,7 +219,7 @@ def test_a_split_that_is_killed_at_any_point_is_resumed_or_aborted(
         router, more = kit.key_sharded("users"), 0
         for moment, decided in MOMENTS.items():
             with monkeypatch.context() as patched:
-                patched.setattr(shard_move, moment, killed)
+                patched.setattr(module_of(moment), moment, killed)
                 patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
                 begin = partial(start_split, component="users", shards=3, over=over)
                 again = moves(fleet.config) and moment != "close_for"
@@ -350,7 +352,7 @@ def test_a_split_offline_needs_no_notifications(fleet: Fleet, is_killed: bool) -
                 fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT
             )
         else:
-            with killed_at(shard_move, "make_permanent"), pytest.raises(Killed):
+            with killed_at(gate, "make_permanent"), pytest.raises(Killed):
                 start_split(fleet.config, "users", shards=3, over=over, offline=True, hold=PATIENT)
             move = resume_move(fleet.config, "users", offline=True, hold=PATIENT)
         assert certified(move)

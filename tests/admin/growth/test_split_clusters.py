@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
@@ -167,7 +168,7 @@ OUT_OF = {
     (cluster_nodes, "force_close"): False,
     (cluster_nodes, "close"): False,
     (gate.ClusterGate, "turn_away"): True,
-    (gate.Gate, "open"): True,
+    (gate.CopyGate, "open"): True,
     (shard_move, "attest"): True,
 }
 
@@ -186,15 +187,14 @@ def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
     before, at_first = fill(fleet), stored(fleet)
     with writing(fleet, shards=None) as writers:
         for (owner, name), decided in (INTO if into else OUT_OF).items():
+            begin = partial(start_split, component="users", **new)
+            go_on = partial(resume_move, name="users") if moves(fleet.config) else begin
             with (
                 killed_at(owner, name),
                 killed_at(shard_move.ShardMover, "_let_go"),
                 pytest.raises(Killed),
             ):
-                if moves(fleet.config):
-                    resume_move(fleet.config, "users", hold=0.4)
-                else:
-                    start_split(fleet.config, "users", hold=0.4, **new)
+                go_on(fleet.config, hold=0.4)
             assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, name
         assert certified(resume_move(fleet.config, "users", hold=PATIENT))
         assert there(fleet) == before
@@ -224,6 +224,11 @@ def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
     assert (settings(cluster) == {"0"}) == into
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert settings(cluster) == {"0"}
+    with cluster.client() as client:
+        assert list(client.scan_iter(match="config:*")) == []
+    shown = CliRunner().invoke(app, ["move", "status", "--config", fleet.url])
+    said = "users: into cluster" if into else "users: out of"
+    assert said in " ".join(shown.output.split())
     assert stored(fleet) == at_first
     assert there(fleet) == before
     with shardkit.connect(fleet.url) as kit:
@@ -253,9 +258,13 @@ def test_shards_are_kept_up_to_date_until_a_split_into_a_cluster_is_reversed(
     assert there(fleet) == before
     assert certified(start_split(fleet.config, "users", to_cluster=cluster.nodes[0].address))
     assert certified(reverse_move(fleet.config, "users"))
+
+
+def test_a_cluster_that_is_left_is_not_kept_up_to_date(fleet: Fleet, cluster: LocalCluster) -> None:
+    in_cluster(fleet, cluster)
     with pytest.raises(GrowthError, match="users: a cluster that is left refuses writes, so it"):
-        in_cluster(fleet, cluster)
         start_split(fleet.config, "users", shards=2, over=[fleet.name(1)], keep=True)
+    assert moves(fleet.config) == []
 
 
 @pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
@@ -296,7 +305,7 @@ def test_slots_that_move_during_a_copy_stop_it(
             n for n in range(5000) if not client.execute_command("CLUSTER", "COUNTKEYSINSLOT", n)
         )
     monkeypatch.setattr(gate.ClusterGate, "decide", disturbed)
-    with pytest.raises(GrowthError, match="slots of the cluster of .* have moved"):
+    with pytest.raises(GrowthError, match=r"slots of the cluster of .* have moved"):
         start_split(fleet.config, "users", over=[fleet.name(0)], hold=PATIENT)
     monkeypatch.undo()
     assert settings(cluster) == {"0"}

@@ -22,6 +22,7 @@ from redis.connection import parse_url
 import shardkit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import redis_private
+from shardkit.network.connections.connection import TcpConnection
 
 PACKAGE = Path(shardkit.__file__).parent
 
@@ -69,11 +70,14 @@ def test_blocking_socket_and_address(connection: redis.Connection, server: Local
         assert str(server.port) in redis_private.address_of(connection)
 
 
-def test_a_blocking_connection_knows_that_it_is_to_reconnect(connection: redis.Connection) -> None:
+def test_a_blocking_connection_knows_that_it_is_to_reconnect(server: LocalServer) -> None:
+    connection = TcpConnection(host="127.0.0.1", port=server.port)
     with contract("wants_reconnect", "what does mark_for_reconnect() set?"):
         assert redis_private.wants_reconnect(connection) is False
         connection.mark_for_reconnect()
         assert redis_private.wants_reconnect(connection) is True
+        connection.disconnect()
+        assert redis_private.wants_reconnect(connection) is False
 
 
 def test_a_health_check_can_be_postponed(connection: redis.Connection) -> None:

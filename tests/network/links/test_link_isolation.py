@@ -111,7 +111,8 @@ async def test_an_undecodable_reply_fails_alone(
         client.mset({"bad": b"\xff", "good": "ä"})
         client.rpush("list", b"\xff", "x")
     async with opened(face_name, shard_map) as face:
-        link = (face.kit.plane.links if face.blocks else face.kit.plane.alinks)[False]
+        plane = face.kit.plane
+        link = (plane.link if face.blocks else plane.alink)(raw=False)
 
         async def send(*batch: Any) -> Any:
             found = link.send(list(batch))

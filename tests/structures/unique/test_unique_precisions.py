@@ -84,6 +84,42 @@ def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> 
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
 
 
+@pytest.mark.parametrize("call", ["remove", "expire"])
+@pytest.mark.parametrize(
+    ("precision", "damage"),
+    [
+        ("exact", {"expected": 1, "meta": None}),
+        ("60-bit", {"expected": 1, "meta": None}),
+        ("compact", {"expected": 1, "meta": None}),
+        ("60-bit", {"meta": {"total": 1}}),
+        ("bitmap", {"parts": None}),
+    ],
+)
+def test_all_parts_of_a_day_go_with_it_even_if_its_plan_or_register_was_changed(
+    face: Face, kit: ShardKit, precision: str, damage: dict[str, Any], call: str
+) -> None:
+    client: Any = kit.client("one")
+
+    def fresh() -> Any:
+        return counter(face.kit, precision, "one")
+
+    face.run(fresh().visit_many(some(precision, 600), DAY))
+    assert len(client.keys("unique:2015-05-17:*")) > 2
+    for name, value in damage.items():
+        key = f"unique:2015-05-17:{name}"
+        assert client.exists(key)
+        if isinstance(value, dict):
+            client.hset(key, mapping=value)
+        elif value is None:
+            client.delete(key)
+        else:
+            client.set(key, value)
+    assert face.run(fresh().remove(DAY) if call == "remove" else fresh().expire(DAY, 1000)) is True
+    left = [key for key in client.keys("unique:2015-05-17*") if b"deleted" not in key]
+    assert all(client.ttl(key) > 0 for key in left)
+    assert call == "expire" or left == []
+
+
 @pytest.mark.long(10)
 def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0

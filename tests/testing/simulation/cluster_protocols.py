@@ -254,11 +254,52 @@ components:
         for key, sent in self.sent.items():
             executed = int(conn.get(key) or 0)
             assert executed <= sent, (key, executed)
-            if self.last.get(key, 0) > self.failovers.agreed_at:
+            if key in self.last and self.last[key] > self.failovers.agreed_at:
                 assert executed, f"{key} was answered, and is lost"
+
+
+class Newcomers(Sentinels):
+    """Clients connect anew for each write, while Sentinels replace a master.
+
+    What they write from the beginning of the failover on is not lost, whichever Sentinels still
+    name the old master, which takes writes.
+    """
+
+    faults = ("sentinels_fail_over",)
+    most_faults = 1
+
+    def setup(self, kit: ShardKit) -> None:
+        self.written: dict[str, float] = {}  # when the writes began
+
+    def blocking(self, client: Client) -> None:
+        self.failovers = client._world.sentinels
+        conn: Any = client.kit.client("data")
+        for n in range(6):
+            conn.connection_pool.disconnect()
+            began = client.time
+            conn.set(f"b{n}", 1)
+            self.written[f"b{n}"] = began
+            time.sleep(client.choose((0.05, 0.0, 0.5)))
+
+    async def awaiting(self, client: Client) -> None:
+        self.failovers = client._world.sentinels
+        conn: Any = await client.kit.client("data")
+        for n in range(6):
+            await conn.connection_pool.disconnect()
+            began = client.time
+            await conn.set(f"a{n}", 1)
+            self.written[f"a{n}"] = began
+            await asyncio.sleep(client.choose((0.05, 0.0, 0.5)))
+
+    def at_end(self, kit: ShardKit) -> None:
+        conn: Any = kit.client("data")
+        for key, began in self.written.items():
+            if began >= self.failovers.began_at > 0:
+                assert conn.exists(key), f"{key} was answered, and is lost"
 
 
 CLUSTER: dict[str, type[Protocol]] = {
     "moving slots": MovingSlots,
     "sentinels": Sentinels,
+    "newcomers to Sentinels": Newcomers,
 }

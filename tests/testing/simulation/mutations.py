@@ -23,7 +23,7 @@ from shardkit.geo.ip_to_city import IpToCity
 from shardkit.kit import decorators
 from shardkit.market import Market
 from shardkit.metrics.outbox import Outbox
-from shardkit.network.connections import clients, pool
+from shardkit.network.connections import clients, pool, sentinels
 from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import Closable, ReplyParser
@@ -368,7 +368,7 @@ MUTATIONS: dict[str, Mutation] = {
         both,
         (
             (ConfigServer, "read", "0 < component.epoch < known.epoch", "False"),
-            (ConfigServer, "_reading", "if epoch < newest:", "if False:"),
+            (ConfigServer, "_checked", "if epoch < newest:", "if False:"),
         ),
     ),
     "locks-two-holders": Mutation(
@@ -909,6 +909,18 @@ MUTATIONS: dict[str, Mutation] = {
         "a connection to a master that the Sentinels have replaced is used again",
         python,
         (pool, "_close_if_replaced", "connection.mark_for_reconnect()", "pass"),
+    ),
+    "sentinels-changing-master-is-named": Mutation(
+        "newcomers to Sentinels",
+        "a master that a Sentinel is replacing is named because others still name it",
+        python,
+        (sentinels._Manager, "_ask", "and view.address not in left", ""),
+    ),
+    "sentinels-outdated-ones-count": Mutation(
+        "newcomers to Sentinels",
+        "Sentinels that have not heard of the last failover count, too",
+        python,
+        (sentinels._Manager, "_ask", "view.epoch == latest", "True"),
     ),
     "sentinels-replica-is-kept": Mutation(
         "sentinels",

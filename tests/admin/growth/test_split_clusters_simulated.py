@@ -1,0 +1,197 @@
+"""The steps of splits into and out of a cluster, and real clients, under many schedules.
+
+See `test_growth_simulated`. Simulated nodes have no ``CLIENT PAUSE``, on which nothing depends but
+how long writers wait.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of
+from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_shards, take_fences
+
+from shardkit.admin.growth import cluster_nodes, gate, journal, shard_move, start_split
+from shardkit.admin.growth.fence import fence_key
+from shardkit.errors import GrowthError
+from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
+from shardkit.testing.simulation import Client, SimulationFailure, simulate
+from shardkit.testing.simulation.servers import SimulatedServer
+
+NODES = ("node:1", "node:2", "node:3")
+CLOSED: dict[str, bytes] = {}  # the setting of each node
+
+
+class LeftCluster(SplitData):
+    """The nodes of a cluster become shards on two servers."""
+
+    shard_map: Any = """components: {data: {entry: {cluster: true, host: node, port: 1}},
+                                     other: {entry: {host: old, port: 1}}}"""
+    options: dict[str, Any] = {"over": ["old:1", "other:1"]}  # noqa: RUF012 - of the one run
+
+    def setup(self, kit: Any) -> None:
+        super().setup(kit)
+        CLOSED.clear()
+
+    def move(self, client: Client) -> None:
+        client._world.make_cluster(NODES[0])
+        config = config_of(client)
+        try:
+            start_split(config, "data", hold=HOLD, **self.options)
+        except GrowthError as error:
+            client.log(str(error))
+
+
+class EnteredCluster(LeftCluster):
+    """Two shards on two servers become the nodes of a cluster."""
+
+    shard_map: Any = SplitData.shard_map
+    options: dict[str, Any] = {"to_cluster": NODES[0]}  # noqa: RUF012 - of the one run
+
+
+def a_split(components: Any, *args: Any) -> journal.Move:
+    """Return the split of one of the protocols; the mover finds the nodes."""
+    shards, nodes = ["old:1/1", "other:1/1"], [f"{each}/0" for each in NODES]
+    names = "old:1, other:1", ", ".join(NODES)
+    if components["data"].shards:
+        return journal.Move(
+            *("data", journal.KEYS, *names, ["data:0", "data:1"], shards, nodes),
+            placements=["crc32", ""],
+            clusters=["", NODES[0]],
+        )
+    return journal.Move(
+        *("data", journal.KEYS, *reversed(names), ["data"], nodes, shards),
+        placements=["", "crc32"],
+        clusters=[NODES[0], ""],
+    )
+
+
+def set_if_marked(client: Any, mark: str, value: bytes, number: str) -> bool:
+    """Take the place of a transaction, in which simulated servers have no CONFIG."""
+    done = client.execute_command("CONFIG", "SET", cluster_nodes._SETTING, number, mark, value)
+    return bool(done in (b"OK", True))
+
+
+@contextmanager
+def simulated_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Have simulated nodes refuse writes, too."""
+    with simulated_shards(monkeypatch), monkeypatch.context() as patched:
+        patched.setattr("shardkit.admin.growth.move.new_split", a_split)
+        patched.setattr(Capture, "expect_setting", nothing, raising=False)
+        for name in ("pause", "go_on", "keep_settings"):
+            patched.setattr(cluster_nodes, name, nothing)
+        patched.setattr(cluster_nodes, "moving_slots", lambda client: False)
+        patched.setattr(cluster_nodes, "_set", set_if_marked)
+        execute = SimulatedServer.execute
+
+        def refuse(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
+            name = args[0].upper()
+            if self.address in NODES and name == b"CONFIG":
+                if args[1].upper() == b"GET":
+                    socket.answer([args[2], CLOSED.get(self.address, b"0")])
+                elif len(args) < 6 or self.ask(b"GET", args[4]) == args[5]:
+                    CLOSED[self.address] = args[3]
+                    socket.answer(b"OK")
+                else:
+                    socket.answer(b"")
+                return True
+            if CLOSED.get(self.address, b"0") != b"0" and writes(name):
+                socket.answer(SimpleError("NOREPLICAS Not enough good replicas to write."))
+                return True
+            return execute(self, socket, args)
+
+        patched.setattr(SimulatedServer, "execute", refuse)
+        yield
+
+
+def unclosed(*args: Any) -> bool:
+    return True
+
+
+def only_first(
+    mover: Any,
+    *args: Any,
+    proven: bool = False,
+    require: Callable[..., None] = shard_move.ShardMover._require_same,
+) -> None:
+    """Copy the rest before the nodes are closed, some time before, and not afterwards."""
+    if not proven:
+        require(mover, *args)
+        time.sleep(0.5)  # simulated
+
+
+def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, bytes], bool]:
+    marks = [each for each in capture.changed if each[1].startswith(b"config:fence")]
+    return {each: capture.changed.pop(each) for each in marks}
+
+
+# What is left out, and in which schedules that shows.
+MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
+    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
+    (
+        "what changes until nodes are closed is copied",
+        LeftCluster,
+        shard_move.ShardMover,
+        "_require_same",
+        only_first,
+        70,
+    ),
+    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
+    (
+        "writers wait until all have read that the cluster is left",
+        LeftCluster,
+        gate,
+        "wait_until_read",
+        nothing,
+        2,
+    ),
+    (
+        "the cluster takes no writes while shards are still read",
+        EnteredCluster,
+        gate.ClusterGate,
+        "admit_readers",
+        nothing,
+        113,
+    ),
+    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 10),
+]
+
+
+@pytest.mark.parametrize("protocol", [LeftCluster, EnteredCluster])
+def test_steps_with_a_cluster_are_safe(
+    monkeypatch: pytest.MonkeyPatch, protocol: type[LeftCluster]
+) -> None:
+    with simulated_cluster(monkeypatch):
+        simulate(protocol(), schedules=SCHEDULES)
+
+
+@pytest.mark.parametrize(("what", "protocol", "owner", "name", "instead", "known"), MUTATIONS)
+def test_each_part_of_the_steps_with_a_cluster_is_needed(
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    protocol: type[LeftCluster],
+    owner: Any,
+    name: str,
+    instead: Any,
+    known: int,
+) -> None:
+    with simulated_cluster(monkeypatch):
+        monkeypatch.setattr(owner, name, instead)
+        with pytest.raises(SimulationFailure, match="NotLinearizable"):
+            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+
+
+def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, a mover that was stopped closes a target that clients already use."""
+
+    def take(client: Any, value: bytes, require_lease: Any) -> None:
+        client.set(fence_key(client), value)
+
+    with simulated_cluster(monkeypatch):
+        monkeypatch.setattr(gate, "take", take)
+        with pytest.raises(SimulationFailure, match="DatabaseMovedError"):
+            simulate(LeftCluster(), schedules=MOST_FOR_A_MUTATION, seed=47, shrink_runs=0)

@@ -1,0 +1,83 @@
+"""Try what `make dist` made as users do: the wheel with each extra alone, the sdist by its tests.
+
+Each extra is installed alone into a new environment, where what it is for must work, and every
+module that needs another extra must name that one.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+# What each extra is for; those for shardkit's own developers are not here.
+WORKS = {
+    "": "import shardkit, shardkit.admin, shardkit.search, shardkit.social, shardkit.queues",
+    "arrays": "import numpy, shardkit.structures",
+    "chat": "import starlette, uvicorn, websockets",
+    "cli": "from shardkit.cli.app import app; import click; click.Context(app).get_help()",
+    "codecs": "from shardkit.structures import codec; "
+    "[codec(name) for name in ('msgpack', 'zstd', 'lz4')]",
+    "dashboard": "import shardkit.dashboard",
+    "django": "import django, shardkit.integrations.django.cache",
+    "geo": "import maxminddb, shardkit.geo",
+    "local": "from shardkit.local import LocalServer; s = LocalServer(); s.start(); s.stop()",
+    "metrics": "import ddsketch, shardkit.metrics",
+    "otel": "import shardkit.integrations.otel",
+    "placements": "import shardkit; shardkit.ShardMap.parse('''components: {a: {shards: [{}, "
+    "{db: 1}], placement: {name: go-redis, names: [x, y]}}}''')",
+    "postgresql": "import psycopg; from shardkit.social import PostgreSQLStatusStore",
+    "prometheus": "import shardkit.integrations.prometheus",
+    "search": "from shardkit.search import Analyzer; Analyzer(stemmer='english')",
+    "testing": "from shardkit.testing import MemoryServers; MemoryServers()",
+}
+DEVELOPERS = {"bench", "docs", "dev"}
+SDIST_TESTS = ["tests/routing", "tests/docs/test_site.py", "tests/cli/test_cli_init.py"]
+
+
+def run(*command: object, cwd: Path | None = None) -> None:
+    """Run a program; end with its output if it fails."""
+    ended = subprocess.run([str(each) for each in command], cwd=cwd, capture_output=True, text=True)
+    if ended.returncode:
+        sys.exit(f"{' '.join(map(str, command))}\n{ended.stdout}\n{ended.stderr}")
+
+
+def environment(folder: Path) -> Path:
+    """Return the Python of a new environment."""
+    run("uv", "venv", "-q", "--python", sys.executable, folder)
+    return folder / "bin" / "python"
+
+
+def main(dist: Path) -> None:
+    """Try the wheel and the sdist of a folder.
+
+    Raises:
+        SystemExit: something does not work, or an extra is not tried.
+    """
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    untried = set(extras["optional-dependencies"]) - DEVELOPERS - set(WORKS)
+    if untried:
+        sys.exit(f"extras that are not tried: {', '.join(sorted(untried))}; add them to WORKS")
+    [wheel], [sdist] = dist.glob("*.whl"), dist.glob("*.tar.gz")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for extra, code in WORKS.items():
+            python = environment(folder / (extra or "plain"))
+            run("uv", "pip", "install", "-q", "--python", python, f"{wheel}[{extra}]")
+            run(python, "-I", "-c", code)
+            print(f"shardkit[{extra}] works alone", flush=True)
+        with tarfile.open(sdist) as archive:
+            archive.extractall(folder, filter="data")
+        [source] = (each.parent for each in folder.glob("*/pyproject.toml"))
+        python = environment(folder / "sdist")
+        run("uv", "pip", "install", "-q", "--python", python, "-e", f"{source}[dev]")
+        run(python, "-m", "pytest", "-q", *SDIST_TESTS, cwd=source)
+        print(f"{sdist.name} runs its tests", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1] if len(sys.argv) > 1 else "dist"))
