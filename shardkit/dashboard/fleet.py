@@ -25,6 +25,7 @@ from shardkit.config.store import read_epoch
 from shardkit.errors import RoutingError, ShardKitError
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
+from shardkit.network.connections.redis_private import slot_owners
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
@@ -484,7 +485,7 @@ def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     total: dict[str, Any] = {}
     nodes: list[dict[str, Any]] = []
-    slots = Counter(owners[0].name for owners in cluster.nodes_manager.slots_cache.values())
+    slots = Counter(owners[0].name for owners in slot_owners(cluster).values())
     failure: Exception | None = None
     for node in sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name)):
         row = {"address": node.name, "role": _ROLES.get(node.server_type, node.server_type)}
