@@ -351,7 +351,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        277,
+        359,
     ),
     ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 2),
     (
