@@ -33,6 +33,7 @@ WORKS = {
     "postgresql": "import psycopg; from shardkit.social import PostgreSQLStatusStore",
     "prometheus": "import shardkit.integrations.prometheus",
     "search": "from shardkit.search import Analyzer; Analyzer(stemmer='english')",
+    "shell": "import IPython; from shardkit.cli.app import app",
     "testing": "from shardkit.testing import MemoryServers; MemoryServers()",
 }
 DEVELOPERS = {"bench", "docs", "dev"}

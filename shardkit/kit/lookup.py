@@ -91,6 +91,8 @@ class CallSite:
         if self.unsharded:
             if component.entry is None:
                 topology.refused(self.component)
+            else:
+                self.seen = component
             return component
         if self.shards is not None:
             counted = topology.count(self.component, self.shards, rule or DEFAULT)

@@ -384,7 +384,6 @@ def test_no_list_of_shards_is_too_long_to_be_refused() -> None:
         ("components: {a: {entry: {}}}\nmore: 1", "map.yaml:2: more is not known"),
         ("components: {a: {entry: {}}}\ndefaults: [1]", "defaults is not a mapping"),
         ("components: {a: {entry: {}}}\nconfig_server: 5", "config_server: is a int"),
-        ("components: {a: {entry: {}}}\nconfig_server: {cluster: true}", "config_server.cluster"),
         ("components: {a: }", "components.a is not a mapping"),
         ("components: {a: {}}", "components.a has neither entry nor shards"),
         ("components: {a: {entry: }}", "components.a has neither entry nor shards"),

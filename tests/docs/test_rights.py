@@ -21,6 +21,7 @@ from shardkit.admin import (
     backup,
     biggest_keys,
     check,
+    config_client,
     connected_clients,
     convert,
     databases_with,
@@ -383,6 +384,25 @@ def test_who_uses_a_cluster_and_fails_it_over(server: LocalServer) -> None:
         with server.client(**growing) as config:
             done = fail_over(config, cluster.nodes[1].address)
         assert str(done.target) == cluster.nodes[4].address
+
+
+def test_who_reads_entries_of_a_cluster(server: LocalServer) -> None:
+    reads = rights("they, where it is a cluster")
+    pushes = [
+        right.replace("~config:", "~{config}:")
+        for right in rights("who pushes | the config server")
+    ]
+    with LocalCluster() as cluster:
+        for each in cluster.nodes:
+            user(each, *pushes, "+cluster|slots")
+        url = f"redis+cluster://tried:pw@127.0.0.1:{cluster.nodes[0].port}"
+        with config_client(url) as config:
+            store.push(config, map_of(user(server, *rights("an application"))))
+        for each in cluster.nodes:
+            user(each, *reads)
+        with shardkit.connect(url) as kit:
+            assert kit.components() == ["a"]
+            assert kit.key_sharded("a").set("k", 1)
 
 
 def test_who_sees_to_persistence(server: LocalServer) -> None:

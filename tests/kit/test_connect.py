@@ -117,7 +117,6 @@ def test_the_environment_says_where_if_nobody_else_does(
         ("memcached://:hunter2@h/0", InvalidEntryError, "config server"),
         ("Redis://:hunter2@h:99999999/0", InvalidEntryError, "config server"),
         ("redis://:${NOT_THERE}@h/0", ConfigError, "NOT_THERE"),
-        (Entry({"host": "h", "cluster": True}), InvalidEntryError, "config server: cluster"),
     ],
 )
 def test_what_cannot_be_opened_is_refused_at_once_without_secrets(

@@ -344,7 +344,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         nothing,
         2,
     ),
-    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 6),
+    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 10),
     (
         "entries are pushed when it is decided",
         MovedShard,
@@ -353,7 +353,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         push_first,
         277,
     ),
-    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 14),
+    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 2),
     (
         "connections say which databases they use",
         MovedShard,
@@ -377,7 +377,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "wait_for_readers",
         nothing,
-        42,
+        10,
     ),
     ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
     (
@@ -386,7 +386,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        185,
+        46,
     ),
     (
         "clients ask for the fence of a split",
@@ -394,7 +394,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         ClientDatabase,
         "is_fenced",
         lambda *args: False,
-        45,
+        55,
     ),
     (
         "who has waited finds the shard of its key",
@@ -402,7 +402,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         clients,
         "_shard_now",
         lambda layout, shard, component, args: shard.number,
-        4,
+        29,
     ),
     (
         "all shards of a split are closed",
@@ -410,7 +410,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "each_of",
         close_first,
-        224,
+        46,
     ),
 ]
 
