@@ -92,7 +92,9 @@ def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
 def test_shards_of_another_program_are_adopted_and_split_by_the_pages_commands_under_load(
     shards: int, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block] = re.findall(r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    [block, *_] = re.findall(
+        r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    )
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         config_server = stack.enter_context(LocalServer(name="config"))
