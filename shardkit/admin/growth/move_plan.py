@@ -434,7 +434,7 @@ def _room(
         problems: receives the problems.
     """
     arriving = {
-        server: using.get(server, int(info["connected_clients"]))
+        server: using.get(server, int(info.get("connected_clients", 0)))
         for server, info in old.items()
         if info
     }
@@ -443,7 +443,7 @@ def _room(
     for server, info in {**old, **new}.items():
         if not info:
             continue
-        now = int(info["connected_clients"])
+        now = int(info.get("connected_clients", 0))
         needed = now + _OWN + databases.get(server, 0) + (arriving[server] if server in old else 0)
         needed += most if server in new else 0
         allowed = int(info.get("maxclients", 0))

@@ -17,7 +17,7 @@ from shardkit.errors import InvalidArgumentError
 
 def test_every_function_that_works_on_servers_can_be_awaited() -> None:
     offered = {name for name in growth.__all__ if isfunction(getattr(growth, name))}
-    of_no_server = {"plan_growth", "compare"}
+    of_no_server = {"plan_growth", "compare", "with_operations"}
     assert {name for name in offered if hasattr(awaiting, name)} == offered - of_no_server
 
 

@@ -362,7 +362,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         lambda numbers: "",
         2,
     ),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 500),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 450),
     (
         "a split holds writers until none is left",
         SplitData,
