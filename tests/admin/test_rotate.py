@@ -451,15 +451,15 @@ def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, tmp_pa
     ],
 )
 def test_bad_sentinels_stop_it(monkeypatch: pytest.MonkeyPatch, refuses: bool, said: str) -> None:
-    def told(*words: str) -> None:
+    def told(*words: str) -> dict[str, str]:
         if refuses:
             raise redis.ResponseError("no such master")
+        return {"flags": "master,s_down"}
 
     monkeypatch.setattr(module, "_SENTINEL_SECONDS", 0)
     sentinel = SimpleNamespace(
         connection_pool=SimpleNamespace(connection_kwargs={"host": "s1", "port": 26379}),
         execute_command=told,
-        sentinel_master=lambda service: {"flags": "master,s_down"},
     )
     with pytest.raises(ConfigError, match=f"the Sentinel s1:26379 of data {said}"):
         module._tell_sentinel(sentinel, "main", NEW, "data")

@@ -111,8 +111,9 @@ class BenchServer:
                         "the server has other clients, whose memory would be measured too",
                         "disconnect them during the benchmark",
                     )
-                alone = info["connected_clients"] == 1
-                used = info["used_memory"] - info.get("mem_clients_normal", 0)  # our own buffers
+                buffers = info.get("mem_clients_normal", -1)  # our own; 0 until the server counts
+                alone = info["connected_clients"] == 1 and buffers != 0
+                used = info["used_memory"] - max(buffers, 0)
                 same = same + 1 if alone and used == before else 0
                 before = used
                 if alone and (same == 3 or not self._exact):
