@@ -14,7 +14,7 @@ from fleets import HOSTILE, Shown, hottest, shown_fleet, until
 from starlette.testclient import TestClient
 
 from shardkit.admin.heat import hot_keys_of
-from shardkit.dashboard import application
+from shardkit.dashboard import application, fleet
 from shardkit.dashboard.app import METRICS, VIEWS
 from shardkit.dashboard.fleet import _shown_command
 from shardkit.operations.lua import script
@@ -66,7 +66,10 @@ def test_a_server_has_its_samples_and_databases(shown: Shown, client: TestClient
     assert {shard for each in server["databases"] for shard in each["shards"]} >= {"users:0"}
 
 
-def test_slow_commands_are_shown_without_their_values(shown: Shown, client: TestClient) -> None:
+def test_slow_commands_are_shown_without_their_values(
+    shown: Shown, client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "_CHECK", 0.1)  # seconds between readings
     server = shown.server(1)
     with server.client() as plain:
         plain.config_set("slowlog-log-slower-than", 0)

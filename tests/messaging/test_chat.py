@@ -15,7 +15,7 @@ from messaging_helpers import Clock, bodies
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging import Chats
+from shardkit.messaging import Chats, waiting
 
 
 def news(face: Face, chats: Any, user: str) -> dict[str, list[Any]]:
@@ -403,7 +403,10 @@ def test_messages_that_are_removed_while_they_are_checked_are_no_damage(kit: Sha
     assert kit.driver.run(chats._check_messages(chat, [stored, b"no JSON"])) == []
 
 
-def test_a_listener_waits_on_when_the_longest_wait_is_over(kit: ShardKit) -> None:
+def test_a_listener_waits_on_when_the_longest_wait_is_over(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
     looks = 0
 
     def passing() -> float:
