@@ -88,9 +88,10 @@ def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(120 + 3 * MEGABYTES)
-@pytest.mark.parametrize(("shards", "servers"), [(16, 4), (64, 16), (256, 16)])
+@pytest.mark.long(2)
+@pytest.mark.parametrize(("servers", "shards"), [(4, 16), (16, 64), (16, 256)])
 def test_shards_of_another_program_are_adopted_and_split_by_the_pages_commands_under_load(
-    shards: int, servers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    servers: int, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     [block, *_] = re.findall(
         r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
