@@ -89,9 +89,9 @@ def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
 
 @pytest.mark.timeout(120 + 3 * MEGABYTES)
 @pytest.mark.long(2)
-@pytest.mark.parametrize
+@pytest.mark.parametrize(
     ("servers", "shards"), [(4, 16), (16, 64), (16, 256)], ids=["to_16", "to_64", "to_256"]
-
+)
 def test_shards_of_another_program_are_adopted_and_split_by_the_pages_commands_under_load(
     servers: int, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
