@@ -605,15 +605,18 @@ def test_a_config_servers_file_is_rotated(servers: list[LocalServer], tmp_path: 
             assert kept.ping()
 
 
-def test_a_rotated_requirepass_survives_a_restart(servers: list[LocalServer]) -> None:
-    with LocalServer(password=OLD) as server, servers[0].client() as config:
-        config.flushall()
+def test_a_rotated_requirepass_survives_a_restart() -> None:
+    with (
+        LocalServer(password=OLD) as server,
+        LocalServer() as config_server,
+        config_server.client() as config,
+    ):
         with server.client() as client:
             client.config_set("requirepass", OLD)
             client.config_rewrite()
         text = f"components: {{a: {{entry: {{port: {server.port}, password: {OLD}}}}}}}"
         push(config, ShardMap.parse(text))
-        rotated = rotate(config, servers[0].entry, "default", NEW, settled=0.1)
+        rotated = rotate(config, config_server.entry, "default", NEW, settled=0.1)
         assert rotated.done, rotated
         assert rotated.warnings == []
         with server.client(password=NEW) as client:

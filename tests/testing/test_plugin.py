@@ -452,7 +452,8 @@ def test_the_fixture_of_the_documentation_for_entries_works(pytester: pytest.Pyt
 def test_kits_of_the_run_check_keys_if_that_is_set(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("SHARDKIT_CHECK_KEYS", raising=False)
+    monkeypatch.setenv("SHARDKIT_CHECK_KEYS", "0")  # so that it is as before afterwards
+    monkeypatch.delenv("SHARDKIT_CHECK_KEYS")
     pytester.makeini("[pytest]\nshardkit_check_keys = true")
     source = """
         import pytest
