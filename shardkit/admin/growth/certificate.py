@@ -8,8 +8,8 @@
 
 Expiries of hash fields, consumer groups of streams and their pending entries count as values.
 Encodings and the order of members do not matter, so servers of different versions can be compared.
-A key that differs is read again for `SETTLED` seconds, as it may just have been written. A key that
-changes all the time is counted separately.
+A key that differs is read again until it has not changed for `SETTLED` seconds, as what follows its
+changes may be behind. A key that changes all the time is counted separately.
 """
 
 from __future__ import annotations
@@ -187,18 +187,31 @@ def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
 
 
 def _settled(groups: Sequence[tuple[Any, Any, Sequence[bytes]]]) -> list[dict[bytes, _Found]]:
-    """Return what `_looked` finds of the keys of each group once they are the same, or in time."""
-    end = time.monotonic() + SETTLED
+    """Return what `_looked` finds of the keys of each group once they are the same, or in time.
+
+    A key of the first side that changes for twice as long as others wait is `_CHANGING`.
+    """
+    began = now = time.monotonic()
     results: list[dict[bytes, _Found]] = [{} for _ in groups]
-    pending = [list(keys) for _, _, keys in groups]
+    pending = [dict.fromkeys(keys, began) for _, _, keys in groups]  # and when each changed last
     while True:
-        for (one, other, _), keys, result in zip(groups, pending, results, strict=True):
+        for (one, other, _), changed, result in zip(groups, pending, results, strict=True):
+            keys = list(changed)
             for start in range(0, len(keys), _PAGE):
-                result |= _looked(one, other, keys[start : start + _PAGE])
-            keys[:] = [key for key in keys if result[key][2]]
-        if not any(pending) or time.monotonic() > end:
-            return results
+                found = _looked(one, other, keys[start : start + _PAGE])
+                now = time.monotonic()
+                for key, each in found.items():
+                    if key in result and result[key][:2] != each[:2]:
+                        changed[key] = now
+                    if not each[2] or now - changed[key] > SETTLED:
+                        del changed[key]
+                result |= found
+        if not any(pending) or now - began > 2 * SETTLED:
+            break
         time.sleep(_STEP)
+    for changed, result in zip(pending, results, strict=True):
+        result |= {key: (*result[key][:2], _CHANGING) for key in changed}
+    return results
 
 
 def _looked(
@@ -212,8 +225,6 @@ def _looked(
     found = {}
     for key in keys:
         why = _difference(before[key], right[key]) and _difference(after[key], right[key])
-        if why and after[key][:2] != before[key][:2]:
-            why = _CHANGING
         found[key] = after[key][0], after[key][1], why
     return found
 

@@ -804,6 +804,30 @@ def test_a_busy_key_is_the_same(own_server: LocalServer, monkeypatch: pytest.Mon
     assert found.keys == {"0 string": 2}
 
 
+def test_a_busy_key_that_is_copied_late_is_the_same_and_one_that_is_quiet_is_not(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(certificate, "SETTLED", 0.3)
+    ended = threading.Event()
+    with own_server.client(db=1) as one, own_server.client(db=2) as other:
+        one.mset({"count": 0, "once": 1})
+        other.mset({"count": -1, "once": 0})
+
+        def write() -> None:
+            while not ended.wait(0.05):
+                other.set("count", int(one.incr("count")) - 2)  # never the same
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        try:
+            found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        finally:
+            ended.set()
+            writer.join()
+    assert found.different == ["0 once: has another value"]
+    assert (found.changing, found.differing) == (1, 1)
+
+
 def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> None:
     with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
         one.set("k", 1)
