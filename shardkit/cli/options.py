@@ -26,7 +26,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.one_slot import entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, counted
-from shardkit.kit.config_client import config_client, first_master
+from shardkit.kit.config_client import first_master
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
 from shardkit.network.server_queries import ServerErrors
 from shardkit.routing.placement import DEFAULT
@@ -34,8 +34,6 @@ from shardkit.routing.placement import DEFAULT
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
 
-
-connected = config_client  # of the entry that `config_server` returns
 
 LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
 

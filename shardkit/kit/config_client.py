@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from typing import Any
 
 import redis
 from redis.exceptions import ClusterCrossSlotError
@@ -36,7 +37,8 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
     limits = {"socket_timeout": CONFIG_TIMEOUT, "socket_connect_timeout": CONFIG_TIMEOUT}
     client = Connector().blocking({**limits, **as_one_server(entry).resolved(WHERE)})
     assert isinstance(client, redis.Redis)
-    with closing(client):
+    pool: Any = client.connection_pool
+    try:
         try:
             client.exists(EPOCH_KEY, HISTORY_KEY)
         except ClusterCrossSlotError as error:
@@ -47,6 +49,8 @@ def config_client(where: str | Entry) -> Iterator[redis.Redis]:
         except redis.RedisError:
             pass  # what follows raises it, and tells what failed
         yield client
+    finally:
+        pool.close_for_good()
 
 
 def first_master(entries: Sequence[Entry]) -> Entry:

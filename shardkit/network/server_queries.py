@@ -68,10 +68,11 @@ def client_of(
         "decode_responses": False,
         "retries": 0,
     }
-    client = (connector or Connector()).blocking({**fields, **limits})
+    client: Any = (connector or Connector()).blocking({**fields, **limits})
     try:
         yield client
     finally:
-        client.close()
-        if isinstance(client, redis.Redis):
-            client.connection_pool.disconnect()
+        if isinstance(client, redis.RedisCluster):
+            client.close()
+        else:
+            client.connection_pool.close_for_good()

@@ -21,6 +21,7 @@ import shardkit
 from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap
 from shardkit.config import store
 from shardkit.errors import InvalidEntryError
+from shardkit.kit.config_client import config_client
 from shardkit.local import LocalServer
 
 
@@ -351,6 +352,15 @@ def test_a_loop_that_ends_takes_its_pools_along_and_the_next_has_its_own(
         list(pool.map(lambda _: asyncio.run(use_awaiting(akit)), range(8)))
     asyncio.run(akit.aclose())
     assert eventually(lambda: clients_of(server) == 0)
+
+
+def test_a_client_of_the_config_server_is_closed_afterwards(server: LocalServer) -> None:
+    with config_client(f"redis://{server.address}") as client:
+        assert client.ping()
+        assert clients_of(server) == 1
+    assert eventually(lambda: clients_of(server) == 0)
+    with pytest.raises(ClosedError, match="closed"):
+        client.ping()
 
 
 def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> None:

@@ -14,7 +14,6 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     number_option,
 )
@@ -31,6 +30,7 @@ from shardkit.cli.output import (
 )
 from shardkit.cli.text import printable
 from shardkit.config.shard_map import ShardMap
+from shardkit.kit.config_client import config_client
 
 
 @click.command(
@@ -87,7 +87,7 @@ def adopt_command(
     code is 1 if no placement fits, or if there are too few keys to tell placements apart.
     """
     with (
-        nullcontext() if on else connected(config_server(where)) as config,
+        nullcontext() if on else config_client(config_server(where)) as config,
         output.busy("sampling keys") as busy,
     ):
         tell = busy.update if busy is not None else lambda what: None

@@ -15,7 +15,6 @@ from shardkit.cli.options import (
     components,
     config_option,
     config_server,
-    connected,
     examples,
     opened,
 )
@@ -23,6 +22,7 @@ from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, counted
+from shardkit.kit.config_client import config_client
 from shardkit.local import LocalServers
 
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
@@ -58,7 +58,7 @@ def backup_command(
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
     with ExitStack() as stack:
         server = topology.config_server
-        config = None if server is None else stack.enter_context(connected(server))
+        config = None if server is None else stack.enter_context(config_client(server))
         stack.enter_context(output.busy("fetching snapshots"))
         manifest = backup(chosen.values(), directory, config=config, pause=not no_pause)
     if output.as_json:
@@ -139,7 +139,7 @@ def restore_command(
                 )
     objects = 0
     if objects_to is not None:
-        with connected(config_server(objects_to)) as config:
+        with config_client(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
     if output.as_json:
         output.document(

@@ -24,13 +24,13 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     number_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Table, number, wordy
 from shardkit.cli.text import printable, size
 from shardkit.errors import counted
+from shardkit.kit.config_client import config_client
 
 
 @click.command(
@@ -97,7 +97,7 @@ def balance(
     --move is given: then `shardkit move shards` does each move, while clients read and write. The
     exit code is 1 if servers are out of balance at the end.
     """
-    with connected(config_server(where)) as config, output.busy("measuring") as busy:
+    with config_client(config_server(where)) as config, output.busy("measuring") as busy:
 
         def tell(what: str) -> None:
             if busy is not None:

@@ -12,7 +12,6 @@ from shardkit.cli.options import (
     common_options,
     components,
     config_option,
-    connected,
     examples,
     opened,
     shards_options,
@@ -22,6 +21,7 @@ from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, word
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
+from shardkit.kit.config_client import config_client
 from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
@@ -65,7 +65,7 @@ def check_command(
         if topology.config_server is None:
             report = check(chosen.values(), timeout)
         else:
-            with connected(topology.config_server) as config:
+            with config_client(topology.config_server) as config:
                 report = check(chosen.values(), timeout, config=config)
         structures_read = 0
         if structures:

@@ -14,7 +14,6 @@ from shardkit.admin.difference import Difference, between, compare
 from shardkit.cli.options import (
     common_options,
     config_server,
-    connected,
     examples,
     sample_option,
     target_option,
@@ -36,6 +35,7 @@ from shardkit.cli.text import percent, shard_list
 from shardkit.config.component import entry_key
 from shardkit.config.diff import ComponentChange, FieldChange
 from shardkit.config.shard_map import ShardMap
+from shardkit.kit.config_client import config_client
 from shardkit.network.survey import server_of
 from shardkit.operations.commands import Shard
 
@@ -218,14 +218,14 @@ def diff_command(
     if until is None:
         wanted = ShardMap.load(shard_map)
         server = config_server(where, wanted)
-        with connected(server) as client:
+        with config_client(server) as client:
             difference = compare(client, wanted, prune, size)
     else:
         since = str(shard_map)
         if not since.isdecimal():
             raise click.UsageError(f"{since} {until}: give two epochs, or a map alone")
         server = config_server(where)
-        with connected(server) as client:
+        with config_client(server) as client:
             difference = between(client, int(since), until, size)
     if output.as_json:
         output.document(document(server.address, difference, difference.changes))

@@ -21,7 +21,6 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     message_option,
     number_option,
@@ -32,6 +31,7 @@ from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.config import store
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError
+from shardkit.kit.config_client import config_client
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> 
     for problem in wanted.warnings:
         output.warning(str(problem))
     server = config_server(where, wanted)
-    with connected(server) as client:
+    with config_client(server) as client:
         _push(_PushOptions(**options), output, client, server.address, wanted)
         epoch = store.read_epoch(client)
     if wanted.epoch not in (None, epoch) and not output.as_json and not options["dry_run"]:
@@ -214,7 +214,7 @@ def rollback(epoch: int, where: str | None, output: Output, message: str, **opti
     """
     server = config_server(where)
     push_options = _PushOptions(message=message or f"back to epoch {epoch}", **options)
-    with connected(server) as client:
+    with config_client(server) as client:
         then = store.components_at(client, epoch)
         if not then:
             raise ConfigError(f"epoch {epoch} had no component", "name a later epoch")

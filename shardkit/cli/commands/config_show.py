@@ -17,7 +17,6 @@ from shardkit.cli.options import (
     components,
     config_option,
     config_server,
-    connected,
     examples,
     file_option,
     note_by_hand,
@@ -44,6 +43,7 @@ from shardkit.config.entry import LOCATION, Entry
 from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError
+from shardkit.kit.config_client import config_client
 from shardkit.operations.commands import Shard
 
 
@@ -78,7 +78,7 @@ def show_command(
     else:
         server = config_server(where)
         source, broken = f"config server {server.address}, epoch {at}", {}
-        with connected(server) as client:
+        with config_client(server) as client:
             then = store.components_at(client, at)
         for name in set(names) - then.keys():
             raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
@@ -168,7 +168,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
     again, so it is not written with masked passwords: use --show-secrets.
     """
     server = config_server(where)
-    with connected(server) as client:
+    with config_client(server) as client:
         pulled = store.pull(client, server)
     for name, component in pulled.components.items():
         if component.by_hand is not None:
@@ -241,7 +241,7 @@ def _masked(shard_map: ShardMap) -> ShardMap:
 def history(where: str | None, output: Output) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
     server = config_server(where)
-    with connected(server) as client:
+    with config_client(server) as client:
         records = store.read_history(client)
     if output.as_json:
         output.document(

@@ -12,11 +12,11 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     number_option,
 )
 from shardkit.cli.output import DOUBTFUL, GOOD, Output
+from shardkit.kit.config_client import config_client
 
 
 @click.command(
@@ -69,7 +69,7 @@ def failover(
     if name is None and guard is None:
         raise click.UsageError("specify a shard or a server, or --guard")
     done, fences = None, []
-    with connected(config_server(where)) as config:
+    with config_client(config_server(where)) as config:
         if name is not None:
             with output.busy("failing over"):
                 done = fail_over(config, name, to, force=force, hold=hold)

@@ -28,12 +28,12 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     number_option,
 )
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, identifier, number, write_error
 from shardkit.errors import ShardKitError, counted
+from shardkit.kit.config_client import config_client
 
 _to = click.option("--to", required=True, metavar="SERVER", help="The new server, HOST:PORT.")
 dry_run = click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
@@ -124,7 +124,7 @@ def _start(
 ) -> int:
     if not dry_run:
         return run(start_move, where, output, what, to, **options)
-    with connected(config_server(where)) as config:
+    with config_client(config_server(where)) as config:
         is_offline = options.get("offline", False)
         plan = plan_move(config, what, to, hold=options["hold"], offline=is_offline)
         return show_plan(output, plan)
@@ -183,7 +183,7 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
 def status(where: str | None, output: Output) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []
-    with connected(config_server(where)) as config:
+    with config_client(config_server(where)) as config:
         all_moves = moves(config, unreadable)
     for error in unreadable:
         write_error(error.message, error.remedy)
@@ -239,7 +239,7 @@ def run(
     work: Callable[..., Move], where: str | None, output: Output, *args: object, **options: Any
 ) -> int:
     """Have a function of moves work, and show what came of it."""
-    with connected(config_server(where)) as config, output.busy("moving") as busy:
+    with config_client(config_server(where)) as config, output.busy("moving") as busy:
 
         def tell(what: str) -> None:
             if busy is not None:

@@ -25,7 +25,6 @@ from shardkit.cli.options import (
     components,
     config_option,
     config_server,
-    connected,
     examples,
     number_option,
     opened,
@@ -33,6 +32,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Styled, Table, number
 from shardkit.cli.text import reason
+from shardkit.kit.config_client import config_client
 
 
 @click.group(
@@ -114,7 +114,7 @@ def attach(
     A replica of a replica relieves the master. Entries do not name it, as clients read only from
     replicas of the master itself.
     """
-    with connected(config_server(where)) as config, output.busy("filling it"):
+    with config_client(config_server(where)) as config, output.busy("filling it"):
         done = attach_replica(config, server, to, zone=zone, copy=wait)
     named = f"entries name it since epoch {done.epoch}" if done.named else "no entry names it"
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
@@ -133,7 +133,7 @@ def detach(server: str, force: bool, where: str | None, output: Output) -> None:
 
     It keeps its data. A server that is down is only removed from the entries.
     """
-    with connected(config_server(where)) as config, output.busy("waiting for clients to leave"):
+    with config_client(config_server(where)) as config, output.busy("waiting for clients to leave"):
         done = detach_replica(config, server, force=force)
     _say(output, done, f"{done.replica} no longer follows {done.master}; no entry names it")
 

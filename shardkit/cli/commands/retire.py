@@ -9,7 +9,6 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     message_option,
     number_option,
@@ -17,6 +16,7 @@ from shardkit.cli.options import (
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import reason
 from shardkit.config.store import read_epoch
+from shardkit.kit.config_client import config_client
 
 
 @click.command(
@@ -53,7 +53,7 @@ def retire(
     used it since and no other component has its databases.
     """
     server = config_server(where)
-    with connected(server) as client:
+    with config_client(server) as client:
         known = last_known(client, name)
         deletes = delete_data_ and known.removed
         if not known.removed:

@@ -14,7 +14,6 @@ from shardkit.cli.options import (
     common_options,
     config_option,
     config_server,
-    connected,
     examples,
     login_as,
     login_option,
@@ -24,6 +23,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
 from shardkit.errors import counted
+from shardkit.kit.config_client import config_client
 
 NEW_PASSWORD = "SHARDKIT_NEW_PASSWORD"
 
@@ -91,7 +91,7 @@ def rotate_command(
         raise click.UsageError("--resume and --abort contradict each other")
     server = config_server(where)
     login = login_as(user)
-    with connected(server) as client:
+    with config_client(server) as client:
         if abort:
             rotation = abort_rotation(client, server, name, timeout=timeout, login=login)
         else:

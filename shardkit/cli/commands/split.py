@@ -8,8 +8,9 @@ import click
 
 from shardkit.admin.growth import plan_split, start_split
 from shardkit.cli.commands.move import copying, dry_run, run, show_plan
-from shardkit.cli.options import config_server, connected, examples
+from shardkit.cli.options import config_server, examples
 from shardkit.cli.output import Output
+from shardkit.kit.config_client import config_client
 
 
 @click.command(
@@ -76,6 +77,6 @@ def split(
     }
     if not dry_run:
         return run(start_split, where, output, component, **new, **options)
-    with connected(config_server(where)) as config:
+    with config_client(config_server(where)) as config:
         limited = {name: options[name] for name in ("hold", "offline")}
         return show_plan(output, plan_split(config, component, **new, **limited))

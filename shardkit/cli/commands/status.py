@@ -17,7 +17,6 @@ from shardkit.cli.options import (
     common_options,
     components,
     config_option,
-    connected,
     examples,
     number_option,
     opened,
@@ -41,6 +40,7 @@ from shardkit.cli.text import shard_list, size
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, counted, few
+from shardkit.kit.config_client import config_client
 from shardkit.network.rules import (
     LOADING,
     OK,
@@ -158,7 +158,7 @@ def _survey(
 def _config_facts(server: Entry) -> ConfigFacts:
     """Read what the config server records; nothing if it cannot be read, as its row then shows."""
     try:
-        with connected(server) as client:
+        with config_client(server) as client:
             epoch = read_epoch(client)
             with suppress(NoPermissionError):
                 if any(client.scan_iter(match="config:growth:*", count=1000)):

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, connected, examples
+from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import (
     BAD,
     FAINT,
@@ -31,6 +31,7 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.config.url import REFERENCE
 from shardkit.errors import LocalServerError, PushRefusedError, counted
+from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import HOST
@@ -161,7 +162,7 @@ def _push(servers: LocalServers) -> None:
     """Push the running map, unless saved keys would be looked up on other shards."""
     running = servers.shard_map
     assert running.config_server is not None
-    with connected(running.config_server) as client:
+    with config_client(running.config_server) as client:
         try:
             push(client, running, has_data=lambda component: _hold_data(servers))
         except PushRefusedError as error:

@@ -805,7 +805,6 @@ class SentinelPool(HearsOfFailovers, _ReusingPool, sentinel.SentinelConnectionPo
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
         super().disconnect(inuse_connections)
         if inuse_connections and self.origin is None:
-            self.stop_listening()  # until it connects again
             for client in self.sentinel_manager.sentinels:
                 client.connection_pool.disconnect()
 
@@ -865,6 +864,5 @@ class AsyncSentinelPool(HearsOfFailovers, _AsyncReusingPool, aiosentinel.Sentine
         """Close idle connections; all of them, and those to the Sentinels, if wanted."""
         await super().disconnect(inuse_connections)
         if inuse_connections and self.origin is None:
-            self.stop_listening()
             for client in self.sentinel_manager.sentinels:
                 await client.connection_pool.disconnect()
