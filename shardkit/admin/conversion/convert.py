@@ -323,15 +323,14 @@ def _captured(databases: Mapping[int, Database]) -> Iterator[KeyCapture]:
     """
     first = next(iter(databases.values()))
     client: Any = first.client
-    try:
-        before = turn_on_notifications(client)
-        capture = KeyCapture(client, databases)
-    except NoPermissionError as error:
-        raise GrowthError(
-            f"{first.address}: {error}", "grant it (docs/rights.md), or use --offline"
-        ) from error
-    try:
+    with ExitStack() as undone:
+        try:
+            before = turn_on_notifications(client)
+            undone.callback(client.config_set, "notify-keyspace-events", before)
+            capture = KeyCapture(client, databases)
+        except NoPermissionError as error:
+            raise GrowthError(
+                f"{first.address}: {error}", "grant it (docs/rights.md), or use --offline"
+            ) from error
+        undone.callback(capture.close)
         yield capture
-    finally:
-        capture.close()
-        client.config_set("notify-keyspace-events", before)
