@@ -32,7 +32,7 @@ _Points: TypeAlias = Iterable[tuple[int, int]]  # hashes, and the shards that th
 
 _CODIS_SLOTS = 1024
 _MOST_ENVOY = 1_000_003  # entries and points: a second to calculate
-_MOST_WEIGHT = 1000  # and so many times more points
+_MOST_WEIGHT = 1000  # a server's points grow with its weight
 
 
 def rule_of(described: Any) -> Any:

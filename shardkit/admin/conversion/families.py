@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 
-_MANY = 16  # so many words in one place are values of a variable
+_MANY = 16  # distinct words in one place from which on they are values, not names
 _KINDS = {
     "uuid": rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
     "date": rb"[0-9]{4}-[0-9]{2}-[0-9]{2}",

@@ -189,7 +189,7 @@ def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
 def _settled(groups: Sequence[tuple[Any, Any, Sequence[bytes]]]) -> list[dict[bytes, _Found]]:
     """Return what `_looked` finds of the keys of each group once they are the same, or in time.
 
-    A key of the first side that changes for twice as long as others wait is `_CHANGING`.
+    A key of the first side that still changes after twice `SETTLED` is `_CHANGING`.
     """
     began = now = time.monotonic()
     results: list[dict[bytes, _Found]] = [{} for _ in groups]

@@ -122,7 +122,7 @@ def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> Lay
 
 
 def _planned(conversion: Conversion, count: int) -> Conversion:
-    """Return a conversion that is planned for so many entries."""
+    """Return a conversion that is planned for `count` entries."""
     parameters = dict(conversion.parameters)
     for planned in parameters.keys() & {"total", "first_day"}:
         parameters[planned] = count

@@ -47,7 +47,7 @@ class LayoutChoice:
         rows: sampled entries, with which it is checked: key, name and raw value.
         total: how many entries the family has.
         settings: limits of the server that it needs.
-        predict: the bytes of so many entries; replaced once a dictionary is trained.
+        predict: returns the bytes for a number of entries; replaced once a dictionary is trained.
         with_values: makes `predict` for values as they are stored.
         times: how many such structures there are: days.
         note: what to know about it.

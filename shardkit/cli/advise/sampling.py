@@ -27,7 +27,7 @@ _SMALL = 4_096  # bytes of a HASH that is read as a whole
 _MEMBERS = 5_000  # members of a large key
 _LARGE = 1_000  # members that make a key a large one
 _PROBED = 40  # numbers whose neighbours are looked for,
-_NEIGHBOURS = 16  # so many of the 128 around each
+_NEIGHBOURS = 16  # ids tried of the 128 around each
 _AROUND = 128
 _LENGTHS = {
     "string": "STRLEN",

@@ -10,7 +10,7 @@ local function ids_of(numbers)
       local fields = {}
       for k = i, j do fields[k - i + 1] = int(numbers[k] % 128) end
       for k, id in ipairs(call('HMGET', key, unpack(fields))) do ids[i + k - 1] = id end
-    else -- reading all is cheaper than looking up so many
+    else -- reading all is cheaper than that many look-ups
       local flat, by_place = call('HGETALL', key), {}
       for k = 1, #flat, 2 do by_place[tonumber(flat[k])] = flat[k + 1] end
       for k = i, j do ids[k] = by_place[numbers[k] % 128] or false end

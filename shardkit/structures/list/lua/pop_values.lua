@@ -1,6 +1,6 @@
 -- Included by the scripts that pop from lists, after base.
 
--- Pop up to so many values. If the caller is blocking and values are left, wake the next consumer.
+-- Pop up to `wanted` values. If the caller is blocking and values are left, wake the next consumer.
 local function pop(list, command, wanted, waits)
   local inward, at, held = -1, list.last, list.right
   if command == 'LPOP' then inward, at, held = 1, list.first, list.left end
