@@ -194,7 +194,7 @@ def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
                 killed_at(shard_move.ShardMover, "_let_go"),
                 pytest.raises(Killed),
             ):
-                go_on(fleet.config, hold=0.4)
+                go_on(fleet.config, hold=PATIENT / 2)
             assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, name
         assert certified(resume_move(fleet.config, "users", hold=PATIENT))
         assert there(fleet) == before
