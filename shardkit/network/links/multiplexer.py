@@ -42,7 +42,7 @@ from redis.exceptions import (
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.network.connections.connection import closed_error, refused_select
-from shardkit.network.connections.databases import UNNAMED, ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
+import redis.asyncio as aioredis
 from faces import Face, faced
 from scripted_server import scripted
 
@@ -342,3 +344,86 @@ def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
         lost = {reply.shard for reply in replies if isinstance(reply, ShardUnavailable)}
         assert lost == {"many:0", "many:2"}
         assert sum(reply == b"1" for reply in replies) > 9_000
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What connections write by redis-py's own code, in order."""
+    written: list[bytes] = []
+    for kind in (redis.Connection, aioredis.Connection):
+        send = kind.send_packed_command
+
+        def noted(self: Any, command: Any, *args: Any, send: Any = send, **options: Any) -> Any:
+            written.append(command if isinstance(command, bytes) else b"".join(command))
+            return send(self, command, *args, **options)
+
+        monkeypatch.setattr(kind, "send_packed_command", noted)
+    return written
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_redis_pys_code_selects_a_database_in_the_same_write(
+    kind: str, servers: list[LocalServer], writes: list[bytes]
+) -> None:
+    with faced(kind, over(servers[:1], 4)) as face:
+        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
+
+        def piped(n: int) -> None:
+            pipe = clients[n].pipeline()
+            pipe.set("a", n)
+            pipe.get("a")
+            assert of(face, pipe.execute()) == [True, b"%d" % n]
+
+        def watched(n: int) -> None:
+            pipe = clients[n].pipeline()
+            of(face, pipe.watch("a"))
+            assert of(face, pipe.get("a")) == b"%d" % n
+            pipe.multi()
+            pipe.incr("b")
+            assert of(face, pipe.execute())
+
+        def blocked(n: int) -> None:
+            of(face, clients[n].rpush("list", n))
+            assert of(face, clients[n].blpop(["list"], 1)) == (b"list", b"%d" % n)
+            assert of(face, clients[n].blpop(["none"], 0.01)) is None
+
+        def refused(n: int) -> None:
+            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+                of(face, clients[n].execute_command("XREAD", "STREAMS", "a", "0", keys=["a"]))
+
+        calls = {piped: 1, watched: 3, blocked: 2, refused: 1}
+        for call in calls:
+            for n in range(4):
+                call(n)
+        for call, count in calls.items():
+            for n in (1, 3, 3, 0, 2):
+                writes.clear()
+                call(n)
+                by_redis_py = [data for data in writes if b"RPUSH" not in data]
+                assert len(by_redis_py) == count, by_redis_py
+        subscriber = clients[2].pubsub()
+        of(face, subscriber.subscribe("news"))
+        assert of(face, subscriber.get_message(timeout=5))["type"] == "subscribe"
+        of(face, clients[1].publish("news", "x"))
+        assert of(face, subscriber.get_message(timeout=5))["data"] == b"x"
+        of(face, subscriber.aclose() if kind == "awaiting" else subscriber.close())
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_redis_pys_code_says_that_a_right_to_select_was_taken_away(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with faced(kind, over(servers[:1], 4)) as face:
+        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
+        for client in clients:
+            of(face, client.set("a", 1))
+        with servers[0].client() as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "-select")
+        pipe = clients[0].pipeline()
+        pipe.get("a")
+        with pytest.raises(redis.ConnectionError, match="cannot be selected any more"):
+            of(face, pipe.execute())
+        with servers[0].client() as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "+select")
+        pipe.get("a")
+        assert of(face, pipe.execute()) == [b"1"]
