@@ -63,7 +63,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 def rights(who: str) -> list[str]:
     """Return the rights in the first code of the row of the table that begins so."""
     [row] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {who}")]
-    return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].replace("\\|", "|").split()
+    return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].split()
 
 
 @pytest.fixture(scope="module")

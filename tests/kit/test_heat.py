@@ -203,9 +203,7 @@ def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
 
 def test_it_needs_the_rights_of_the_page_and_no_others(servers: LocalServers) -> None:
     row = next(
-        line
-        for line in RIGHTS.read_text().splitlines()
-        if line.startswith("| client with `heat=`")
+        line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
     )
     rights = row.split("`")[3].split()
     assert servers.config_server is not None
