@@ -1,4 +1,4 @@
-"""Placement keeps the promise of docs/placement-specification.md: every vector of the page, and a real server."""
+"""Placement keeps its promise: each vector of docs/placement-specification.md, a real server."""
 
 from __future__ import annotations
 
