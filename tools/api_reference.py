@@ -7,9 +7,16 @@ from typing import Any
 
 import griffe
 
+# "    low, high: the bounds" and the lines that continue it.
+_SEVERAL = re.compile(r"(?m)^( {4})(\w+(?:, \w+)+): (.*(?:\n {5,}.*)*)")
+
+
+def _split(match: re.Match[str]) -> str:
+    return "\n".join(f"{match[1]}{name}: {match[3]}" for name in match[2].split(", "))
+
 
 class ApiReference(griffe.Extension):
-    """Replaces ``lease=LEASE`` by ``lease=60.0``, and drops the ``::`` before examples."""
+    """Replaces ``lease=LEASE`` by ``lease=60.0``, drops the ``::`` before examples, splits ``low, high:``."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Visit everything in a loaded package."""
@@ -18,7 +25,8 @@ class ApiReference(griffe.Extension):
     def _visit(self, item: griffe.Object) -> None:
         if item.docstring:
             text = re.sub(r"(?m)^::$", "", item.docstring.value)
-            item.docstring.value = re.sub(r"(?m)::$", ":", text)
+            text = re.sub(r"(?m)::$", ":", text)
+            item.docstring.value = _SEVERAL.sub(_split, text)
         if isinstance(item, griffe.Function):
             for parameter in item.parameters:
                 parameter.default = _value(item, parameter.default)
