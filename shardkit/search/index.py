@@ -178,7 +178,7 @@ class SearchIndex(Structure[Face]):
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents
+        Cost: an exchange for about 1,000 words of documents, for 20,000 postings, for 64 documents
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
         yield from check_parts(self._parts, partial(unpack, self.schema))
@@ -257,7 +257,7 @@ class SearchIndex(Structure[Face]):
             ShardErrors: shards failed; documents on the others were indexed. You can index all of
                 them again.
 
-        Cost: one exchange with each part for some 1,500 words, fewer if documents are replaced.
+        Cost: one exchange with each part for about 1,500 words, fewer if documents are replaced.
         """
         count = 0
         batch: list[PreparedDocument] = []
@@ -334,7 +334,7 @@ class SearchIndex(Structure[Face]):
             force: delete even if other parameters are stored, such as damaged ones; this scans the
                 servers for the keys of any number of parts.
 
-        Cost: one exchange for some 2,500 documents or words of each part.
+        Cost: one exchange for about 2,500 documents or words of each part.
         """
         removed = yield from self._parts.delete(force=force)
         self._statistics.clear()
