@@ -16,7 +16,7 @@ def _split(match: re.Match[str]) -> str:
 
 
 class ApiReference(griffe.Extension):
-    """Shows ``lease=60.0`` for ``lease=LEASE``; drops ``::`` before examples; splits ``low, high:``."""
+    """Shows ``lease=60.0`` for ``lease=LEASE``, no ``::``, and ``low, high:`` as two entries."""
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         """Visit everything in a loaded package."""

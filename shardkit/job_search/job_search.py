@@ -221,8 +221,8 @@ class JobSearch(Structure[Face]):
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for 64
-        keys of the lexicon.
+        Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
+        64 keys of the lexicon.
         """
         yield from check_parts(
             self._parts, lambda job_id, stored, key: requirements_in(stored, key)
