@@ -136,7 +136,7 @@ class Ads(Structure[Face]):
 
     @property
     def deferred(self) -> Ads[Deferred]:
-        """These ads with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- ads

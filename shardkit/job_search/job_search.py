@@ -110,7 +110,7 @@ class JobSearch(Structure[Face]):
 
     @property
     def deferred(self) -> JobSearch[Deferred]:
-        """These jobs with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- jobs

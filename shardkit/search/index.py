@@ -161,7 +161,7 @@ class SearchIndex(Structure[Face]):
 
     @property
     def deferred(self) -> SearchIndex[Deferred]:
-        """This index with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- documents

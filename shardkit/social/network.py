@@ -195,7 +195,7 @@ class SocialNetwork(Structure[Face]):
 
     @property
     def deferred(self) -> SocialNetwork[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @property

@@ -160,7 +160,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @property
     def deferred(self) -> ShardedHash[Deferred, F, V]:
-        """This hash with the face that returns steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

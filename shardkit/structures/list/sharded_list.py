@@ -138,7 +138,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @property
     def deferred(self) -> ShardedList[Deferred, M]:
-        """This list with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- both ends

@@ -169,7 +169,7 @@ class Locations(Structure[Face]):
 
     @property
     def deferred(self) -> Locations[Deferred]:
-        """These locations with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

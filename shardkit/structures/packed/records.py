@@ -133,7 +133,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @property
     def deferred(self) -> PackedRecords[Deferred]:
-        """These records with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     def place(self, record_id: int) -> tuple[str, int]:

@@ -142,7 +142,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @property
     def deferred(self) -> ShardedSet[Deferred, M]:
-        """This set with the face that returns steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @property

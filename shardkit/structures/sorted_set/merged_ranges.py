@@ -216,7 +216,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
 
     @property
     def deferred(self) -> ScoreRanges[Deferred, M]:
-        """The same with the face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

@@ -159,7 +159,7 @@ class UniqueVisitors(Structure[Face]):
 
     @property
     def deferred(self) -> UniqueVisitors[Deferred]:
-        """This counter with the face whose calls return steps."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- without an exchange
