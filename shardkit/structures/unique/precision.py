@@ -1,4 +1,4 @@
-"""What is stored of a visitor: six precisions, their parameters, and their odds of a mistake.
+"""The stored part of a visitor: six precisions, their parameters, and their odds of a mistake.
 
 ::
 
