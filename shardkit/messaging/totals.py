@@ -173,7 +173,7 @@ class Totals(Structure[Face]):
 
     @property
     def deferred(self) -> Totals[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

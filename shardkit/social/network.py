@@ -195,7 +195,7 @@ class SocialNetwork(Structure[Face]):
 
     @property
     def deferred(self) -> SocialNetwork[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @property
@@ -608,11 +608,12 @@ class SocialNetwork(Structure[Face]):
         yield from self._jobs.backfill(KINDS[kind], self.layout.id("owner", owner), places)
 
     @operation
-    def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
+    def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
         """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
 
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
+        older_than = in_seconds(older_than)
         yield from self._open()
         notes = yield from self._repair.notes(older_than, claim=False)
         return [note.text for note in notes]
