@@ -431,7 +431,7 @@ class Driver:
             result, detail = self.tried(name, called, call, right, usual, keys)
             if result == "wrong" and self.checks and named != set():
                 result = "check"
-            if called in subject.writes and self.checks and named is not None and detail == "":
+            if called in subject.writes and self.checks and named is not None and result == "same":
                 after = self.named(name) or set()
                 # A part that is split hands on what nobody of ours wrote: as much as before.
                 if after - named and (called == "delete" or not named - after):
