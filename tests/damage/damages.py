@@ -11,7 +11,8 @@ damaged. After each, every call is made on a new object, from the same state. It
 * ``check``: another result, silently, of damage that `check()` names;
 * ``wrong``: another result, silently, of damage that even `check()` does not find: only who wrote
   the data, or a checksum, could tell;
-* ``spread``: after a write `check()` names a key that it did not name before the write;
+* ``spread``: after a write `check()` names a key that it did not name before the write, unless
+  what repairs a key that it did name repairs that one, too;
 * ``raw``: an error of Python, of redis-py or of the server;
 * ``slow``: out of proportion to what is stored: over SLOW commands more than on undamaged data;
 * ``hang``: over ENDLESS commands, or a minute.
@@ -60,6 +61,7 @@ SUBJECTS = {
 SLOW = 5_000
 ENDLESS = 1_000_000
 SECONDS = 60
+INDEXED_AGAIN = "rebuild() indexes all documents again"
 
 
 class EndlessError(BaseException):
@@ -291,7 +293,7 @@ class Driver:
         self.awaiting: Any = None
         self._copy = self.client.register_script(_COPY)
         self._digest = self.client.register_script(_DIGEST)
-        self._names: dict[tuple[str, str], set[str] | None] = {}  # that check() gave, by state
+        self._names: dict[tuple[str, str], dict[str, str] | None] = {}  # by state
         self.left = ENDLESS  # commands that a call may still send
         if runner is not None:
             self.awaiting = runner.run(shardkit.aconnect(shard_map))
@@ -350,13 +352,13 @@ class Driver:
             return call(SUBJECTS[name].open(self.kit))
         return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
 
-    def named(self, name: str) -> set[str] | None:
-        """Return the keys that `check` names as damaged; None if it refuses."""
+    def named(self, name: str) -> dict[str, str] | None:
+        """Return the keys that `check` names, and what repairs them; None if it refuses."""
         state = name, self.digest()
         if state not in self._names:
             try:
-                found = {damage.key for damage in list(self.call(name, SUBJECTS[name].check))}
-                self._names[state] = found
+                found = list(self.call(name, SUBJECTS[name].check))
+                self._names[state] = {damage.key: damage.repair for damage in found}
             except ShardKitError as error:
                 if isinstance(error, ShardErrors):
                     raise
@@ -418,7 +420,7 @@ class Driver:
         keys |= {key.rpartition(":")[0] + ":" for key in keys}  # others beside them
         if case.what in RETYPED:
             keys = _spelled(case.key)
-        named: set[str] | None = None
+        named: dict[str, str] | None = None
         if self.checks:
             try:
                 named = self.named(name)
@@ -429,13 +431,16 @@ class Driver:
             if called in subject.writes:
                 self.restore(DAMAGED)
             result, detail = self.tried(name, called, call, right, usual, keys)
-            if result == "wrong" and self.checks and named != set():
+            if result == "wrong" and self.checks and named != {}:
                 result = "check"
             if called in subject.writes and self.checks and named is not None and result == "same":
-                after = self.named(name) or set()
+                after = self.named(name) or {}
+                # An index is indexed again as a whole, whatever else became damaged.
+                again = {key for key in after if after[key].startswith(INDEXED_AGAIN)}
+                new = after.keys() - named - (again if again & named.keys() else set())
                 # A part that is split hands on what nobody of ours wrote: as much as before.
-                if after - named and (called == "delete" or not named - after):
-                    result, detail = "spread", f"{sorted(after)[:3]}, of {sorted(named)[:3]}"
+                if new and (called == "delete" or not named.keys() - after.keys()):
+                    result, detail = "spread", f"{sorted(new)[:3]}, of {sorted(named)[:3]}"
             yield Outcome(
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )

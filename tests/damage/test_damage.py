@@ -107,7 +107,7 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
     assert stored(driver) == before
 
 
-@pytest.mark.parametrize("key", ["queues:{mail}:claims", "lock:stock:fence"])
+@pytest.mark.parametrize("key", ["queues:{mail}:claims", "queues:{mail}:dead", "lock:stock:fence"])
 def test_the_key_of_another_type_is_named_not_its_neighbour(
     face: Face, kit: ShardKit, key: str
 ) -> None:
@@ -118,6 +118,7 @@ def test_the_key_of_another_type_is_named_not_its_neighbour(
     client.rpush(key, "of another type")
     calls = {
         "queues:{mail}:claims": lambda: queues.take("mail", timeout=0),
+        "queues:{mail}:dead": lambda: queues.counts("mail"),  # one of several of a MULTI
         "lock:stock:fence": lambda: hold.guard("one").execute(("SET", "stock:7", "4")),
     }
     with pytest.raises(DamagedDataError) as raised:
@@ -577,6 +578,26 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     assert {key: client.dump(key) for key in client.scan_iter()} == before
     assert face.run(docs.rebuild()) == 1
     face.run(docs.index("2", "four"))
+    assert face.list(docs.check()) == []
+
+
+@pytest.mark.parametrize("left", ["starts", "n:0", "y:0", "v:0", "r:0:0"])
+def test_an_index_that_lost_its_state_is_not_an_empty_one(
+    face: Face, kit: ShardKit, left: str
+) -> None:
+    client: Any = kit.client("one")
+    docs = face.kit.search("docs", component="one", shards=1, attributes={"kind": "text"})
+    face.run(docs.index("1", "one two three four", {"kind": "a"}))
+    assert client.exists(f"{{docs:0}}:{left}")
+    known = (f"{{docs:0}}:{left}".encode(), b"{docs:0}:d:1", b"docs:meta")
+    client.delete(*(key for key in client.scan_iter() if key not in known))
+    lost = r"\{docs:0\}:state is damaged: nothing"
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.index("2", "four"))
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.search("four"))
+    assert face.list(docs.check())[0].key == "{docs:0}:state"
+    assert face.run(docs.rebuild()) == 1
     assert face.list(docs.check()) == []
 
 

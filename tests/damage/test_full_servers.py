@@ -70,7 +70,7 @@ def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: st
     subject, random = SUBJECTS[name], Random(name)
     link = FillingLink(driver)
     stored = driver.prepare(name)
-    assert driver.named(name) == set()
+    assert driver.named(name) == {}
     calls = {"fill": (NOTHING, subject.fill)}
     calls |= {called: (stored, call) for called, call in subject.writes.items()}
     for called, (before, call) in calls.items():
@@ -82,9 +82,9 @@ def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: st
                 link.run(lambda call=call: driver.call(name, call), most)
             when = f"{called} after {most} of {sent} commands"
             # What is being rebuilt is refused until that is repeated.
-            assert called == "rebuild" or driver.named(name) == set(), when
+            assert called == "rebuild" or driver.named(name) == {}, when
             driver.call(name, call)
-            assert driver.named(name) == set(), f"{when}, and again"
+            assert driver.named(name) == {}, f"{when}, and again"
 
 
 @pytest.mark.parametrize("name", [n for n, each in SUBJECTS.items() if "delete" in each.writes])
