@@ -550,6 +550,41 @@ def test_attempts_of_a_dead_task_that_are_no_number_are_named(face: Face, kit: S
         face.list(queues.dead("mail"))
 
 
+@pytest.mark.parametrize(("field", "value"), [("f:price", "x"), ("f:price", None), ("item", None)])
+def test_an_offer_of_which_half_is_damaged_is_not_one_that_never_was(
+    face: Face, kit: ShardKit, field: str, value: str | None
+) -> None:
+    client: Any = kit.client("one")
+    market = face.kit.market(component="one")
+    face.run(market.deposit("ada", 5, ["lamp"]))
+    face.run(market.deposit("bo", 100))
+    assert face.run(market.list("lamp", "ada", 30))
+    assert face.run(market.purchase("bo", "lamp", "ada", 29)) is None
+    key = "market:{listing/lamp/ada}"
+    [field] = [each.decode() for each in client.hkeys(key) if field in each.decode()]
+    client.hset(key, field, value) if value else client.hdel(key, field)
+    with pytest.raises(DamagedDataError) as raised:
+        face.run(market.purchase("bo", "lamp", "ada", 30))
+    assert raised.value.key == key
+    if field != "f:price":
+        with pytest.raises(DamagedDataError, match="a price without an item"):
+            face.run(market.unlist("lamp", "ada"))
+
+
+@pytest.mark.parametrize("pages", ["0 1", "-1 1", "1 -1", "3 1", "1 0", "1"])
+def test_pages_of_a_source_that_cannot_be_are_named(face: Face, kit: ShardKit, pages: str) -> None:
+    client: Any = kit.client("one")
+    totals = face.kit.totals(component="one")
+    face.run(totals.flush("a.log", _tally("d", "DE")))
+    [(field, added)] = [
+        each for each in client.hgetall("totals:{d}:done").items() if b"[" in each[0]
+    ]
+    digest = added.split()[2].decode()
+    client.hset("totals:{d}:done", field, f"{pages} {digest}")
+    with pytest.raises(DamagedDataError, match=r"totals:\{d\}:done is damaged"):
+        face.run(totals.sources("d"))
+
+
 @pytest.mark.parametrize("task", ["unlink 0 {} 1 0 1", "unlink 0 3 8 {} 0", "expire 0 {} {} 0"])
 def test_a_task_of_a_list_with_a_number_that_cannot_be_ends(
     face: Face, kit: ShardKit, task: str
