@@ -196,6 +196,25 @@ def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
     assert members() == before
 
 
+@pytest.mark.parametrize("call", ["lpop", "rpop", "blpop", "brpop", "lmove", "blmove"])
+def test_a_value_that_cannot_be_read_is_not_lost_when_it_is_popped(
+    face: Face, kit: ShardKit, call: str
+) -> None:
+    client: Any = kit.client("one")
+    jobs, done = (face.kit.list(f"{{j}}:{name}", component="one") for name in ("jobs", "done"))
+    face.run(jobs.rpush("a"))
+    client.lset("{j}:jobs:0", 0, b"\xff")
+    args: tuple[Any, ...] = () if call in ("lpop", "rpop") else (0.01,)
+    if "move" in call:
+        args = (done, *args) if call == "blmove" else (done,)
+    popped = rf"^one: {{j}}:{'done' if 'move' in call else 'jobs'}:0 is damaged: value b'.xff'"
+    with pytest.raises(DamagedDataError, match=popped):
+        face.run(getattr(jobs, call)(*args))
+    kept = done if "move" in call else jobs
+    assert face.run(kept.llen()) == 1
+    assert client.lrange(f"{{j}}:{'done' if 'move' in call else 'jobs'}:0", 0, -1) == [b"\xff"]
+
+
 def test_times_of_contacts_that_cannot_be_are_named(face: Face, kit: ShardKit) -> None:
     client: Any = kit.client("one")
     known = face.kit.recent_contacts(component="one", order="time")
