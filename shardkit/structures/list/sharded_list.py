@@ -45,7 +45,7 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, ClassVar, Generic
 
-from shardkit.errors import CrossShardError, InvalidArgumentError, counted
+from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
@@ -268,7 +268,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: one exchange, O(1).
         """
         values = yield from self._move(destination, src, dest)
-        return self._values.decode(values[0]) if values else None
+        return values[0] if values else None
 
     @operation
     def blmove(
@@ -576,15 +576,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _pop(self, command: str, count: int | None) -> Operation[Any]:
         if count is None:
             values = yield from self._pop_values(command, 1)
-            return self._values.decode(values[0]) if values else None
+            return values[0] if values else None
         check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
         if count == 0:
             return [] if (yield from self._scripts.length()) else None
-        return self._page((yield from self._pop_values(command, count))) or None
+        return (yield from self._pop_values(command, count)) or None
 
-    def _pop_values(
-        self, command: str, count: int, *, waits: bool = False
-    ) -> Operation[list[bytes]]:
+    def _pop_values(self, command: str, count: int, *, waits: bool = False) -> Operation[list[M]]:
         def undo(values: list[bytes]) -> Operation[None]:
             if values:
                 push = command.replace("POP", "PUSH")
@@ -592,11 +590,15 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         pop = self._scripts.run("pop", command, count, int(waits))
         values: list[bytes] = yield from completed(pop, undo)
-        return values
+        try:
+            return self._page(values)
+        except DamagedDataError:
+            yield from undo(values)
+            raise
 
     def _move(
         self, destination: ShardedList[Any, M], src: str, dest: str, *, waits: bool = False
-    ) -> Operation[list[bytes]]:
+    ) -> Operation[list[M]]:
         yield from self._check_destination(destination, src, dest)
         ours, theirs = self._scripts, destination._scripts
         for _ in range(ATTEMPTS):
@@ -605,7 +607,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             move = script("structures/list/move")
             [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
             if values is not None:
-                return values  # type: ignore[no-any-return]
+                return destination._page(values)
             yield from ours.finish()
             yield from theirs.finish()
             self.meta.checked = destination.meta.checked = False
@@ -638,10 +640,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 return [place - start for place in places if 0 <= place - start < length]
 
     def _wait(
-        self, attempt: Callable[[], Operation[list[bytes]]], timeout: Seconds | None
+        self, attempt: Callable[[], Operation[list[M]]], timeout: Seconds | None
     ) -> Operation[M | None]:
         values = yield from self._waiter.wait(attempt, timeout)
-        return self._values.decode(values[0]) if values else None
+        return values[0] if values else None
 
     def _page(self, values: Iterable[bytes]) -> Page[M]:
         return Page(map(self._values.decode, values))

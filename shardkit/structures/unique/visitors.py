@@ -84,8 +84,15 @@ from shardkit.structures.base.partitioned import check_parameters, restore_param
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.check import check_day
-from shardkit.structures.unique.day_planner import DayPlanner, plan_key
-from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, VisitorPlace
+from shardkit.structures.unique.day_planner import DayPlanner
+from shardkit.structures.unique.days import (
+    BitmapDay,
+    Day,
+    HyperLogLogDay,
+    SetDay,
+    VisitorPlace,
+    plan_key,
+)
 from shardkit.structures.unique.precision import (
     SIXTY_BIT,
     WHOLE_BITS,
