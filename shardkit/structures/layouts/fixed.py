@@ -73,13 +73,11 @@ class FixedLayout(Layout):
 
     def planned(self, number: int, total: int) -> Plan:
         """Return a plan for a total."""
-        return Plan(
-            number,
-            self._name if number == 1 else f"{self._name}:plan{number}",
-            part_count(total, self.part_size),
-            hashed_partition(self._name, self.rule, total, self.part_size),
-            partition_of_all(self.rule, total, self.part_size),
-        )
+        part_of = hashed_partition(self._name, self.rule, total, self.part_size)  # checks them
+        prefix = self._name if number == 1 else f"{self._name}:plan{number}"
+        count = part_count(total, self.part_size)
+        parts_of = partition_of_all(self.rule, total, self.part_size)
+        return Plan(number, prefix, count, part_of, parts_of)
 
     def follow(self, number: int, total: int) -> None:
         """Have another plan from now on."""

@@ -130,24 +130,31 @@ class _Replan:
             total = -(-factor * old.count * self._fixed.part_size // 2)
             factor += 1
         factor = count // old.count
-        number = 1 + (before.number if before else old.number)
-        yield from self._step(
-            f"copying {number} {total} {old.number} {self._meta.parameters['total']}"
-        )
+        number, given_up = old.number + 1, ""
         if before is not None:
-            yield from self._remove(before, ())
+            number = before.number + 1
+            words = self._meta.planning.split()
+            given_up = " ".join(["", *words[5:], f"{before.number}:{words[2]}"])
+        now = f"{old.number} {self._meta.parameters['total']}"
+        yield from self._step(f"copying {number} {total} {now}{given_up}")
+        yield from self._remove_given_up()
         self._plan, self._factor = self._next, factor
         yield Pause(LEASE + SHORT_LEASE)  # until all clients know it
 
-    @property
-    def _next(self) -> Plan:
-        _, number, total, *_ = self._meta.planning.split()
+    # ``planning``: the step, the next plan and its total, the present one and its total, and those
+    # of attempts that were given up, whose processes may still write copies.
+
+    def _noted(self, at: int) -> Plan:
+        number, total = self._meta.planning.split()[at : at + 2]
         return self._fixed.planned(int(number), int(total))
 
     @property
-    def _previous(self) -> Plan:
-        *_, number, total = self._meta.planning.split()
-        return self._fixed.planned(int(number), int(total))
+    def _next(self) -> Plan:
+        return self._noted(1)
+
+    def _remove_given_up(self) -> Operation[None]:
+        for pair in self._meta.planning.split()[5:]:
+            yield from self._remove(self._fixed.planned(*map(int, pair.split(":"))), ())
 
     def _mark(self, *, frozen: bool) -> int:
         return _MARK + 32 * self._plan.number + (31 if frozen else 15)
@@ -325,13 +332,16 @@ class _Replan:
     def _clear(self) -> Operation[None]:
         """Remove the old parts, which have the second mark."""
         self._plan = self._fixed.plan
-        yield from self._remove(self._previous, (self._mark(frozen=True), ""))
+        yield from self._remove(self._noted(3), (self._mark(frozen=True), ""))
+        yield from self._remove_given_up()
 
     def _remove(self, plan: Plan, script_args: tuple[Argument, ...]) -> Operation[None]:
         """Remove the parts of a plan; with arguments only those that the script removes."""
         removing = script("structures/base/settle_part")
         component = self._layout.component
-        for some in pages((yield from self._parts(plan)), PARTS_AT_ONCE):
+        # A copy has its registry only at the end.
+        there = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
+        for some in pages(sorted(there), PARTS_AT_ONCE):
             keys = self._keys(some, plan)
             yield [
                 script_call(component, removing, [key], script_args, idempotent=True)

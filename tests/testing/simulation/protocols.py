@@ -23,7 +23,12 @@ from metrics_protocols import METRICS
 
 from shardkit import ShardKit
 from shardkit.config.store import pull, push
-from shardkit.errors import ParameterMismatchError
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+    StructureError,
+)
 from shardkit.geo.models import City, IpRange
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.testing.simulation.protocol import is_outage
@@ -174,6 +179,74 @@ class Lives(Protocol):
                 assert list(found.check()) == []
                 for member in found.smembers():
                     assert found.sismember(member)
+
+
+class PlannedAnew(Protocol):
+    """Fields of a hash that is planned anew under its users: each is a linearizable register.
+
+    Numbers and other fields share parts; some parts are empty.
+    """
+
+    clients = 4
+    shards = 2
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    model = Register()
+    most_steps = 20_000
+
+    def hash(self, kit: Any) -> Any:
+        return kit.hash("h", component="data", part_size=2, total=3)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.hash(kit).hset(mapping={"other": 0, 6: 0})
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.user, self.planner, self.user, self.planner]
+
+    async def planner(self, client: Client) -> None:
+        await asyncio.sleep(client.choose((0.0, 0.5, 3.0)))
+        found = self.hash(client.kit)
+        # Another process may plan it: then this one was too late, or is asked for too little.
+        with suppress(StructureError, ShardErrors):
+            await found.replan(client.choose((9, 18)))
+
+    async def user(self, client: Client) -> None:
+        found = self.hash(client.kit)
+
+        async def get(field: str) -> bytes | None:
+            value: bytes | None = await found.hget(field)
+            return value
+
+        async def put(field: str, value: bytes) -> None:
+            await found.hset(field, value)
+
+        async def remove(field: str) -> None:
+            await found.hdel(field)
+
+        for n in range(8):
+            field = client.choose(("f1", "f2", "3", "40"))
+            call = client.choose(("set", "get", "set", "delete"))
+            await asyncio.sleep(client.choose((0.0, 0.02, 0.3, 0.7)))
+            if call == "set":
+                value = b"%d.%d" % (client.number, n)
+                await client.call(lambda v: put(field, v), value, key=field, name="set")  # noqa: B023
+            elif call == "get":
+                await client.call(lambda: get(field), key=field, name="get")  # noqa: B023
+            else:
+                await client.call(lambda: remove(field), key=field, name="delete")  # noqa: B023
+
+    def at_end(self, kit: ShardKit) -> None:
+        found = self.hash(kit)
+        with suppress(InvalidArgumentError):  # it has as many parts
+            found.replan(36)
+        everything = found.hgetall()
+        assert everything["other"] == b"0"
+        assert everything["6"] == b"0"
+        assert found.hmget([*everything, "none"]) == [*everything.values(), None]
+        assert found.hlen() == len(everything)
+        assert list(found.check()) == []
+        assert found.delete()
+        left = [kit.client("data", number).keys("h:*[0-9]") for number in range(self.shards)]
+        assert not any(left), left
 
 
 class Deque:
@@ -637,6 +710,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "growing hash": GrowingHash,
     "lifetime": Lifetime,
     "lives": Lives,
+    "planned anew": PlannedAnew,
     "lists": Lists,
     "waiting lists": WaitingLists,
     "cancelled consumers": CancelledConsumers,
