@@ -29,7 +29,7 @@ their names, and marks contain it. If it stopped while writers wait, they go on 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError, StructureError
@@ -163,7 +163,7 @@ class _Replan:
 
     def _copy(self) -> Operation[None]:
         parts = yield from self._parts(self._fixed.plan)
-        changed: Sequence[int] = parts
+        changed: Iterable[int] = parts
         for n in range(_PASSES):
             for some in pages(changed, KEYS_CHECKED):
                 yield from self._mark_all(some, frozen=False)
@@ -175,9 +175,10 @@ class _Replan:
         yield from self._step("frozen")
         try:
             parts = yield from self._parts(self._fixed.plan)
-            changed = yield from self._mark_all(parts, frozen=True)
-            for some in pages(changed, KEYS_CHECKED):
-                yield from self._copy_parts(some, again=True)
+            ends = yield from self._mark_all(parts, frozen=True)
+            gone = {part for part, end in ends.items() if end == -2}
+            for some in pages(ends, KEYS_CHECKED):
+                yield from self._copy_parts(some, again=True, gone=gone.intersection(some))
             yield from self._copy_registry()
             total = self._meta.planning.split()[2]
             yield from self._step("published", total=total, plan=self._plan.number)
@@ -198,39 +199,46 @@ class _Replan:
         prefix = (plan or self._fixed.plan).prefix
         return [f"{prefix}:{part}" for part in parts]
 
-    def _mark_all(self, parts: Sequence[int], *, frozen: bool) -> Operation[list[int]]:
-        """Mark parts; return those that have changed since they were copied."""
+    def _mark_all(self, parts: Sequence[int], *, frozen: bool) -> Operation[dict[int, int]]:
+        """Mark parts; return those that have changed since they were copied, with their expiry."""
         marking, mark = script("structures/base/mark_part"), self._mark(frozen=frozen)
-        changed: list[int] = []
+        changed: dict[int, int] = {}
         for some in pages(parts, PARTS_AT_ONCE):
             keys = self._keys(some)
             component = self._layout.component
             before = yield [
-                script_call(component, marking, [key], [mark], idempotent=not frozen)
+                script_call(component, marking, [key], [mark, int(frozen)], idempotent=True)
                 for key in keys
             ]
-            changed += self._having_changed(some, before)
+            changed |= self._having_changed(some, before)
         return changed
 
-    def _changed(self, parts: Sequence[int]) -> Operation[list[int]]:
-        changed: list[int] = []
+    def _changed(self, parts: Sequence[int]) -> Operation[dict[int, int]]:
+        changed: dict[int, int] = {}
         for some in pages(parts, PARTS_AT_ONCE):
             keys = self._keys(some)
             ends = yield [self._command(key, "PEXPIRETIME", idempotent=True) for key in keys]
-            changed += self._having_changed(some, ends)
+            changed |= self._having_changed(some, ends)
         return changed
 
-    def _having_changed(self, parts: Sequence[int], ends: Sequence[int]) -> list[int]:
+    def _having_changed(self, parts: Sequence[int], ends: Sequence[int]) -> dict[int, int]:
         mark = self._mark(frozen=False)
-        return [
-            part
+        return {
+            part: end
             for part, end in zip(parts, ends, strict=True)
             if end != mark and (end != -2 or part in self._filled)
-        ]
+        }
 
-    def _copy_parts(self, parts: Sequence[int], *, again: bool) -> Operation[None]:
-        """Make the new parts of some old ones hold the members of these."""
-        held = yield from contents(self._layout.component, self._kind, self._keys(parts), [])
+    def _copy_parts(
+        self, parts: Sequence[int], *, again: bool, gone: Collection[int] = ()
+    ) -> Operation[None]:
+        """Make the new parts of some old ones hold the members of these.
+
+        Parts that were ``gone`` are empty, whatever a late write has put there since.
+        """
+        there = [part for part in parts if part not in gone]
+        held = yield from contents(self._layout.component, self._kind, self._keys(there), [])
+        parts, held = [*there, *gone], [*held, *([] for _ in gone)]
         times = (yield from self._times_of(parts, held)) if self._times else {}
         new: dict[int, dict[bytes, Any]] = {}
         expiring: dict[int, list[tuple[bytes, int]]] = {}
@@ -241,10 +249,10 @@ class _Replan:
                 new.setdefault(to, {})[stored] = value
                 if (end := times.get((part, stored), -1)) > 0:
                     expiring.setdefault(to, []).append((stored, end))
-        gone = (yield from self._gone(parts, new)) if again else {}
+        lost = (yield from self._lost(parts, new)) if again else {}
         batch: list[Command] = []
         prefix, is_set = self._plan.prefix, self._kind == "SET"
-        for to, members in gone.items():
+        for to, members in lost.items():
             key, remove = f"{prefix}:{to}", "SREM" if is_set else "HDEL"
             batch += [self._command(key, remove, *page) for page in pages(members, _MEMBERS)]
         for to, own in new.items():
@@ -269,14 +277,14 @@ class _Replan:
             return False
         return layout.place(layout.member(part, stored)) is not None
 
-    def _gone(
+    def _lost(
         self, parts: Sequence[int], new: dict[int, dict[bytes, Any]]
     ) -> Operation[dict[int, list[bytes]]]:
         """Return which members of new parts their old parts no longer have."""
         count, copied = self._fixed.plan.count, set(parts)
         targets = {part + n * count for part in parts if part < count for n in range(self._factor)}
         targets |= copied
-        gone: dict[int, list[bytes]] = {}
+        lost: dict[int, list[bytes]] = {}
         for some in pages(sorted(targets), KEYS_CHECKED):
             keys = self._keys(some, self._plan)
             held = yield from contents(self._layout.component, self._kind, keys, [])
@@ -289,8 +297,8 @@ class _Replan:
                     in copied
                 ]
                 if left:
-                    gone[to] = left
-        return gone
+                    lost[to] = left
+        return lost
 
     def _times_of(
         self, parts: Sequence[int], held: Sequence[Sequence[tuple[bytes, Any]]]
