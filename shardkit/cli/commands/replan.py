@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.admin.replan import PlannedStructure, planned_structures, replan
+from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.cli.options import (
     common_options,
     config_option,

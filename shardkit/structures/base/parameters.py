@@ -196,7 +196,7 @@ class Metadata:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
         if (create and self.leased) or self.follow is not None:
             lease = SHORT_LEASE if self.planning else LEASE
-            if time.monotonic() - self._read_at > lease:
+            if (create and self.is_held) or time.monotonic() - self._read_at > lease:
                 return False
         return self.checked
 
