@@ -20,7 +20,8 @@ from typing import Any
 from zlib import crc32
 
 import redis
-from report import PLOTS, conditions, show
+from drawings import PLOTS
+from report import conditions, show
 
 from growth.moves import ALONE, busy
 from growth.neighbours import neighbours

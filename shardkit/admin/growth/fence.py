@@ -23,15 +23,22 @@ the source first, and then checks the target. So of two movers at least one find
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
 
+from shardkit.admin.growth.exchange import Commands, ask_each, one_connection, refusal, select
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
+
+Databases: TypeAlias = Mapping[int, Any]
+"""Clients of databases of one server, by number."""
+Fences: TypeAlias = Mapping[int, bytes | None]
+Writes: TypeAlias = Mapping[int, Sequence[Commands]]
+"""Batches of commands, by database."""
 
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
@@ -49,6 +56,14 @@ while at <= #ARGV do
     at = last + 1
 end
 return {-1, ''}"""
+
+
+class WriteRefusedError(ResponseError):
+    """A server refuses a command of a transaction; ``key`` is that of the command."""
+
+    def __init__(self, text: str, key: Any) -> None:
+        super().__init__(text)
+        self.key = key
 
 
 def is_own(key: bytes) -> bool:
@@ -96,46 +111,46 @@ def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None
                 return
 
 
-def close_for(client: Any, value: bytes, seconds: float) -> None:
-    """Close a database for some seconds.
+def close_for(clients: Databases, value: bytes, seconds: float) -> None:
+    """Close databases of a server for some seconds.
 
     Raises:
-        GrowthError: it is already closed.
+        GrowthError: one is already closed.
     """
-    if not client.set(fence_key(client), value, nx=True, px=max(1, round(1000 * seconds))):
+    until = ("NX", "PX", max(1, round(1000 * seconds)))
+    if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
         raise GrowthError(
             f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
         )
 
 
-def make_permanent(client: Any, value: bytes) -> bool:
-    """Close a database for good, if it is still closed by this attempt."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        if pipe.get(fence_key(client)) != value:
-            return False
-        pipe.multi()
-        pipe.persist(fence_key(client))
-        pipe.get(fence_key(client))
-        try:
-            _, now = pipe.execute()
-        except WatchError:
-            return False
-        return bool(now == value)
+def fences_of(clients: Databases) -> list[bytes | None]:
+    """Return the fences of databases of a server."""
+    return ask_each(clients, lambda client: ("GET", fence_key(client)))
 
 
-def change(client: Any, move: str, value: bytes) -> None:
-    """Replace the fence of a move; a database without it stays open."""
-    while True:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.watch(fence_key(client))
-            if move_of(pipe.get(fence_key(client))) != move:
-                return
-            pipe.multi()
-            pipe.set(fence_key(client), value)
-            with suppress(WatchError):
-                pipe.execute()
-                return
+def make_permanent(clients: Databases, value: bytes) -> bool:
+    """Close databases of a server for good, if all are still closed by this attempt."""
+
+    def persist(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            return {}
+        keys = {n: fence_key(client) for n, client in clients.items()}
+        return {n: [[("PERSIST", key), ("GET", key)]] for n, key in keys.items()}
+
+    answers = _transact(clients, persist) or ()
+    return bool(answers) and all(fence == value for fence in answers[1::2])
+
+
+def change(clients: Databases, move: str, value: bytes) -> None:
+    """Replace the fences of a move at a server; databases without one stay open."""
+
+    def replace(fences: Fences) -> Writes:
+        own = (n for n, fence in fences.items() if move_of(fence) == move)
+        return {n: [[("SET", fence_key(clients[n]), value)]] for n in own}
+
+    while _transact(clients, replace) is None:
+        pass
 
 
 def is_permanent(client: Any, move: str) -> bool:
@@ -143,16 +158,23 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
-def lift(client: Any, move: str, value: bytes | None = None) -> None:
-    """Open a database that a move has closed; with ``value`` only if this attempt closed it."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        there = pipe.get(fence_key(client))
-        if there == value if value is not None else move_of(there) == move:
-            pipe.multi()
-            pipe.delete(fence_key(client))
-            with suppress(WatchError):  # it has just expired, or is another attempt's
-                pipe.execute()
+def lift(clients: Databases, move: str, value: bytes | None = None) -> None:
+    """Open databases that a move has closed; with ``value`` those that this attempt closed."""
+    first: dict[int, bytes | None] = {}
+
+    def delete(fences: Fences) -> Writes:
+        found = first or fences
+        own = [
+            n
+            for n, fence in fences.items()
+            if fence == found[n]  # else it is another attempt's now
+            and (fence == value if value is not None else move_of(fence) == move)
+        ]
+        first.update(found)
+        return {n: [[("DEL", fence_key(clients[n]))]] for n in own}
+
+    while _transact(clients, delete) is None:
+        pass
 
 
 def lift_unless_permanent(client: Any, move: str) -> bool:
@@ -171,46 +193,79 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
                 return True
 
 
-def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
-    """Write to a database in one transaction, if it has the fence of this attempt.
+def write_under(clients: Databases, value: bytes, writes: Writes) -> None:
+    """Write to databases of a server in one transaction, if all have the fence of this attempt.
 
     Raises:
-        GrowthError: it has not; another process has taken over.
+        GrowthError: one has not; another process has taken over.
+        WriteRefusedError: the server refuses one of the commands.
     """
+    [client, *_] = clients.values()
     if hasattr(client, "mark"):
-        return _write_to_master(client, value, write)
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        there = pipe.get(fence_key(client)) == value
-        if there:
-            pipe.multi()
-            write(pipe)
-            try:
-                answers: list[Any] = pipe.execute()
-            except WatchError:
-                there = False
-            else:
-                return answers
-    raise _taken_over()
+        [batches] = writes.values()
+        _write_to_master(client, value, [each for batch in batches for each in batch])
+        return
+
+    def require(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            raise _taken_over()
+        return writes
+
+    if _transact(clients, require) is None:
+        raise _taken_over()
 
 
-def _write_to_master(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
-    with client.pipeline(transaction=False) as pipe:
-        write(pipe)
-        commands = [args for args, _ in pipe.command_stack]
-        pipe.reset()
+def _transact(clients: Databases, decide: Callable[[Fences], Writes]) -> list[Any] | None:
+    """Execute what a function makes of the fences of a server's databases, in one transaction.
+
+    Return the replies; or None if a fence has changed in between, and nothing was executed. Cost:
+    two exchanges.
+
+    Raises:
+        WriteRefusedError: the server refuses one of the commands.
+    """
+    keys = {n: fence_key(client) for n, client in clients.items()}
+    home = next(iter(clients))
+    apart = len(clients) > 1  # a client of one database is in it already
+    with one_connection(clients[home]) as send:
+        replies = send(
+            [each for n, key in keys.items() for each in (select(n), ("WATCH", key), ("GET", key))]
+            if apart
+            else [("WATCH", keys[home]), ("GET", keys[home])]
+        )
+        if failure := refusal(replies):
+            raise failure
+        writes = decide(dict(zip(keys, replies[2::3] if apart else replies[1:], strict=True)))
+        batches: list[Commands] = []
+        for n, own in writes.items():
+            batches += [[select(n)], *own] if apart else own
+        back = [select(home)] if apart else []
+        if not batches:
+            send([("UNWATCH",), *back])
+            return []
+        queued = send([("MULTI",)], *batches, [("EXEC",), *back])[1:]
+        done = queued[-1 - len(back)]
+        if done is None:
+            return None
+        commands = [args for batch in batches for args in batch]
+        answers = done if isinstance(done, list) else queued
+        for args, answer in zip(commands, answers, strict=False):
+            if isinstance(answer, ResponseError):
+                raise WriteRefusedError(str(answer), args[1])
+        if isinstance(done, Exception):
+            raise done
+        return [answer for args, answer in zip(commands, done, strict=True) if args[0] != "SELECT"]
+
+
+def _write_to_master(client: Any, value: bytes, commands: Commands) -> None:
     if not commands:
-        return []
+        return
     sent = [part for args in commands for part in (len(args), *args)]
     failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
     if failed > 0:
-        raise ResponseError(
-            f"Command # {failed} ({commands[failed - 1][0]}) of pipeline caused error: "
-            f"{text.decode(errors='replace')}"
-        )
+        raise WriteRefusedError(text.decode(errors="replace"), commands[failed - 1][1])
     if failed == 0:
         raise _taken_over()
-    return []
 
 
 def _taken_over() -> GrowthError:

@@ -54,12 +54,13 @@ def by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any
 
 def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
     """Call a function with each client, on all servers at once."""
-    servers = by_server(clients).values()
-    return [
-        answer
-        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
-        for answer in answers
-    ]
+    answers = at_servers(lambda own: [work(each) for each in own.values()], clients)
+    return [answer for own in answers for answer in own]
+
+
+def at_servers(work: Callable[[dict[int, Any]], T], clients: Clients) -> list[T]:
+    """Call a function with the clients of each server by their databases, for all at once."""
+    return at_once(work, by_server(clients).values())
 
 
 def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill: bool) -> None:
@@ -162,14 +163,13 @@ class CopyGate:
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
-        first, *others = clients.values()
-        for client in others:
-            lift(client, self._move.id)
-        return lift_unless_permanent(first, self._move.id)
+        first, *others = clients
+        at_servers(partial(lift, move=self._move.id), {place: clients[place] for place in others})
+        return lift_unless_permanent(clients[first], self._move.id)
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""
-        each_of(partial(close_for, value=value, seconds=seconds), clients)
+        at_servers(partial(close_for, value=value, seconds=seconds), clients)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
         """Wait until the writers that were connected before the hold have left.
@@ -177,14 +177,11 @@ class CopyGate:
         Raises:
             GrowthError: some did not leave; the error names them.
         """
-        at_once(lambda own: _wait_until_left(own, began, hold, kill), by_server(clients).values())
+        at_servers(lambda own: _wait_until_left(own, began, hold, kill), clients)
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
         """Wait until no client reads at the sources: all have read the push of an epoch."""
-        at_once(
-            lambda own: wait_for_readers(next(iter(own.values())), own, patience),
-            by_server(clients).values(),
-        )
+        at_servers(lambda own: wait_for_readers(next(iter(own.values())), own, patience), clients)
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -193,28 +190,28 @@ class CopyGate:
         """
         first, *others = clients
         keep = partial(make_permanent, value=value)
-        closed = all(each_of(keep, {place: clients[place] for place in others}))
-        return closed and make_permanent(clients[first], value)
+        closed = all(at_servers(keep, {place: clients[place] for place in others}))
+        return closed and keep({first.database: clients[first]})
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """Open what this attempt has closed."""
-        each_of(lambda client: lift(client, self._move.id, value), clients)
+        at_servers(partial(lift, move=self._move.id, value=value), clients)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""
         move = self._move
         value = fence_value(move.id, attempt, move.target, readers=True)
-        each_of(lambda client: change(client, move.id, value), clients)
+        at_servers(partial(change, move=move.id, value=value), clients)
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Send all clients away from the sources, readers too."""
         move = self._move
         value = fence_value(move.id, attempt, move.target)
-        each_of(lambda client: change(client, move.id, value), clients)
+        at_servers(partial(change, move=move.id, value=value), clients)
 
     def open(self, clients: Clients) -> None:
         """Have the targets be written, too."""
-        each_of(lambda client: lift(client, self._move.id), clients)
+        at_servers(partial(lift, move=self._move.id), clients)
 
     def require_slots(self, clients: Clients) -> None:
         """Check that keys have the same places as at the start of the copy.

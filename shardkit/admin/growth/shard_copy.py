@@ -18,17 +18,20 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, Standstill
-from shardkit.admin.growth.fence import fence_key, is_own, write_under
+from shardkit.admin.growth.exchange import Commands, ask
+from shardkit.admin.growth.fence import WriteRefusedError, fence_key, is_own, write_under
+from shardkit.admin.growth.gate import by_server
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.operations.server_errors import failed_command
+from shardkit.network.links.resp import Arguments
 
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,
@@ -105,8 +108,8 @@ class DatabaseCopy:
         self._streams: set[tuple[int, bytes]] = set()
         self._changed: dict[tuple[int, bytes], None] = {}
         self._slices = Slices()
-        # What has been read, by target and key, until there is enough of it to be written.
-        self._read: defaultdict[Place, dict[bytes, _Read]] = defaultdict(dict)
+        # What has been read, by target, until there is enough of it to be written.
+        self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
         self.keys = self.bytes = 0
 
     def copy_all(self, progress: Callable[[], object]) -> None:
@@ -174,67 +177,92 @@ class DatabaseCopy:
                 read = self._dumped(number, part)
                 for target, own in self._rule.there(source, part).items():
                     waiting = self._read[target]
-                    waiting |= {key: read[key] for key in own}
-                    if len(waiting) >= _KEYS or sum(map(_size, waiting.values())) >= _BYTES:
-                        self._write(target)
+                    waiting.keys |= {key: read[key] for key in own}
+                    waiting.size += sum(read[key].size for key in own)
+                    if waiting.is_enough:
+                        self._write([target])
 
     def _write_rest(self) -> None:
-        for target in [target for target, waiting in self._read.items() if waiting]:
-            self._write(target)
+        for server, own in by_server(self._read).items():
+            targets: list[Place] = []
+            total = _Waiting()
+            for target in (Place(server, number) for number, each in own.items() if each.keys):
+                targets.append(target)
+                total.keys |= self._read[target].keys
+                total.size += self._read[target].size
+                if total.is_enough:
+                    self._write(targets)
+                    targets, total = [], _Waiting()
+            self._write(targets)
 
     def _dumped(self, number: int, keys: Sequence[bytes]) -> dict[bytes, _Read]:
         """Return each key's remaining time to live, its DUMP, and when they were read."""
-        with self._sources[number].pipeline(transaction=False) as pipe:
-            for key in keys:
-                pipe.pttl(key).dump(key)
-            answers = pipe.execute()
+        times, values = [("PTTL", key) for key in keys], [("DUMP", key) for key in keys]
+        answers = ask(self._sources[number], times, values)
         now = time.monotonic()
         found = {
-            key: _Read(number, left, packed, now)
-            for key, left, packed in zip(keys, answers[::2], answers[1::2], strict=True)
+            key: _Read(number, left, packed, now, len(packed or b""))
+            for key, left, packed in zip(
+                keys, answers[: len(keys)], answers[len(keys) :], strict=True
+            )
         }
-        self._slices.note(len(keys), sum(map(_size, found.values())))
+        self._slices.note(len(keys), sum(each.size for each in found.values()))
         return found
 
-    def _write(self, target: Place) -> None:
-        read, self._read[target] = self._read[target], {}
+    def _write(self, targets: Sequence[Place]) -> None:
+        """Write what has been read for databases of one server."""
+        if not targets:
+            return
+        reads = {target.database: self._read.pop(target) for target in targets}
         now = time.monotonic()
-
-        def write(pipe: Any) -> None:
-            for key, (number, left, packed, at) in read.items():
+        writes: dict[int, list[Commands]] = {}
+        for place, waiting in reads.items():
+            restored: list[Arguments] = []
+            gone: list[Arguments] = []
+            for key, (number, left, packed, at, _) in waiting.keys.items():
                 if packed is None or left == -2:
-                    pipe.unlink(key)
+                    gone.append(("UNLINK", key))
                     self._streams.discard((number, key))
                     continue
                 if packed[0] in _STREAMS:
                     self._streams.add((number, key))
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
-                pipe.restore(key, left, packed, replace=True)
-
+                restored.append(("RESTORE", key, left, packed, "REPLACE"))
+            writes[place] = [restored, gone]
         try:
-            write_under(self._targets[target], self.value, write)
-        except ResponseError as error:
-            count, text = failed_command(error)
-            key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
+            clients = {target.database: self._targets[target] for target in targets}
+            write_under(clients, self.value, writes)
+        except WriteRefusedError as error:
+            target = next(each for each in targets if error.key in reads[each.database].keys)
             raise GrowthError(
-                f"{self._rule.names[target]}: the target refuses key {key}: {text}",
+                f"{self._rule.names[target]}: the target refuses key "
+                f"{error.key.decode(errors='backslashreplace')}: {error}",
                 "check whether it is of an older version, or full",
             ) from None  # redis-py's error shows the value
-        self.keys += len(read)
-        self.bytes += sum(map(_size, read.values()))
+        self.keys += sum(len(each.keys) for each in reads.values())
+        self.bytes += sum(each.size for each in reads.values())
 
 
 class _Read(NamedTuple):
-    """What was read of a key: its time to live in milliseconds, its DUMP, and when."""
+    """What was read of a key: its time to live in milliseconds, its DUMP, when, and its size."""
 
     number: int
     left: int
     packed: bytes | None
     at: float
+    size: int
 
 
-def _size(read: _Read) -> int:
-    return len(read.packed or b"")
+@dataclass(slots=True)
+class _Waiting:
+    """What has been read for a target, and is not written yet."""
+
+    keys: dict[bytes, _Read] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.keys) >= _KEYS or self.size >= _BYTES
 
 
 class Follower:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
@@ -44,12 +44,15 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
+from shardkit.admin.growth.exchange import Commands
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
+    Databases,
     change,
     fence_key,
     fence_value,
+    fences_of,
     lift,
     move_of,
     write_under,
@@ -58,6 +61,7 @@ from shardkit.admin.growth.gate import (
     Clients,
     ClusterGate,
     CopyGate,
+    at_servers,
     by_server,
     each_of,
     update_nodes,
@@ -250,8 +254,7 @@ class ShardMover(Mover):
             }
         self._lease.write(move)
         if self._take_over(old, new):
-            for client in new.values():
-                write_under(client, self._attempt, emptying(client, self._attempt))
+            at_servers(partial(empty, value=self._attempt), new)
         else:
             self._reached("fenced")
 
@@ -417,7 +420,7 @@ class ShardMover(Mover):
 
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if any(each_of(lambda client: client.get(fence_key(client)) != self._attempt, new)):
+        if {fence for own in at_servers(fences_of, new) for fence in own} != {self._attempt}:
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
@@ -491,7 +494,7 @@ class ShardMover(Mover):
                 for page in pages(client)
                 for key in self._maybe_written(place, client, new, page)
             }
-            marks = (client.get(fence_key(client)) for client in new.values())
+            marks = (mark for own in at_servers(fences_of, new) for mark in own)
             if all(move_of(mark) == self._move.id for mark in marks):
                 return captures, written
         return None, set()
@@ -565,7 +568,7 @@ class ShardMover(Mover):
 
         place_of = {client: place for place, client in old.items()}
 
-        def empty(client: Any) -> None:
+        def clear(client: Any) -> None:
             place, value = place_of[client], client.get(fence_key(client))
             if move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
@@ -576,10 +579,11 @@ class ShardMover(Mover):
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    write_under(client, value, _unlinking(keys))
+                    unlink: list[Commands] = [[("UNLINK", *keys)]]
+                    write_under({place.database: client}, value, {place.database: unlink})
 
         if not self._old_gate.is_cluster:
-            each_of(empty, old)
+            each_of(clear, old)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -599,7 +603,7 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         value = fence_value(move.id, secrets.token_hex(8), move.target)
-        each_of(lambda client: change(client, move.id, value), old)
+        at_servers(partial(change, move=move.id, value=value), old)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
             return
@@ -617,9 +621,7 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
-                        each_of(
-                            lambda client: write_under(client, value, emptying(client, value)), old
-                        )
+                        at_servers(partial(empty, value=value), old)
                         captures = self._captures(new, attempt)
                     copies = [
                         DatabaseCopy(
@@ -721,8 +723,8 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            marks = [move_of(client.get(fence_key(client))) for client in new.values()]
-            taken = move.id in marks
+            marks = [mark for own in at_servers(fences_of, new) for mark in own]
+            taken = move.id in map(move_of, marks)
             if (
                 move.phase != "begun"
                 or self._has_decided(old)
@@ -732,14 +734,15 @@ class ShardMover(Mover):
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",
                 )
-            for place, client in new.items():
-                if taken:
-                    write_under(client, self._attempt, emptying(client, self._attempt))
-                    lift(client, move.id)
+            open_all = partial(lift, move=move.id)
+            if taken:
+                at_servers(partial(empty, value=self._attempt), new)
+                at_servers(open_all, new)
+                for place, client in new.items():
                     fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(fence_key(client), fence)
-            each_of(lambda client: lift(client, move.id), old)
+            at_servers(open_all, old)
             self._restore_notifications(old)
         self._reached("aborted")
 
@@ -778,15 +781,8 @@ def reversed_move(move: Move) -> Move:
     )
 
 
-def emptying(client: Any, value: bytes) -> Callable[[Any], object]:
-    """Return what empties a target except for its fence."""
-
-    def empty(pipe: Any) -> None:
-        pipe.flushdb(asynchronous=True)
-        pipe.set(fence_key(client), value)
-
-    return empty
-
-
-def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
-    return lambda pipe: pipe.unlink(*keys)
+def empty(clients: Databases, value: bytes) -> None:
+    """Empty targets of a server except for their fences, if they are those of this attempt."""
+    flush = ("FLUSHDB", "ASYNC")
+    keys = {n: fence_key(client) for n, client in clients.items()}
+    write_under(clients, value, {n: [[flush, ("SET", key, value)]] for n, key in keys.items()})

@@ -298,7 +298,7 @@ def forget(mover: Any, copies: Any, captures: Any) -> str:
 
 
 def close_first(
-    work: Any, clients: dict[Any, Any], each: Callable[..., Any] = gate.each_of
+    work: Any, clients: dict[Any, Any], each: Callable[..., Any] = gate.at_servers
 ) -> list[Any]:
     """Take back the fences of all shards but the first, which tell of changes all the same."""
     if not isinstance(work, partial):
@@ -408,7 +408,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         "all shards of a split are closed",
         SplitData,
         gate,
-        "each_of",
+        "at_servers",
         close_first,
         46,
     ),

@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -286,10 +286,10 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     small(fleet)
     both, decide, closed = ["users:0", "users:1"], gate.make_permanent, []
 
-    def killed(client: redis.Redis, value: bytes) -> bool:
+    def killed(clients: Mapping[int, redis.Redis], value: bytes) -> bool:
         if closed:  # the first of the databases, which decides, comes last
             raise Killed
-        closed.append(decide(client, value))
+        closed.append(decide(clients, value))
         return closed[0]
 
     left = fence_value("earlier", "1", fleet.name(0))  # by a move from there, long ago
@@ -376,10 +376,10 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     decide = gate.make_permanent
     written = []
 
-    def stopped(client: redis.Redis, value: bytes) -> bool:
+    def stopped(clients: Mapping[int, redis.Redis], value: bytes) -> bool:
         with shardkit.connect(fleet.url) as kit:  # waits until the fence has expired
             written.append(kit.client("users", 1).incr("meanwhile"))  # type: ignore[union-attr]
-        return decide(client, value)
+        return decide(clients, value)
 
     with monkeypatch.context() as patched:
         patched.setattr(gate, "make_permanent", stopped)
@@ -404,7 +404,7 @@ def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: F
         stopped = fence_value("a", "1", "b")
         new.set("config:fence", fence_value("a", "2", "b"))
         with pytest.raises(GrowthError, match="has taken over"):
-            write_under(new, stopped, lambda pipe: pipe.set("k1", "old"))
+            write_under({2: new}, stopped, {2: [[("SET", "k1", "old")]]})
         assert new.get("k1") is None
 
 
