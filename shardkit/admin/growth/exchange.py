@@ -10,11 +10,10 @@ A copy is as fast as this process, as long as the servers have time left.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeAlias
-
-from redis.exceptions import ResponseError
 
 from shardkit.network.connections import read_replies_of
 from shardkit.network.links.resp import Arguments, pack_all
@@ -23,31 +22,53 @@ Commands: TypeAlias = Sequence[Arguments]
 """Commands; they are packed quickly if they have one name and as many arguments each."""
 
 
-@contextmanager
-def one_connection(client: Any) -> Iterator[Callable[..., list[Any]]]:
-    """Yield a function that sends commands and returns the raw replies, all over one connection.
+class Line:
+    """One connection, over which commands may be sent before earlier replies are read."""
 
-    Refusals are exceptions among the replies. If the block fails, the connection is closed.
-    """
-    pool = client.connection_pool
-    connection = pool.get_connection()
-    complete = False
+    def __init__(self, client: Any) -> None:
+        self._pool = client.connection_pool
+        self._connection = self._pool.get_connection()
+        self._due: deque[int] = deque()  # replies of each `post`
+        self._replies: list[Any] = []
 
-    def send(*batches: Commands) -> list[Any]:
+    def post(self, *batches: Commands) -> None:
+        """Send commands; `replies` returns what the server answers."""
         chunks = [chunk for batch in batches if batch for chunk in pack_all(batch)]
-        replies: list[Any] = []
+        self._due.append(sum(chunk.replies for chunk in chunks))
         if chunks:
-            connection.send_packed_command([b"".join(chunk.data for chunk in chunks)])
-            read_replies_of(connection)(replies, sum(chunk.replies for chunk in chunks), True)
-        return replies
+            self._connection.send_packed_command([b"".join(chunk.data for chunk in chunks)])
 
+    def replies(self) -> list[Any]:
+        """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
+        count = self._due.popleft()
+        if len(self._replies) < count:
+            read = read_replies_of(self._connection)
+            read(self._replies, count, True, any(self._due))
+        taken, self._replies = self._replies[:count], self._replies[count:]
+        return taken
+
+    def ask(self, *batches: Commands) -> list[Any]:
+        """Send commands and return the replies."""
+        self.post(*batches)
+        return self.replies()
+
+    def close(self, complete: bool = True) -> None:
+        """Give the connection back, or close it unless all is ``complete``."""
+        if not complete or self._due:
+            self._connection.disconnect()
+        self._pool.release(self._connection)
+
+
+@contextmanager
+def one_connection(client: Any) -> Iterator[Line]:
+    """Yield a connection of a client. If the block fails, it is closed."""
+    line = Line(client)
+    complete = False
     try:
-        yield send
+        yield line
         complete = True
     finally:
-        if not complete:
-            connection.disconnect()
-        pool.release(connection)
+        line.close(complete)
 
 
 def ask(client: Any, *batches: Commands) -> list[Any]:
@@ -56,12 +77,9 @@ def ask(client: Any, *batches: Commands) -> list[Any]:
     Raises:
         ResponseError: the server refuses one of them.
     """
-    with one_connection(client) as send:
-        replies = send(*batches)
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
+    with one_connection(client) as line:
+        replies = line.ask(*batches)
+    return accepted(replies)
 
 
 def ask_each(clients: Mapping[int, Any], command: Callable[[Any], Arguments]) -> list[Any]:
@@ -82,6 +100,9 @@ def select(number: int) -> Arguments:
     return ("SELECT", number)
 
 
-def refusal(replies: Sequence[Any]) -> ResponseError | None:
-    """Return the first refusal among replies."""
-    return next((each for each in replies if isinstance(each, ResponseError)), None)
+def accepted(replies: list[Any]) -> list[Any]:
+    """Return replies, or raise the first refusal among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -29,7 +29,14 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
 
-from shardkit.admin.growth.exchange import Commands, ask_each, one_connection, refusal, select
+from shardkit.admin.growth.exchange import (
+    Commands,
+    Line,
+    accepted,
+    ask_each,
+    one_connection,
+    select,
+)
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
@@ -59,11 +66,11 @@ return {-1, ''}"""
 
 
 class WriteRefusedError(ResponseError):
-    """A server refuses a command of a transaction; ``key`` is that of the command."""
+    """A server refuses a command of a transaction, for a ``key`` of a database."""
 
-    def __init__(self, text: str, key: Any) -> None:
+    def __init__(self, text: str, database: int, key: Any) -> None:
         super().__init__(text)
-        self.key = key
+        self.database, self.key = database, key
 
 
 def is_own(key: bytes) -> bool:
@@ -225,36 +232,87 @@ def _transact(clients: Databases, decide: Callable[[Fences], Writes]) -> list[An
         WriteRefusedError: the server refuses one of the commands.
     """
     keys = {n: fence_key(client) for n, client in clients.items()}
-    home = next(iter(clients))
-    apart = len(clients) > 1  # a client of one database is in it already
-    with one_connection(clients[home]) as send:
-        replies = send(
-            [each for n, key in keys.items() for each in (select(n), ("WATCH", key), ("GET", key))]
-            if apart
-            else [("WATCH", keys[home]), ("GET", keys[home])]
-        )
-        if failure := refusal(replies):
-            raise failure
-        writes = decide(dict(zip(keys, replies[2::3] if apart else replies[1:], strict=True)))
-        batches: list[Commands] = []
-        for n, own in writes.items():
-            batches += [[select(n)], *own] if apart else own
-        back = [select(home)] if apart else []
-        if not batches:
-            send([("UNWATCH",), *back])
+    [home, *others] = clients
+    # A client of one database is in it already.
+    back = [select(home)] if others else []
+    with one_connection(clients[home]) as line:
+        watch = [
+            [*([select(n)] if others else ()), ("WATCH", key), ("GET", key)]
+            for n, key in keys.items()
+        ]
+        width = 3 if others else 2
+        fences = accepted(line.ask(*watch))[width - 1 :: width]
+        writes = decide(dict(zip(keys, fences, strict=True)))
+        if not any(writes.values()):
+            line.ask([("UNWATCH",), *back])
             return []
-        queued = send([("MULTI",)], *batches, [("EXEC",), *back])[1:]
-        done = queued[-1 - len(back)]
-        if done is None:
-            return None
-        commands = [args for batch in batches for args in batch]
-        answers = done if isinstance(done, list) else queued
-        for args, answer in zip(commands, answers, strict=False):
-            if isinstance(answer, ResponseError):
-                raise WriteRefusedError(str(answer), args[1])
-        if isinstance(done, Exception):
-            raise done
-        return [answer for args, answer in zip(commands, done, strict=True) if args[0] != "SELECT"]
+        sent: list[tuple[int, Commands]] = []
+        for n, batches in writes.items():
+            sent += [(n, batch) for batch in ([[select(n)], *batches] if others else batches)]
+        replies = line.ask([("MULTI",)], *(batch for _, batch in sent), [("EXEC",), *back])
+        return _executed(sent, replies[: len(replies) - len(back)])
+
+
+def _executed(sent: Sequence[tuple[int, Commands]], replies: Sequence[Any]) -> list[Any] | None:
+    """Return what the commands of a transaction answered, but for SELECT; None if it was aborted.
+
+    Raises:
+        WriteRefusedError: the server refused one of them.
+    """
+    *queued, done = replies
+    if done is None:
+        return None
+    answers = []
+    results = iter(done if isinstance(done, list) else queued[1:])
+    for database, batch in sent:
+        for args, answer in zip(batch, results, strict=False):
+            if isinstance(answer, Exception):
+                raise WriteRefusedError(str(answer), database, args[1])
+            if args[0] != "SELECT":
+                answers.append(answer)
+    if isinstance(done, Exception):
+        raise done
+    return answers
+
+
+class GuardedWrites:
+    """Writes to a database, each a transaction under the fence of this attempt.
+
+    The reply to one is read when the next one is due, or at the end: as `write_under` then.
+    """
+
+    def __init__(self, number: int, client: Any, value: bytes) -> None:
+        self._number, self._client, self._value = number, client, value
+        self._line = Line(client)
+        self._watch: Commands = [("WATCH", fence_key(client)), ("GET", fence_key(client))]
+        self._sent: list[tuple[int, Commands]] = []
+        self._ended = False
+        self._line.post(self._watch)
+
+    def write(self, batches: Sequence[Commands]) -> None:
+        """Send commands."""
+        self._settle()
+        self._sent = [(self._number, batch) for batch in batches]
+        self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
+
+    def _settle(self) -> None:
+        *replies, _, fence = self._line.replies()
+        if replies and _executed(self._sent, replies) is None:
+            raise _taken_over()
+        if isinstance(fence, Exception):
+            raise fence
+        if fence != self._value:
+            raise _taken_over()
+
+    def end(self) -> None:
+        """Read the last reply."""
+        self._settle()
+        self._line.ask([("UNWATCH",)])
+        self._ended = True
+
+    def close(self) -> None:
+        """Give the connection back, or close it if the writes have not ended."""
+        self._line.close(self._ended)
 
 
 def _write_to_master(client: Any, value: bytes, commands: Commands) -> None:
@@ -263,7 +321,7 @@ def _write_to_master(client: Any, value: bytes, commands: Commands) -> None:
     sent = [part for args in commands for part in (len(args), *args)]
     failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
     if failed > 0:
-        raise WriteRefusedError(text.decode(errors="replace"), commands[failed - 1][1])
+        raise WriteRefusedError(text.decode(errors="replace"), 0, commands[failed - 1][1])
     if failed == 0:
         raise _taken_over()
 

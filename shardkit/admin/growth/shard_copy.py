@@ -16,16 +16,25 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, Standstill
-from shardkit.admin.growth.exchange import Commands, ask
-from shardkit.admin.growth.fence import WriteRefusedError, fence_key, is_own, write_under
+from shardkit.admin.growth.databases import pages
+from shardkit.admin.growth.exchange import Commands, accepted, one_connection
+from shardkit.admin.growth.fence import (
+    GuardedWrites,
+    WriteRefusedError,
+    Writes,
+    fence_key,
+    is_own,
+    write_under,
+)
 from shardkit.admin.growth.gate import by_server
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
@@ -110,6 +119,8 @@ class DatabaseCopy:
         self._slices = Slices()
         # What has been read, by target, until there is enough of it to be written.
         self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
+        self._writers: ExitStack | None = None  # closes those of `copy_all`
+        self._guarded: dict[Place, GuardedWrites] = {}
         self.keys = self.bytes = 0
 
     def copy_all(self, progress: Callable[[], object]) -> None:
@@ -118,13 +129,19 @@ class DatabaseCopy:
         Raises:
             GrowthError: a server or the connection was lost, or the target refuses values.
         """
-        for number, source in self._sources.items():
-            cursor: Any = None
-            while cursor != 0:
-                cursor, keys = source.scan(cursor or 0, count=_PAGE)
-                cursor = int(cursor)
-                self._copy(number, [key for key in keys if not is_own(key)], self._share)
+
+        def told(source: Any) -> Iterator[list[bytes]]:
+            for page in pages(source, _PAGE):
+                yield page
                 progress()
+
+        with ExitStack() as self._writers:
+            for number, source in self._sources.items():
+                self._copy(number, told(source), self._share)
+            for target, guarded in self._guarded.items():
+                with self._refusals(target.server):
+                    guarded.end()
+        self._writers, self._guarded = None, {}
         self._write_rest()
 
     def follow(self, until: Callable[[], bool]) -> None:
@@ -164,23 +181,43 @@ class DatabaseCopy:
         self._changed.update(dict.fromkeys(each for each in changed if not is_own(each[1])))
         self._read.clear()
         for number in self._sources:
-            self._copy(number, [key for at, key in self._changed if at == number])
+            self._copy(number, [[key for at, key in self._changed if at == number]])
         self._write_rest()
         copied, self._changed = self._changed, {}
         return list(copied)
 
-    def _copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
+    def _copy(self, number: int, lists: Iterable[Sequence[bytes]], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
-        for part in self._slices.of(keys):
-            with at_work(share):
-                read = self._dumped(number, part)
-                for target, own in self._rule.there(source, part).items():
-                    waiting = self._read[target]
-                    waiting.keys |= {key: read[key] for key in own}
-                    waiting.size += sum(read[key].size for key in own)
-                    if waiting.is_enough:
-                        self._write([target])
+        parts = (part for keys in lists for part in self._slices.of(keys))
+        asked: deque[Sequence[bytes]] = deque()
+        with one_connection(self._sources[number]) as line:
+            while True:
+                with at_work(share):
+                    # The server reads the next slice while this process handles one.
+                    while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
+                        line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
+                        asked.append(part)
+                    if not asked:
+                        return
+                    self._take(source, asked.popleft(), accepted(line.replies()))
+
+    def _take(self, source: Place, keys: Sequence[bytes], answers: Sequence[Any]) -> None:
+        """Keep what was read of keys, and write it when it is enough."""
+        now = time.monotonic()
+        times, values = answers[: len(keys)], answers[len(keys) :]
+        read = {
+            key: _Read(source.database, left, packed, now, len(packed or b""))
+            for key, left, packed in zip(keys, times, values, strict=True)
+        }
+        self._slices.note(len(keys), sum(each.size for each in read.values()))
+        for target, own in self._rule.there(source, keys).items():
+            waiting = self._read[target]
+            for key in own:
+                waiting.keys[key] = read[key]
+                waiting.size += read[key].size
+            if waiting.is_enough:
+                self._write([target])
 
     def _write_rest(self) -> None:
         for server, own in by_server(self._read).items():
@@ -195,27 +232,13 @@ class DatabaseCopy:
                     targets, total = [], _Waiting()
             self._write(targets)
 
-    def _dumped(self, number: int, keys: Sequence[bytes]) -> dict[bytes, _Read]:
-        """Return each key's remaining time to live, its DUMP, and when they were read."""
-        times, values = [("PTTL", key) for key in keys], [("DUMP", key) for key in keys]
-        answers = ask(self._sources[number], times, values)
-        now = time.monotonic()
-        found = {
-            key: _Read(number, left, packed, now, len(packed or b""))
-            for key, left, packed in zip(
-                keys, answers[: len(keys)], answers[len(keys) :], strict=True
-            )
-        }
-        self._slices.note(len(keys), sum(each.size for each in found.values()))
-        return found
-
     def _write(self, targets: Sequence[Place]) -> None:
         """Write what has been read for databases of one server."""
         if not targets:
             return
         reads = {target.database: self._read.pop(target) for target in targets}
         now = time.monotonic()
-        writes: dict[int, list[Commands]] = {}
+        writes: dict[int, Sequence[Commands]] = {}
         for place, waiting in reads.items():
             restored: list[Arguments] = []
             gone: list[Arguments] = []
@@ -229,18 +252,34 @@ class DatabaseCopy:
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
                 restored.append(("RESTORE", key, left, packed, "REPLACE"))
             writes[place] = [restored, gone]
-        try:
-            clients = {target.database: self._targets[target] for target in targets}
-            write_under(clients, self.value, writes)
-        except WriteRefusedError as error:
-            target = next(each for each in targets if error.key in reads[each.database].keys)
-            raise GrowthError(
-                f"{self._rule.names[target]}: the target refuses key "
-                f"{error.key.decode(errors='backslashreplace')}: {error}",
-                "check whether it is of an older version, or full",
-            ) from None  # redis-py's error shows the value
+        with self._refusals(targets[0].server):
+            self._send(targets, writes)
         self.keys += sum(len(each.keys) for each in reads.values())
         self.bytes += sum(each.size for each in reads.values())
+
+    @contextmanager
+    def _refusals(self, server: ServerAddress) -> Iterator[None]:
+        """Name the shard and the key of what a server refuses to write."""
+        try:
+            yield
+        except WriteRefusedError as error:
+            raise GrowthError(
+                f"{self._rule.names[Place(server, error.database)]}: the target refuses key "
+                f"{error.key.decode(errors='backslashreplace')}: {error}",
+                "check whether it is of an older version, or full",
+            ) from None
+
+    def _send(self, targets: Sequence[Place], writes: Writes) -> None:
+        [target, *others] = targets
+        clients = {each.database: self._targets[each] for each in targets}
+        if self._writers is None or others or hasattr(self._targets[target], "mark"):
+            write_under(clients, self.value, writes)
+            return
+        if target not in self._guarded:
+            guarded = GuardedWrites(target.database, self._targets[target], self.value)
+            self._guarded[target] = guarded
+            self._writers.callback(guarded.close)
+        self._guarded[target].write(writes[target.database])
 
 
 class _Read(NamedTuple):
