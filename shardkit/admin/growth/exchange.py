@@ -12,14 +12,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, TypeAlias
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias, TypeVar
 
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.network.connections import read_replies_of
 from shardkit.network.links.resp import Arguments, pack_all
 
+T = TypeVar("T")
+
 Commands: TypeAlias = Sequence[Arguments]
 """Commands; they are packed quickly if they have one name and as many arguments each."""
+Clients: TypeAlias = Mapping[Place, Any]
+"""Clients of databases."""
+
+
+def by_server(clients: Mapping[Place, T]) -> dict[ServerAddress, dict[int, T]]:
+    """Return what there is of each database by server and number."""
+    found: dict[ServerAddress, dict[int, T]] = {}
+    for place, client in clients.items():
+        found.setdefault(place.server, {})[place.database] = client
+    return found
 
 
 class Line:
@@ -82,17 +95,31 @@ def ask(client: Any, *batches: Commands) -> list[Any]:
     return accepted(replies)
 
 
-def ask_each(clients: Mapping[int, Any], command: Callable[[Any], Arguments]) -> list[Any]:
-    """Send a command to each database of a server in one exchange; return the raw replies.
+def ask_all(asked: Sequence[tuple[Any, Sequence[Commands]]]) -> list[list[Any]]:
+    """Send batches of commands by several clients at once; return the raw replies to each.
 
     Raises:
-        ResponseError: the server refuses one of them.
+        ResponseError: a server refuses a command.
     """
-    [(home, first), *_] = clients.items()
-    if len(clients) == 1:
-        return ask(first, [command(first)])
-    commands = [each for n, client in clients.items() for each in (select(n), command(client))]
-    return ask(first, [*commands, select(home)])[1:-1:2]
+    with ExitStack() as stack:
+        lines = [stack.enter_context(one_connection(client)) for client, _ in asked]
+        for line, (_, batches) in zip(lines, asked, strict=True):
+            line.post(*batches)
+        return [accepted(line.replies()) for line in lines]
+
+
+def ask_each(clients: Clients, command: Callable[[Any], Arguments]) -> list[Any]:
+    """Send a command to each database, in one exchange with each server; return the replies.
+
+    Raises:
+        ResponseError: a server refuses it.
+    """
+    asked = []
+    for own in by_server(clients).values():
+        home, first = next(iter(own.items()))
+        commands = [each for n, client in own.items() for each in (select(n), command(client))]
+        asked.append((first, [[*commands, select(home)]]))
+    return [reply for replies in ask_all(asked) for reply in replies[1::2]]
 
 
 def select(number: int) -> Arguments:

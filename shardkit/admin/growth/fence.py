@@ -24,28 +24,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
 
 from shardkit.admin.growth.exchange import (
+    Clients,
     Commands,
     Line,
     accepted,
     ask_each,
+    by_server,
     one_connection,
     select,
 )
+from shardkit.admin.growth.relocation import Place
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.links.resp import Arguments
 
-Databases: TypeAlias = Mapping[int, Any]
-"""Clients of databases of one server, by number."""
-Fences: TypeAlias = Mapping[int, bytes | None]
-Writes: TypeAlias = Mapping[int, Sequence[Commands]]
-"""Batches of commands, by database."""
+Fences: TypeAlias = Mapping[Place, bytes | None]
+Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
+"""Batches of commands."""
 
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
@@ -66,11 +68,11 @@ return {-1, ''}"""
 
 
 class WriteRefusedError(ResponseError):
-    """A server refuses a command of a transaction, for a ``key`` of a database."""
+    """A server refuses a command of a transaction, for a ``key`` at a ``place``."""
 
-    def __init__(self, text: str, database: int, key: Any) -> None:
+    def __init__(self, text: str, place: Place, key: Any) -> None:
         super().__init__(text)
-        self.database, self.key = database, key
+        self.place, self.key = place, key
 
 
 def is_own(key: bytes) -> bool:
@@ -118,8 +120,8 @@ def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None
                 return
 
 
-def close_for(clients: Databases, value: bytes, seconds: float) -> None:
-    """Close databases of a server for some seconds.
+def close_for(clients: Clients, value: bytes, seconds: float) -> None:
+    """Close databases for some seconds.
 
     Raises:
         GrowthError: one is already closed.
@@ -131,30 +133,30 @@ def close_for(clients: Databases, value: bytes, seconds: float) -> None:
         )
 
 
-def fences_of(clients: Databases) -> list[bytes | None]:
-    """Return the fences of databases of a server."""
+def fences_of(clients: Clients) -> list[bytes | None]:
+    """Return the fences of databases, by server."""
     return ask_each(clients, lambda client: ("GET", fence_key(client)))
 
 
-def make_permanent(clients: Databases, value: bytes) -> bool:
-    """Close databases of a server for good, if all are still closed by this attempt."""
+def make_permanent(clients: Clients, value: bytes) -> bool:
+    """Close databases for good, if all are still closed by this attempt."""
 
     def persist(fences: Fences) -> Writes:
         if any(fence != value for fence in fences.values()):
             return {}
-        keys = {n: fence_key(client) for n, client in clients.items()}
-        return {n: [[("PERSIST", key), ("GET", key)]] for n, key in keys.items()}
+        keys = {place: fence_key(client) for place, client in clients.items()}
+        return {place: [[("PERSIST", key), ("GET", key)]] for place, key in keys.items()}
 
     answers = _transact(clients, persist) or ()
     return bool(answers) and all(fence == value for fence in answers[1::2])
 
 
-def change(clients: Databases, move: str, value: bytes) -> None:
-    """Replace the fences of a move at a server; databases without one stay open."""
+def change(clients: Clients, move: str, value: bytes) -> None:
+    """Replace the fences of a move; databases without one stay open."""
 
     def replace(fences: Fences) -> Writes:
-        own = (n for n, fence in fences.items() if move_of(fence) == move)
-        return {n: [[("SET", fence_key(clients[n]), value)]] for n in own}
+        own = (place for place, fence in fences.items() if move_of(fence) == move)
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in own}
 
     while _transact(clients, replace) is None:
         pass
@@ -165,20 +167,20 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
-def lift(clients: Databases, move: str, value: bytes | None = None) -> None:
+def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
     """Open databases that a move has closed; with ``value`` those that this attempt closed."""
-    first: dict[int, bytes | None] = {}
+    first: dict[Place, bytes | None] = {}
 
     def delete(fences: Fences) -> Writes:
         found = first or fences
         own = [
-            n
-            for n, fence in fences.items()
-            if fence == found[n]  # else it is another attempt's now
+            place
+            for place, fence in fences.items()
+            if fence == found[place]  # else it is another attempt's now
             and (fence == value if value is not None else move_of(fence) == move)
         ]
         first.update(found)
-        return {n: [[("DEL", fence_key(clients[n]))]] for n in own}
+        return {place: [[("DEL", fence_key(clients[place]))]] for place in own}
 
     while _transact(clients, delete) is None:
         pass
@@ -200,17 +202,18 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
                 return True
 
 
-def write_under(clients: Databases, value: bytes, writes: Writes) -> None:
-    """Write to databases of a server in one transaction, if all have the fence of this attempt.
+def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
+    """Write to databases, in one transaction for each server, if all have this attempt's fence.
 
     Raises:
         GrowthError: one has not; another process has taken over.
-        WriteRefusedError: the server refuses one of the commands.
+        WriteRefusedError: a server refuses one of the commands.
     """
-    [client, *_] = clients.values()
-    if hasattr(client, "mark"):
-        [batches] = writes.values()
-        _write_to_master(client, value, [each for batch in batches for each in batch])
+    masters = {place for place, client in clients.items() if hasattr(client, "mark")}
+    for place in masters:
+        batches = writes[place]
+        _write_to_master(place, clients[place], value, [each for one in batches for each in one])
+    if masters:
         return
 
     def require(fences: Fences) -> Writes:
@@ -222,38 +225,51 @@ def write_under(clients: Databases, value: bytes, writes: Writes) -> None:
         raise _taken_over()
 
 
-def _transact(clients: Databases, decide: Callable[[Fences], Writes]) -> list[Any] | None:
-    """Execute what a function makes of the fences of a server's databases, in one transaction.
+def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any] | None:
+    """Execute what a function makes of the fences of databases, in a transaction for each server.
 
-    Return the replies; or None if a fence has changed in between, and nothing was executed. Cost:
-    two exchanges.
+    Return the replies; or None if a fence has changed in between, and nothing was executed on that
+    server. Cost: two exchanges with each server, with all of them at once.
 
     Raises:
-        WriteRefusedError: the server refuses one of the commands.
+        WriteRefusedError: a server refuses one of the commands.
     """
-    keys = {n: fence_key(client) for n, client in clients.items()}
-    [home, *others] = clients
-    # A client of one database is in it already.
-    back = [select(home)] if others else []
-    with one_connection(clients[home]) as line:
-        watch = [
-            [*([select(n)] if others else ()), ("WATCH", key), ("GET", key)]
-            for n, key in keys.items()
+    with ExitStack() as stack:
+        lines: list[tuple[Line, list[Place]]] = []
+        for server, own in by_server(clients).items():
+            line = stack.enter_context(one_connection(next(iter(own.values()))))
+            lines.append((line, [Place(server, number) for number in own]))
+            commands: list[Arguments] = []
+            for number, client in own.items():
+                key = fence_key(client)
+                commands += [select(number), ("WATCH", key), ("GET", key)]
+            line.post(commands)
+        fences: dict[Place, bytes | None] = {}
+        for line, places in lines:
+            fences |= zip(places, accepted(line.replies())[2::3], strict=True)
+        writes = decide(fences)
+        sent: list[list[tuple[Place, Commands]]] = []
+        for line, places in lines:
+            batches = [
+                (place, batch)
+                for place in places
+                if place in writes
+                for batch in ([select(place.database)], *writes[place])
+            ]
+            sent.append(batches)
+            home = [select(places[0].database)]
+            if batches:
+                line.post([("MULTI",)], *(batch for _, batch in batches), [("EXEC",)], home)
+            else:
+                line.post([("UNWATCH",)], home)
+        done = [
+            _executed(batches, line.replies()[:-1]) if batches else []
+            for batches, (line, _) in zip(sent, lines, strict=True)
         ]
-        width = 3 if others else 2
-        fences = accepted(line.ask(*watch))[width - 1 :: width]
-        writes = decide(dict(zip(keys, fences, strict=True)))
-        if not any(writes.values()):
-            line.ask([("UNWATCH",), *back])
-            return []
-        sent: list[tuple[int, Commands]] = []
-        for n, batches in writes.items():
-            sent += [(n, batch) for batch in ([[select(n)], *batches] if others else batches)]
-        replies = line.ask([("MULTI",)], *(batch for _, batch in sent), [("EXEC",), *back])
-        return _executed(sent, replies[: len(replies) - len(back)])
+    return None if None in done else [answer for own in done for answer in own or ()]
 
 
-def _executed(sent: Sequence[tuple[int, Commands]], replies: Sequence[Any]) -> list[Any] | None:
+def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) -> list[Any] | None:
     """Return what the commands of a transaction answered, but for SELECT; None if it was aborted.
 
     Raises:
@@ -264,10 +280,10 @@ def _executed(sent: Sequence[tuple[int, Commands]], replies: Sequence[Any]) -> l
         return None
     answers = []
     results = iter(done if isinstance(done, list) else queued[1:])
-    for database, batch in sent:
+    for place, batch in sent:
         for args, answer in zip(batch, results, strict=False):
             if isinstance(answer, Exception):
-                raise WriteRefusedError(str(answer), database, args[1])
+                raise WriteRefusedError(str(answer), place, args[1])
             if args[0] != "SELECT":
                 answers.append(answer)
     if isinstance(done, Exception):
@@ -281,18 +297,18 @@ class GuardedWrites:
     The reply to one is read when the next one is due, or at the end: as `write_under` then.
     """
 
-    def __init__(self, number: int, client: Any, value: bytes) -> None:
-        self._number, self._client, self._value = number, client, value
+    def __init__(self, place: Place, client: Any, value: bytes) -> None:
+        self._place, self._value = place, value
         self._line = Line(client)
         self._watch: Commands = [("WATCH", fence_key(client)), ("GET", fence_key(client))]
-        self._sent: list[tuple[int, Commands]] = []
+        self._sent: list[tuple[Place, Commands]] = []
         self._ended = False
         self._line.post(self._watch)
 
     def write(self, batches: Sequence[Commands]) -> None:
         """Send commands."""
         self._settle()
-        self._sent = [(self._number, batch) for batch in batches]
+        self._sent = [(self._place, batch) for batch in batches]
         self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
 
     def _settle(self) -> None:
@@ -315,13 +331,13 @@ class GuardedWrites:
         self._line.close(self._ended)
 
 
-def _write_to_master(client: Any, value: bytes, commands: Commands) -> None:
+def _write_to_master(place: Place, client: Any, value: bytes, commands: Commands) -> None:
     if not commands:
         return
     sent = [part for args in commands for part in (len(args), *args)]
     failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
     if failed > 0:
-        raise WriteRefusedError(text.decode(errors="replace"), 0, commands[failed - 1][1])
+        raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
     if failed == 0:
         raise _taken_over()
 

@@ -17,6 +17,7 @@ from shardkit.admin.growth import cluster_nodes
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
 from shardkit.admin.growth.databases import at_once, connections_to, only_reads
 from shardkit.admin.growth.entries import wait_until_read
+from shardkit.admin.growth.exchange import Clients, by_server
 from shardkit.admin.growth.fence import (
     change,
     close_for,
@@ -40,27 +41,17 @@ _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 
 T = TypeVar("T")
 
-Clients: TypeAlias = Mapping[Place, Any]
 Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
-
-
-def by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:
-    """Return the clients of each server, by the numbers of their databases."""
-    found: dict[ServerAddress, dict[int, Any]] = {}
-    for place, client in clients.items():
-        found.setdefault(place.server, {})[place.database] = client
-    return found
 
 
 def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
     """Call a function with each client, on all servers at once."""
-    answers = at_servers(lambda own: [work(each) for each in own.values()], clients)
-    return [answer for own in answers for answer in own]
-
-
-def at_servers(work: Callable[[dict[int, Any]], T], clients: Clients) -> list[T]:
-    """Call a function with the clients of each server by their databases, for all at once."""
-    return at_once(work, by_server(clients).values())
+    servers = by_server(clients).values()
+    return [
+        answer
+        for answers in at_once(lambda own: [work(each) for each in own.values()], servers)
+        for answer in answers
+    ]
 
 
 def _wait_until_left(clients: Mapping[int, Any], began: float, hold: float, kill: bool) -> None:
@@ -164,12 +155,12 @@ class CopyGate:
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
         first, *others = clients
-        at_servers(partial(lift, move=self._move.id), {place: clients[place] for place in others})
+        lift({place: clients[place] for place in others}, self._move.id)
         return lift_unless_permanent(clients[first], self._move.id)
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""
-        at_servers(partial(close_for, value=value, seconds=seconds), clients)
+        close_for(clients, value, seconds)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
         """Wait until the writers that were connected before the hold have left.
@@ -177,11 +168,14 @@ class CopyGate:
         Raises:
             GrowthError: some did not leave; the error names them.
         """
-        at_servers(lambda own: _wait_until_left(own, began, hold, kill), clients)
+        at_once(lambda own: _wait_until_left(own, began, hold, kill), by_server(clients).values())
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
         """Wait until no client reads at the sources: all have read the push of an epoch."""
-        at_servers(lambda own: wait_for_readers(next(iter(own.values())), own, patience), clients)
+        at_once(
+            lambda own: wait_for_readers(next(iter(own.values())), own, patience),
+            by_server(clients).values(),
+        )
 
     def decide(self, clients: Clients, value: bytes, rest: Callable[[], None]) -> bool:
         """Close for good, if everything is still closed by this attempt.
@@ -189,29 +183,28 @@ class CopyGate:
         ``rest`` copies what was changed until then, where that is possible.
         """
         first, *others = clients
-        keep = partial(make_permanent, value=value)
-        closed = all(at_servers(keep, {place: clients[place] for place in others}))
-        return closed and keep({first.database: clients[first]})
+        closed = not others or make_permanent({place: clients[place] for place in others}, value)
+        return closed and make_permanent({first: clients[first]}, value)
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """Open what this attempt has closed."""
-        at_servers(partial(lift, move=self._move.id, value=value), clients)
+        lift(clients, self._move.id, value)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""
         move = self._move
         value = fence_value(move.id, attempt, move.target, readers=True)
-        at_servers(partial(change, move=move.id, value=value), clients)
+        change(clients, move.id, value)
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Send all clients away from the sources, readers too."""
         move = self._move
         value = fence_value(move.id, attempt, move.target)
-        at_servers(partial(change, move=move.id, value=value), clients)
+        change(clients, move.id, value)
 
     def open(self, clients: Clients) -> None:
         """Have the targets be written, too."""
-        at_servers(partial(lift, move=self._move.id), clients)
+        lift(clients, self._move.id)
 
     def require_slots(self, clients: Clients) -> None:
         """Check that keys have the same places as at the start of the copy.

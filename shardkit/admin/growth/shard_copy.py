@@ -26,7 +26,7 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, Standstill
 from shardkit.admin.growth.databases import pages
-from shardkit.admin.growth.exchange import Commands, accepted, one_connection
+from shardkit.admin.growth.exchange import Commands, accepted, by_server, one_connection
 from shardkit.admin.growth.fence import (
     GuardedWrites,
     WriteRefusedError,
@@ -35,7 +35,6 @@ from shardkit.admin.growth.fence import (
     is_own,
     write_under,
 )
-from shardkit.admin.growth.gate import by_server
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.slices import Slices, at_work
@@ -138,8 +137,8 @@ class DatabaseCopy:
         with ExitStack() as self._writers:
             for number, source in self._sources.items():
                 self._copy(number, told(source), self._share)
-            for target, guarded in self._guarded.items():
-                with self._refusals(target.server):
+            for guarded in self._guarded.values():
+                with self._refusals():
                     guarded.end()
         self._writers, self._guarded = None, {}
         self._write_rest()
@@ -236,9 +235,9 @@ class DatabaseCopy:
         """Write what has been read for databases of one server."""
         if not targets:
             return
-        reads = {target.database: self._read.pop(target) for target in targets}
+        reads = {target: self._read.pop(target) for target in targets}
         now = time.monotonic()
-        writes: dict[int, Sequence[Commands]] = {}
+        writes: dict[Place, Sequence[Commands]] = {}
         for place, waiting in reads.items():
             restored: list[Arguments] = []
             gone: list[Arguments] = []
@@ -252,34 +251,33 @@ class DatabaseCopy:
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
                 restored.append(("RESTORE", key, left, packed, "REPLACE"))
             writes[place] = [restored, gone]
-        with self._refusals(targets[0].server):
-            self._send(targets, writes)
+        with self._refusals():
+            self._send(writes)
         self.keys += sum(len(each.keys) for each in reads.values())
         self.bytes += sum(each.size for each in reads.values())
 
     @contextmanager
-    def _refusals(self, server: ServerAddress) -> Iterator[None]:
+    def _refusals(self) -> Iterator[None]:
         """Name the shard and the key of what a server refuses to write."""
         try:
             yield
         except WriteRefusedError as error:
             raise GrowthError(
-                f"{self._rule.names[Place(server, error.database)]}: the target refuses key "
+                f"{self._rule.names[error.place]}: the target refuses key "
                 f"{error.key.decode(errors='backslashreplace')}: {error}",
                 "check whether it is of an older version, or full",
             ) from None
 
-    def _send(self, targets: Sequence[Place], writes: Writes) -> None:
-        [target, *others] = targets
-        clients = {each.database: self._targets[each] for each in targets}
-        if self._writers is None or others or hasattr(self._targets[target], "mark"):
-            write_under(clients, self.value, writes)
+    def _send(self, writes: Writes) -> None:
+        [target, *others] = writes
+        client = self._targets[target]
+        if self._writers is None or others or hasattr(client, "mark"):
+            write_under({each: self._targets[each] for each in writes}, self.value, writes)
             return
         if target not in self._guarded:
-            guarded = GuardedWrites(target.database, self._targets[target], self.value)
-            self._guarded[target] = guarded
+            guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
             self._writers.callback(guarded.close)
-        self._guarded[target].write(writes[target.database])
+        self._guarded[target].write(writes[target])
 
 
 class _Read(NamedTuple):

@@ -20,6 +20,7 @@ use. Subscriptions do not move.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -44,11 +45,10 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
-from shardkit.admin.growth.exchange import Commands
+from shardkit.admin.growth.exchange import Clients, ask_all, by_server
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
-    Databases,
     change,
     fence_key,
     fence_value,
@@ -58,11 +58,8 @@ from shardkit.admin.growth.fence import (
     write_under,
 )
 from shardkit.admin.growth.gate import (
-    Clients,
     ClusterGate,
     CopyGate,
-    at_servers,
-    by_server,
     each_of,
     update_nodes,
     wait_for_readers,
@@ -222,8 +219,7 @@ class ShardMover(Mover):
 
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
-        targets = (move_of(client.get(fence_key(client))) for client in new.values())
-        return self._old_gate.is_closed(old) or self._move.id in targets
+        return self._old_gate.is_closed(old) or self._move.id in map(move_of, fences_of(new))
 
     # ---- before it is decided
 
@@ -254,7 +250,7 @@ class ShardMover(Mover):
             }
         self._lease.write(move)
         if self._take_over(old, new):
-            at_servers(partial(empty, value=self._attempt), new)
+            empty(new, self._attempt)
         else:
             self._reached("fenced")
 
@@ -348,12 +344,14 @@ class ShardMover(Mover):
         return compared
 
     @staticmethod
-    def _run_of(clients: Clients) -> list[tuple[str, int]]:
+    def _run_of(clients: Clients) -> list[tuple[bytes, ...]]:
         """Return each server's run, and how many keys it has evicted."""
+        sections = [("INFO", "server"), ("INFO", "stats")]
         servers = [next(iter(own.values())) for own in by_server(clients).values()]
+        texts = [b"\n".join(said) for said in ask_all([(client, [sections]) for client in servers])]
         return [
-            (str(each.info("server")["run_id"]), int(each.info("stats")["evicted_keys"]))
-            for each in servers
+            tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
+            for text in texts
         ]
 
     def _hold_and_decide(
@@ -362,7 +360,7 @@ class ShardMover(Mover):
         new: Clients,
         copies: Sequence[DatabaseCopy],
         compared: ServerComparison | None,
-        before: list[tuple[str, int]],
+        before: list[tuple[bytes, ...]],
         stack: ExitStack,
     ) -> None:
         move = self._move
@@ -371,10 +369,11 @@ class ShardMover(Mover):
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(self._hold)  # writers that waited go first
-                at_once(lambda copy: copy.follow(lambda: True), copies)
             self._progress("holding writers")
             # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
+            if not self._offline:
+                at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
@@ -412,7 +411,7 @@ class ShardMover(Mover):
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _is_other_run(self, new: Clients, before: list[tuple[str, int]]) -> bool:
+    def _is_other_run(self, new: Clients, before: list[tuple[bytes, ...]]) -> bool:
         try:
             return self._run_of(new) != before
         except (RedisError, OSError):
@@ -420,7 +419,7 @@ class ShardMover(Mover):
 
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if {fence for own in at_servers(fences_of, new) for fence in own} != {self._attempt}:
+        if set(fences_of(new)) != {self._attempt}:
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
@@ -431,7 +430,7 @@ class ShardMover(Mover):
         new: Clients,
         copies: Sequence[DatabaseCopy],
         compared: ServerComparison,
-        before: list[tuple[str, int]],
+        before: list[tuple[bytes, ...]],
     ) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
@@ -494,8 +493,7 @@ class ShardMover(Mover):
                 for page in pages(client)
                 for key in self._maybe_written(place, client, new, page)
             }
-            marks = (mark for own in at_servers(fences_of, new) for mark in own)
-            if all(move_of(mark) == self._move.id for mark in marks):
+            if all(move_of(mark) == self._move.id for mark in fences_of(new)):
                 return captures, written
         return None, set()
 
@@ -579,8 +577,7 @@ class ShardMover(Mover):
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    unlink: list[Commands] = [[("UNLINK", *keys)]]
-                    write_under({place.database: client}, value, {place.database: unlink})
+                    write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
             each_of(clear, old)
@@ -603,7 +600,7 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         value = fence_value(move.id, secrets.token_hex(8), move.target)
-        at_servers(partial(change, move=move.id, value=value), old)
+        change(old, move.id, value)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
             return
@@ -621,7 +618,7 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
-                        at_servers(partial(empty, value=value), old)
+                        empty(old, value)
                         captures = self._captures(new, attempt)
                     copies = [
                         DatabaseCopy(
@@ -723,8 +720,7 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            marks = [mark for own in at_servers(fences_of, new) for mark in own]
-            taken = move.id in map(move_of, marks)
+            taken = move.id in map(move_of, fences_of(new))
             if (
                 move.phase != "begun"
                 or self._has_decided(old)
@@ -734,15 +730,14 @@ class ShardMover(Mover):
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",
                 )
-            open_all = partial(lift, move=move.id)
             if taken:
-                at_servers(partial(empty, value=self._attempt), new)
-                at_servers(open_all, new)
+                empty(new, self._attempt)
+                lift(new, move.id)
                 for place, client in new.items():
                     fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(fence_key(client), fence)
-            at_servers(open_all, old)
+            lift(old, move.id)
             self._restore_notifications(old)
         self._reached("aborted")
 
@@ -781,8 +776,8 @@ def reversed_move(move: Move) -> Move:
     )
 
 
-def empty(clients: Databases, value: bytes) -> None:
-    """Empty targets of a server except for their fences, if they are those of this attempt."""
+def empty(clients: Clients, value: bytes) -> None:
+    """Empty targets except for their fences, if these are those of this attempt."""
     flush = ("FLUSHDB", "ASYNC")
-    keys = {n: fence_key(client) for n, client in clients.items()}
-    write_under(clients, value, {n: [[flush, ("SET", key, value)]] for n, key in keys.items()})
+    keys = {place: fence_key(client) for place, client in clients.items()}
+    write_under(clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()})

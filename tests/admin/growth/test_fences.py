@@ -22,11 +22,15 @@ from shardkit.admin.growth.fence import (
     take,
     write_under,
 )
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
+
+
+ZERO, THREE, FIVE = (Place(ServerAddress("a", 1), number) for number in (0, 3, 5))
 
 
 class LateConnection(redis.Connection):
@@ -54,22 +58,22 @@ def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
 
 def test_a_database_that_is_closed_is_not_closed_once_more(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        close_for({0: client}, MINE, 60)
+        close_for({ZERO: client}, MINE, 60)
         with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
-            close_for({0: client}, OTHERS, 60)
+            close_for({ZERO: client}, OTHERS, 60)
         assert client.get(FENCE_KEY) == MINE
         assert not is_permanent(client, "mine")
 
 
 def test_a_database_is_opened_unless_it_is_closed_for_good(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        close_for({0: client}, MINE, 60)
+        close_for({ZERO: client}, MINE, 60)
         assert lift_unless_permanent(client, "other's")
         assert client.get(FENCE_KEY) == MINE
         assert lift_unless_permanent(client, "mine")
         assert not client.exists(FENCE_KEY)
-        close_for({0: client}, MINE, 60)
-        assert make_permanent({0: client}, MINE)
+        close_for({ZERO: client}, MINE, 60)
+        assert make_permanent({ZERO: client}, MINE)
         assert not lift_unless_permanent(client, "mine")
         assert is_permanent(client, "mine")
 
@@ -87,20 +91,20 @@ def test_of_those_who_are_at_a_fence_at_once_the_first_has_it(own_server: LocalS
 
         client.set(FENCE_KEY, MINE, px=60_000)
         LateConnection.meanwhile = [replaced]
-        assert not make_permanent({0: late}, MINE)
+        assert not make_permanent({ZERO: late}, MINE)
         left_alone()
         LateConnection.meanwhile = [replaced]
         with pytest.raises(GrowthError, match="another process has taken over this move; see: sha"):
-            write_under({0: late}, MINE, {0: [[("SET", "k", "v")]]})
+            write_under({ZERO: late}, MINE, {ZERO: [[("SET", "k", "v")]]})
         assert not client.exists("k")
         left_alone()
         LateConnection.meanwhile = [replaced]
-        lift({0: late}, "mine")
+        lift({ZERO: late}, "mine")
         left_alone()
         LateConnection.meanwhile = [replaced]
-        change({0: late}, "mine", MINE + b" ")
+        change({ZERO: late}, "mine", MINE + b" ")
         left_alone()
-        LateConnection.meanwhile = [lambda: make_permanent({0: client}, MINE)]
+        LateConnection.meanwhile = [lambda: make_permanent({ZERO: client}, MINE)]
         assert not lift_unless_permanent(late, "mine"), "it was decided just before"
         assert is_permanent(client, "mine")
 
@@ -137,11 +141,11 @@ def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> 
         late_client(own_server, db=5) as late,
         own_server.client(db=5) as five,
     ):
-        both = {5: late, 3: three}
+        both = {FIVE: late, THREE: three}
         close_for(both, MINE, 60)
         with pytest.raises(GrowthError, match="is already closed"):
-            close_for({0: zero, **both}, OTHERS, 60)
-        assert fences_of({**both, 0: zero}) == [MINE, MINE, OTHERS]
+            close_for({ZERO: zero, **both}, OTHERS, 60)
+        assert fences_of({**both, ZERO: zero}) == [MINE, MINE, OTHERS]
 
         def replaced() -> None:
             three.set(FENCE_KEY, OTHERS)
@@ -153,13 +157,13 @@ def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> 
         assert make_permanent(both, MINE)
         assert is_permanent(five, "mine")
         assert is_permanent(three, "mine")
-        writes: dict[int, Any] = {5: [[("SET", "k", 5)]], 3: [[("SET", "k", 3), ("DEL", "l")]]}
+        writes: Any = {FIVE: [[("SET", "k", 5)]], THREE: [[("SET", "k", 3), ("DEL", "l")]]}
         write_under(both, MINE, writes)
         assert (zero.get("k"), three.get("k"), five.get("k")) == (None, b"3", b"5")
         assert late.get("k") == b"5", "it is in its own database again"
         with pytest.raises(WriteRefusedError, match="wrong number of arguments") as refused:
-            write_under(both, MINE, {5: [[("SET", "l", 1)], [("RESTORE", "k")]]})
-        assert refused.value.key == "k"
+            write_under(both, MINE, {FIVE: [[("SET", "l", 1)], [("RESTORE", "k")]]})
+        assert (refused.value.key, refused.value.place) == ("k", FIVE)
         assert not five.exists("l")
         LateConnection.meanwhile = [replaced]
         lift(both, "other's", MINE)
