@@ -99,8 +99,8 @@ def move_of(value: bytes | None) -> str | None:
         return None
 
 
-def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None:
-    """Set the fence of this attempt at a target.
+def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
+    """Set the fence of this attempt at targets.
 
     A command that arrives late does nothing: another mover may have finished by then, so that a
     fence would close a database in use.
@@ -108,16 +108,13 @@ def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None
     Raises:
         GrowthError: the lease has ended.
     """
-    key = fence_key(client)
-    while True:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.watch(key)
-            require_lease()
-            pipe.multi()
-            pipe.set(key, value)
-            with suppress(WatchError):
-                pipe.execute()
-                return
+
+    def mark(fences: Fences) -> Writes:
+        require_lease()
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in fences}
+
+    while _transact(clients, mark) is None:
+        pass
 
 
 def close_for(clients: Clients, value: bytes, seconds: float) -> None:

@@ -149,8 +149,7 @@ class CopyGate:
 
     def enter(self, clients: Clients, attempt: bytes) -> None:
         """Have only this attempt write to the targets."""
-        for client in clients.values():
-            take(client, attempt, self._lease.check)
+        take(clients, attempt, self._lease.check)
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""

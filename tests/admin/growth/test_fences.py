@@ -126,10 +126,10 @@ def test_a_fence_that_comes_late_is_not_set(own_server: LocalServer) -> None:
 
         LateConnection.meanwhile = [finish]
         with pytest.raises(GrowthError, match="the lease ended"):
-            take(late, MINE, require_lease)
+            take({ZERO: late}, MINE, require_lease)
         assert not client.exists(FENCE_KEY)
         has_ended.clear()
-        take(late, MINE, require_lease)
+        take({ZERO: late}, MINE, require_lease)
         assert client.get(FENCE_KEY) == MINE
 
 
