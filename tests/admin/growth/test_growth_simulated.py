@@ -406,7 +406,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate.CopyGate,
         "close",
         close_first,
-        46,
+        176,
     ),
 ]
 
