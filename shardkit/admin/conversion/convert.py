@@ -374,8 +374,13 @@ def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
                 )
             own = client.execute_command("CLUSTER MYID")
             listed = client.execute_command("CLUSTER SLOTS")
-            slots[database.address] = own, sorted(
-                [int(first), int(last)] for first, last, master, *_ in listed if master[2] == own
+            slots[database.address] = (
+                own,
+                sorted(
+                    [int(first), int(last)]
+                    for first, last, master, *_ in listed
+                    if master[2] == own
+                ),
             )
     return slots
 

@@ -219,9 +219,7 @@ class StructureForm:
         ]
         self._write([(name, value) for name, value in differing if value is not None])
         self._remove([name for name, value in differing if value is None])
-        return {
-            name for name, value in differing if not (isinstance(value, Timed) and value.soon)
-        }
+        return {name for name, value in differing if not (isinstance(value, Timed) and value.soon)}
 
     def expire(self, name: bytes, due: int) -> None:
         """Have all that became of one key expire when it does.
