@@ -204,7 +204,8 @@ def _fields(
         size = 64 if numbered else 128
         parameters["part_size"] = size
     elif numbered:
-        sizes = {each: predicting(stored, each)(_ANY, total) for each in _SIZES}
+        any_server = replace(_ANY, fields=expiring)
+        sizes = {each: predicting(stored, each)(any_server, total) for each in _SIZES}
         size = next(each for each in _SIZES if sizes[each] <= min(sizes.values()) * _WORTH)
         if size != 128:
             parameters["part_size"] = size
