@@ -126,7 +126,7 @@ class AddressBook(Structure[Face]):
 
     @property
     def deferred(self) -> AddressBook[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

@@ -41,7 +41,7 @@ class Election(Holdable[Face]):
 
     @property
     def deferred(self) -> Election[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

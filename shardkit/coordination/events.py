@@ -59,7 +59,7 @@ class CountdownLatch(Structure[Face]):
 
     @property
     def deferred(self) -> CountdownLatch[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -152,7 +152,7 @@ class Barrier(Structure[Face]):
 
     @property
     def deferred(self) -> Barrier[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

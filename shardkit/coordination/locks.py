@@ -28,7 +28,7 @@ class Lock(Holdable[Face]):
 
     @property
     def deferred(self) -> Lock[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
 
@@ -68,7 +68,7 @@ class Semaphore(Holdable[Face]):
 
     @property
     def deferred(self) -> Semaphore[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

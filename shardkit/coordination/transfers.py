@@ -153,7 +153,7 @@ class Transfers(Structure[Face]):
 
     @property
     def deferred(self) -> Transfers[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

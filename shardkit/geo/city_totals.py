@@ -75,7 +75,7 @@ class CityTotals(Structure[Face]):
 
     @property
     def deferred(self) -> CityTotals[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

@@ -116,7 +116,7 @@ class IpToCity(Structure[Face]):
 
     @property
     def deferred(self) -> IpToCity[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation

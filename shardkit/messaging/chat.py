@@ -144,7 +144,7 @@ class Chats(Structure[Face]):
 
     @property
     def deferred(self) -> Chats[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- members

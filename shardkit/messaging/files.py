@@ -268,7 +268,7 @@ class Files(Structure[Face]):
 
     @property
     def deferred(self) -> Files[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- channels

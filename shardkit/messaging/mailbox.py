@@ -152,7 +152,7 @@ class Mailboxes(Structure[Face]):
 
     @property
     def deferred(self) -> Mailboxes[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- for senders

@@ -173,7 +173,7 @@ class Totals(Structure[Face]):
 
     @property
     def deferred(self) -> Totals[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     @operation
@@ -271,6 +271,8 @@ class Totals(Structure[Face]):
             try:
                 aggregator, source = json.loads(field)
                 count, of, _ = progress.split(b" ")
+                if not (count.isdigit() and of.isdigit() and 0 < int(count) <= int(of)):
+                    raise ValueError
                 sources[str(aggregator), str(source)] = int(count) == int(of)
             except (ValueError, TypeError, RecursionError):
                 wrong = f"{shown(field)}={shown(progress)}"

@@ -158,7 +158,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
     @property
     def deferred(self) -> TimeSliceCounters[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- counting

@@ -176,7 +176,7 @@ class Logs(RecordingStructure[Face]):
 
     @property
     def deferred(self) -> Logs[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     # ---- logging

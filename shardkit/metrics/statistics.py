@@ -265,7 +265,7 @@ class MeasuredValues(RecordingStructure[Face]):
 
     @property
     def deferred(self) -> MeasuredValues[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         return self._deferred()  # type: ignore[return-value]
 
     def record(self, context: str, kind: str, value: float) -> None:
