@@ -39,6 +39,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -124,6 +125,8 @@ class SocialNetwork(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[SocialNetwork[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -192,11 +195,6 @@ class SocialNetwork(Structure[Face]):
             self._jobs,
         )
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
-
-    @property
-    def deferred(self) -> SocialNetwork[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def callbacks(self) -> dict[str, Callable[..., Any]]:

@@ -60,6 +60,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -134,6 +135,8 @@ class UniqueVisitors(Structure[Face]):
     up to two more exchanges, and so does its first for a day.
     """
 
+    deferred: DeferredFace[UniqueVisitors[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -156,11 +159,6 @@ class UniqueVisitors(Structure[Face]):
         self.partition = self._settings.partition
         self._clock = clock or ServerClock()
         self._home = Home(component)
-
-    @property
-    def deferred(self) -> UniqueVisitors[Deferred]:
-        """This counter with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- without an exchange
 
