@@ -158,7 +158,7 @@ class _Held:
 
         Weak references are gone by then.
         """
-        if self.awaiting:
+        if self.awaiting and asyncio._get_running_loop() is not self.loop:
             for table in self.tables.values():
                 owners = [endpoint.owner for endpoint in table.values()]
                 for closable in {*owners, *map(_closable, table.clients.values())}:

@@ -45,6 +45,7 @@ from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
+    close_left,
     forget_lost,
     idle_of,
     in_use_of,
@@ -519,6 +520,11 @@ class _AsyncReusingPool(_Common):
         self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
         self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
+
+    def __del__(self) -> None:
+        """Close connections in silence whose clients have outlived their kit."""
+        if self.origin is None and hasattr(self, "_waiting"):
+            close_left(self)
 
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
