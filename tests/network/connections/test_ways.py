@@ -313,25 +313,24 @@ def test_a_corrected_entry_is_used_while_the_breaker_of_the_wrong_one_is_open(
     path.write_text(wrong)
     with shardkit.connect(path) as kit:
 
-        def until(expected: str) -> None:
-            end = time.monotonic() + 10
-            while time.monotonic() < end:
+        def outcome(expected: str) -> str:
+            """Call until the outcome is as expected; return the last one."""
+            end, found = time.monotonic() + 10, ""
+            while expected not in found and time.monotonic() < end:
+                time.sleep(0.02)
                 try:
                     kit.client("c").ping()
                     found = "works"
                 except Exception as error:
                     found = str(error)
-                if expected in found:
-                    return
-                time.sleep(0.02)
-            raise AssertionError(found)
+            return found
 
-        until("circuit breaker")
+        assert "circuit breaker" in outcome("circuit breaker")
         path.write_text(wrong.replace("{port", "{db: 1, port"))
         time.sleep(1.2)  # the kit has read it
-        until("circuit breaker")
+        assert "circuit breaker" in outcome("circuit breaker")
         path.write_text(wrong.replace("ssl: true, ", ""))
-        until("works")
+        assert outcome("works") == "works"
 
 
 def test_calls_over_several_servers_never_wait_for_each_other(servers: list[LocalServer]) -> None:
