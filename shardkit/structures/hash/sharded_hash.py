@@ -37,6 +37,7 @@ from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -115,6 +116,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     this process to each range of 64 parts of numbers.
     """
 
+    deferred: DeferredFace[ShardedHash[Deferred, F, V]]
+
     kind: ClassVar[str] = "hash"
     _form = "hash"
 
@@ -157,11 +160,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         super().__init__(driver, component, name, parameters)
         self._expiry = FieldExpiry(name, self.layout)
         self._largest_part = max(self.part_size, hashed)
-
-    @property
-    def deferred(self) -> ShardedHash[Deferred, F, V]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def total(self) -> int | None:

@@ -48,6 +48,7 @@ from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -114,6 +115,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     The first operation costs one more exchange, to check the parameters.
     """
 
+    deferred: DeferredFace[ShardedSet[Deferred, M]]
+
     kind: ClassVar[str] = "set"
 
     def __init__(
@@ -144,11 +147,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
         if rule == "redis-in-action":  # that book's programs store no parameters
             self.meta.data_keys = None
-
-    @property
-    def deferred(self) -> ShardedSet[Deferred, M]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def total(self) -> int | None:
