@@ -92,7 +92,7 @@ originals: setup  ## other programs write keys for tests/docs/originals, and rea
 lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
 	.venv-lowest/bin/python -m pytest -q -n 2 \
 	  tests/routing/test_placement.py tests/kit/test_misuse.py \
-	  tests/testing/test_memory_structures.py tests/network/links/test_link_columns.py \
+	  tests/golden/test_grounds.py tests/network/links/test_link_columns.py \
 	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
 
 lowest: setup .venv-lowest  ## the core's tests with the lowest versions that pyproject.toml allows
