@@ -269,6 +269,8 @@ class Totals(Structure[Face]):
             try:
                 aggregator, source = json.loads(field)
                 count, of, _ = progress.split(b" ")
+                if not (count.isdigit() and of.isdigit() and 0 < int(count) <= int(of)):
+                    raise ValueError
                 sources[str(aggregator), str(source)] = int(count) == int(of)
             except (ValueError, TypeError, RecursionError):
                 wrong = f"{shown(field)}={shown(progress)}"

@@ -392,7 +392,7 @@ class TaskQueues(Structure[Face]):
     def oldest(self, queue: str) -> Operation[float | None]:
         """Return the age of the first waiting task in seconds, by the server's clock.
 
-        None if none waits, or if another program or an earlier release pushed the first one.
+        None if no task waits, or if another program or an earlier release queued the first one.
 
         Cost: two exchanges, O(1).
         """
@@ -428,13 +428,13 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def rates(self, queue: str, minutes: int = 5) -> Operation[QueueRates]:
-        """Return the numbers of tasks queued and finished and of failed attempts, a second.
+        """Return tasks queued, tasks finished and attempts failed, per second.
 
         Args:
             queue: the queue.
             minutes: the minutes to average over, 1 to 15, besides the current one.
 
-        Workers of releases without rates do not count.
+        Workers of earlier releases are not counted.
 
         Raises:
             InvalidArgumentError: the queue's name or the minutes are not valid.

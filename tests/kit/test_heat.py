@@ -203,11 +203,9 @@ def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
 
 def test_it_needs_the_rights_of_the_page_and_no_others(servers: LocalServers) -> None:
     row = next(
-        line
-        for line in RIGHTS.read_text().splitlines()
-        if line.startswith("| a client with `heat=`")
+        line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
     )
-    rights = row.rpartition("and `")[2].rstrip("` |").split()
+    rights = row.split("`")[3].split()
     assert servers.config_server is not None
     with servers.config_server.client() as client:
         own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]

@@ -54,14 +54,14 @@ _REGION = re.compile("[A-Z0-9]{1,3}")
 
 
 class Location(NamedTuple):
-    """Where a user is; None is unknown."""
+    """A user's country and region; None if unknown."""
 
     country: str | None = None
     region: str | None = None
 
 
 class LocationCounts(NamedTuple):
-    """How many users there are in each country, and in each known region of it."""
+    """The number of users in each country, and in each known region."""
 
     countries: dict[str, int]
     regions: dict[str, dict[str, int]]
@@ -232,11 +232,10 @@ class Locations(Structure[Face]):
 
     @operation
     def aggregate(self, ids: Iterable[int] | None = None) -> Operation[LocationCounts]:
-        """Count users by country and region, those that are known.
+        """Count the users with a known country, by country and region.
 
         Args:
-            ids: these users only, any iterable; an id that repeats counts again. By default
-                everybody.
+            ids: only these users, any iterable; a repeated id counts again. By default all.
 
         Cost: as `shardkit.structures.PackedRecords.aggregate`.
         """

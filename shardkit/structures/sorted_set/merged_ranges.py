@@ -236,8 +236,8 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The parts may change in between: a member whose score changes may come twice or not at all;
-        members that do not change come once.
+        The parts may change in the meantime: a member whose score changes may be returned twice or
+        not at all; all others are returned once.
 
         Cost: as `range_over` for the first 1,000, then for the next 2,000, and so on to 10,000.
         """

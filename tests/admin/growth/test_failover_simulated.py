@@ -57,7 +57,7 @@ class Replaced(InUse):
             if not self.allows(error):
                 raise
         if named == OLD and self.new.master is None:
-            # A former master's reply may be behind: docs/growth.md says so.
+            # A former master's reply may be behind: docs/failover.md says so.
             history = client._world.history
             mine = [each for each in history if each.client == client.name]
             history.remove(mine[-1])

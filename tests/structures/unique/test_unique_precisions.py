@@ -120,6 +120,24 @@ def test_all_parts_of_a_day_go_with_it_even_if_its_plan_or_register_was_changed(
     assert call == "expire" or left == []
 
 
+@pytest.mark.parametrize("precision", ["exact", "60-bit"])
+def test_a_plan_of_far_too_many_parts_makes_no_removal_of_them(
+    face: Face, kit: ShardKit, precision: str
+) -> None:
+    client: Any = kit.client("one")
+    face.run(counter(face.kit, precision, "one").visit_many(some(precision, 600), DAY))
+    before = set(client.keys("unique:*"))
+    client.set("unique:2015-05-17:expected", 2**31)
+    for call, *args in (("remove",), ("expire", 1000)):
+        fresh = counter(face.kit, precision, "one")
+        with pytest.raises(DamagedDataError, match=r"17:expected is damaged: a plan of \d+ parts"):
+            face.run(getattr(fresh, call)(DAY, *args))
+    assert set(client.keys("unique:*")) == before
+    assert {client.ttl(key) for key in before} == {-1}
+    client.delete("unique:2015-05-17:expected")
+    assert face.run(counter(face.kit, precision, "one").remove(DAY)) is True
+
+
 @pytest.mark.long(10)
 def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
     assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
