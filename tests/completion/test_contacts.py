@@ -80,14 +80,6 @@ def test_many_touches_are_as_one_after_the_other(face: Face, contacts: Any) -> N
     assert face.run(contacts.touch_many([])) == 0
 
 
-def test_users_are_spread_over_the_shards(kit: ShardKit) -> None:
-    contacts = kit.recent_contacts(component="few")
-    contacts.touch_many((user, "Grace") for user in range(40))
-    sizes = [kit.client("few", n).dbsize() for n in range(4)]
-    assert sum(sizes) == 40
-    assert all(sizes)
-
-
 def test_by_time_they_have_times_of_the_servers_clock(face: Face) -> None:
     contacts = face.kit.recent_contacts("contacts", component="one", order="time", limit=2000)
     face.run(contacts.touch_many(("ada", f"friend {n}") for n in range(1500)))

@@ -1,4 +1,4 @@
-"""Each structure answers on a cluster, and over shards in memory, as on one server."""
+"""Each structure answers on a cluster, over shards in memory, and decoding, as on one server."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from shardkit.testing.memory import MemoryServers
 APART = {"market", "transfers"}  # accounts that live apart change in several steps
 # What answers otherwise, as it should.
 OTHERWISE = {
+    "decoding": set(),
     "cluster": APART,
     # The ranges are of three sorted sets, and fakeredis has estimates of its own.
     "memory": APART | {"score ranges", "unique hyperloglog"},
@@ -35,18 +36,27 @@ def running() -> Iterator[LocalServers]:
 
 
 @pytest.fixture
+def in_memory() -> Iterator[ShardKit]:
+    """A kit whose component ``data`` has 16 shards in memory."""
+    memory = MemoryServers(ShardMap.parse(SHARDED))
+    with connect(memory.shard_map, connector=memory) as kit:
+        yield kit
+
+
+@pytest.fixture
 def ground(request: pytest.FixtureRequest, running: LocalServers) -> Iterator[ShardKit]:
-    """A kit whose component ``data`` is a cluster, or has 16 shards in memory."""
+    """A kit whose component ``data`` is a cluster, decodes replies, or is in memory."""
     if request.param == "memory":
-        memory = MemoryServers(ShardMap.parse(SHARDED))
-        with connect(memory.shard_map, connector=memory) as kit:
-            yield kit
+        yield request.getfixturevalue("in_memory")
         return
-    cluster: LocalCluster = request.getfixturevalue("cluster")
-    entries = {name: each.entry for name, each in running.shard_map.components.items()}
-    entries["data"] = cluster.entry
-    described = {name: {"entry": dict(each.fields)} for name, each in entries.items()}
-    with connect(ShardMap.parse(json.dumps({"components": described}))) as kit:
+    entries = {name: dict(each.entry.fields) for name, each in running.shard_map.components.items()}
+    if request.param == "cluster":
+        cluster: LocalCluster = request.getfixturevalue("cluster")
+        entries["data"] = dict(cluster.entry.fields)
+    else:
+        entries["data"] |= {"decode_responses": True, "protocol": 3}
+    described = {"components": {name: {"entry": entry} for name, entry in entries.items()}}
+    with connect(ShardMap.parse(json.dumps(described))) as kit:
         yield kit
 
 
@@ -90,7 +100,7 @@ def test_a_structure_answers_as_on_one_server(
     assert answers(ground, name) == expected
 
 
-def test_every_structure_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_structure_is_tried(in_memory: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = set()
     public = {name for name in vars(Catalogue) if not name.startswith("_")}
 
@@ -105,8 +115,6 @@ def test_every_structure_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for name in public:
         monkeypatch.setattr(Catalogue, name, recorded(name))
-    memory = MemoryServers(ShardMap.parse(SHARDED))
-    with connect(memory.shard_map, connector=memory) as kit:
-        for subject in SUBJECTS.values():
-            subject.open(kit)
+    for subject in SUBJECTS.values():
+        subject.open(in_memory)
     assert public - opened == {"access_times", "timed"}  # they are made of statistics and a log

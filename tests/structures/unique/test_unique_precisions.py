@@ -215,14 +215,6 @@ def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) ->
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
 
 
-@pytest.mark.long(10)
-def test_visits_go_together(face: Face, visitors: Any) -> None:
-    deferred = visitors.deferred
-    known = some(visitors.precision, 30)
-    counted = face.run(face.kit.together(*(deferred.visit(s, DAY) for s in known * 2)))
-    assert sum(counted) == face.run(visitors.count(DAY)) == 30
-
-
 @pytest.mark.parametrize("precision", SETS)
 def test_counts_and_plans_are_repaired(face: Face, kit: ShardKit, precision: str) -> None:
     visitors = counter(face.kit, precision, "both")
