@@ -82,6 +82,8 @@ def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> 
     assert face.run(visitors.remove(DAY)) is False
     assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
+    assert face.run(visitors.visit(first, DAY)) is True
+    assert face.run(visitors.recount(DAY)) == 1
 
 
 @pytest.mark.parametrize("call", ["remove", "expire"])
