@@ -39,6 +39,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -122,6 +123,8 @@ class SocialNetwork(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[SocialNetwork[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -190,11 +193,6 @@ class SocialNetwork(Structure[Face]):
             self._jobs,
         )
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
-
-    @property
-    def deferred(self) -> SocialNetwork[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def callbacks(self) -> dict[str, Callable[..., Any]]:
@@ -606,11 +604,12 @@ class SocialNetwork(Structure[Face]):
         yield from self._jobs.backfill(KINDS[kind], self.layout.id("owner", owner), places)
 
     @operation
-    def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
+    def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
         """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
 
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
+        older_than = in_seconds(older_than)
         yield from self._open()
         notes = yield from self._repair.notes(older_than, claim=False)
         return [note.text for note in notes]

@@ -293,6 +293,7 @@ class _ReusingPool(_Common):
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
                     connection.database, connection.policy = self.database, self.policy
+                    connection.selects = False
                     return connection
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
@@ -542,6 +543,7 @@ class _AsyncReusingPool(_Common):
         if watchers:
             connection.lent = time.monotonic(), 0.0
         connection.database, connection.policy = self.database, self.policy
+        connection.selects = False
         return connection
 
     def release_nowait(self, connection: Any) -> None:

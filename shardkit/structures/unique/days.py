@@ -76,7 +76,7 @@ _BITS_OF = [[bit for bit in range(8) if byte >> (7 - bit) & 1] for byte in range
 
 
 class VisitorPlace(NamedTuple):
-    """Where a visitor's id lives.
+    """The place of a visitor's id.
 
     Attributes:
         id: the stored form of the visitor: a number, or with ``exact`` and ``hyperloglog`` the
@@ -453,9 +453,9 @@ class SetDay(DayInParts):
 class BitmapDay(DayInParts):
     """A bit for every user, in parts.
 
-    For numbers counted up from 0, as the ids of registered users are. A day takes an eighth of a
-    byte for every number up to the highest, whoever came; so where fewer than one in forty come,
-    ``compact`` is smaller. No two users are ever taken for one.
+    For numbers counted up from 0, such as the ids of registered users. A day takes an eighth of a
+    byte for every number up to the highest that came, so if fewer than one in forty come,
+    ``compact`` is smaller. Two users never count as one.
     """
 
     size_command = "BITCOUNT"
