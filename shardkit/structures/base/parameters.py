@@ -196,9 +196,15 @@ class Metadata:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
         if (create and self.leased) or self.follow is not None:
             lease = SHORT_LEASE if self.planning else LEASE
-            if (create and self.is_held) or time.monotonic() - self._read_at > lease:
+            if time.monotonic() - self._read_at > lease:
                 return False
         return self.checked
+
+    def wait_for_plan(self) -> Operation[None]:
+        """Wait until writers may use the plan that was read."""
+        if self.is_held:
+            self.checked = False
+            yield from open_all([self], create=True)
 
     @property
     def is_held(self) -> bool:

@@ -143,6 +143,7 @@ class FixedLayout(Layout):
         done: list[tuple[list[T], Reply]] = []
         bare = isinstance(members, BareMembers)
         while True:
+            yield from self.meta.wait_for_plan()
             plan = self.plan
             groups = grouped(members, plan.parts_of).items()
             sent = ((f"{plan.prefix}:{n}", stored, owned) for n, (stored, owned) in groups)
