@@ -45,6 +45,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -86,16 +87,18 @@ class Ads(Structure[Face]):
         name: the prefix of the keys.
         shards: the number of parts.
         analyzer: turns texts into words.
-        averages_ttl: for how many seconds a process caches the averages, which estimate new ads; 0
-            to read them for every ad.
+        averages_ttl: the seconds for which a process caches the averages, which estimate new ads;
+            0 to read them for every ad.
         clock: tells the time and makes ids.
-        chunk: how many ads a chunk of postings covers, a power of two.
+        chunk: the ads in a chunk of postings, a power of two.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
     """
+
+    deferred: DeferredFace[Ads[Deferred]]
 
     def __init__(
         self,
@@ -133,11 +136,6 @@ class Ads(Structure[Face]):
         self._schema = schema
         self._clock = clock or ServerClock()
         self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
-
-    @property
-    def deferred(self) -> Ads[Deferred]:
-        """These ads with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- ads
 
@@ -178,15 +176,15 @@ class Ads(Structure[Face]):
         """Index ads; return how many are new.
 
         Args:
-            ads: tuples of what `index` takes. Any iterable, also a generator: it is read while ads
-                are sent.
+            ads: any iterable, such as a generator, of tuples of the arguments of `index`. It is
+                read while ads are sent.
 
         Raises:
-            InvalidArgumentError: an ad cannot be indexed; nothing of its 500 was written, but those
-                before were.
+            InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written;
+                earlier batches were.
             ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: shards failed; ads on the others were indexed. Indexing all of them again
-                is safe.
+            ShardErrors: shards failed; ads on the others were indexed. You can index all of them
+                again.
 
         Cost: one exchange, a transaction a part, for 500 ads; sometimes one more for the averages.
         """
@@ -229,7 +227,7 @@ class Ads(Structure[Face]):
 
     @operation
     def count(self) -> Operation[int]:
-        """Return how many ads there are. Cost: one exchange."""
+        """Return the number of ads. Cost: one exchange."""
         return (yield from self._parts.count())
 
     @operation
@@ -239,19 +237,21 @@ class Ads(Structure[Face]):
         No other client must be using them. Targets expire on their own.
 
         Args:
-            force: delete even if other parameters are stored, for example damaged ones: scan all of
-                the servers for keys of any number of parts.
+            force: delete even if other parameters are stored, such as damaged ones; this scans the
+                servers for the keys of any number of parts.
 
-        Cost: one exchange for some 2,500 ads or words of each part.
+        Cost: one exchange for about 2,500 ads or words of each part.
         """
         return (yield from self._parts.delete(before="ads/clear", force=force))
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:
-        """Return how many clicks 1,000 views of ``cpc`` ads bring, and actions of ``cpa`` ads.
+        """Return the clicks per 1,000 views of ``cpc`` ads, and the actions of ``cpa`` ads.
 
         Returns:
-            Numbers by type; 1 where no view has brought any yet. Cost: one exchange.
+            Numbers by type; 1 where there are none yet.
+
+        Cost: one exchange.
         """
         replies = yield from self._parts.send(
             [
@@ -273,14 +273,14 @@ class Ads(Structure[Face]):
             ParameterMismatchError: the ads were created with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: an exchange for some 1,000 words of ads, for 20,000 postings, for 64 keys of the
+        Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
         yield from check_ads(self._parts)
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all ads again; return how many.
+        """Store lost parameters, and index all ads again; return their number.
 
         The ads and their counts are the source of everything else: state, words, postings, columns,
         bonuses and estimates.
@@ -290,11 +290,11 @@ class Ads(Structure[Face]):
 
         Args:
             lossy: delete ads that are lost or cannot be read, and continue.
-            progress: called with how many ads were indexed, and how many there are.
+            progress: called with the numbers of indexed ads and of all ads.
 
         Raises:
-            DamagedDataError: ads are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or another client has started to rebuild.
+            DamagedDataError: ads are lost or unreadable, and ``lossy`` is False; only lost
+                parameters were stored. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 

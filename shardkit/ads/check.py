@@ -47,12 +47,13 @@ def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:
     notes: Suspicions = []
     keys = [f"{part.tag}ad:".encode() + ad_id for _, ad_id in ads]
     held = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
-    for (number, _), key, entries in zip(ads, keys, held, strict=True):
+    numbered = {(b"%d" % number, ad_id) for number, ad_id in ads}
+    for (number, ad_id), key, entries in zip(ads, keys, held, strict=True):
         if not entries:
             continue
         unread = _check_numbers(part, key, entries, _AGAIN, _LOSES)
         its = dict(entries).get(b"number", b"none")
-        if not unread and its != b"%d" % number:
+        if not unread and (its, ad_id) not in numbered:  # two numbers of an ad are reported before
             other = damage(part.to, key, f"the counts of number {its!r}", f"those of {number}")
             unread.append(Suspicion(other, _AGAIN, _LOSES))
         notes += unread

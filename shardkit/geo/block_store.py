@@ -20,7 +20,7 @@ from typing import Any, Final, TypeAlias
 
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, StructureError, counted
-from shardkit.geo.blocks import LEVELS, WHOLE, Block, blocks
+from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, WHOLE, Block, blocks
 from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations, superseded
 from shardkit.geo.import_ranges import ImportInput
@@ -135,13 +135,13 @@ class BlockStore:
         """
         tables = RangeTables()
         number, count, turn = generation.number, 0, 0
-        while (listed := (yield from self._listed(number, turn))) is not None:
+        while (listed := (yield from self._listed(number, turn, generation.levels))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
             contents = yield Columns(self._component, "GET", keys, coalesced=True)
             for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
                 try:
                     if content is None:
-                        raise LookupError("nothing")
+                        raise LookupError(self._absent(number, turn))
                     tables.add(level, bucket, content)
                 except (StructureError, LookupError, ValueError) as error:
                     raise damage(
@@ -167,13 +167,14 @@ class BlockStore:
         """Check all blocks and cities of a generation; see `IpToCity.check`."""
         number, count, turn = generation.number, 0, 0
         while True:
-            listing = partial(self._listed, number, turn)
+            listing = partial(self._listed, number, turn, generation.levels)
             unread = yield from confirmed(partial(_suspect, listing, repair))
             yield unread
             listed = None if unread else (yield from listing())
             if listed is None:
                 break
-            yield (yield from confirmed(partial(self._check_blocks, number, listed, repair)))
+            blocks_of_list = partial(self._check_blocks, number, turn, listed, repair)
+            yield (yield from confirmed(blocks_of_list))
             count += len(listed)
             turn += 1
         if count != generation.blocks:
@@ -191,7 +192,7 @@ class BlockStore:
         return [Suspicion(error, repair)]
 
     def _check_blocks(
-        self, number: int, listed: Sequence[tuple[int, int, int]], repair: str
+        self, number: int, turn: int, listed: Sequence[tuple[int, int, int]], repair: str
     ) -> Operation[Suspicions]:
         keys, notes = [self.block_key(number, *b) for b in listed], Suspicions()
         gets = [Command(self._component, key, ("GET", key)) for key in keys]
@@ -202,7 +203,7 @@ class BlockStore:
                 continue
             try:
                 if content is None:
-                    raise LookupError("nothing")
+                    raise LookupError(self._absent(number, turn))
                 RangeTables().add(level, bucket, content)
             except (StructureError, LookupError, ValueError, struct.error) as error:
                 wrong = damage(self._component, key, str(error), "a block of ranges")
@@ -224,21 +225,41 @@ class BlockStore:
         missing = damage(self._component, key, f"no city {lost[0]}", f"{len(cities)} cities")
         return [Suspicion(missing, repair)]
 
-    def _listed(self, number: int, turn: int) -> Operation[list[tuple[int, int, int]] | None]:
-        """Return the (level, bucket, page) of one list; None if there are no more."""
+    def _listed(
+        self, number: int, turn: int, levels: Sequence[int] = ()
+    ) -> Operation[list[tuple[int, int, int]] | None]:
+        """Return the (level, bucket, page) of one list; None if there are no more.
+
+        With the levels of the generation, the list must be as it was written; without, it must only
+        be readable, so that its blocks can be removed.
+        """
         key = self._list_key(number, turn)
-        [listed] = yield [Command(self._component, key, ("GET", key))]
-        if listed is None:
+        [stored] = yield [Command(self._component, key, ("GET", key))]
+        if stored is None:
             return None
-        if len(listed) % _LISTED.size or any(
-            level >= len(LEVELS) for level, _, _ in _LISTED.iter_unpack(listed)
-        ):
+        found, last = f"{len(stored)} bytes", dict.fromkeys(levels or range(len(LEVELS)), (-1, 0))
+        try:
+            listed = list(_LISTED.iter_unpack(stored))
+            for level, page, bucket in listed:
+                before, last[level] = last[level], (bucket, page)
+                size = LEVELS[level]
+                possible = bucket >> 4 * size.digits == 0 and (
+                    page == _NO_PAGE or page * ENTRIES_A_PAGE >> size.bits == 0
+                )
+                if levels and ((bucket, page) <= before or not possible):
+                    found = f"block {bucket:x} of level {level} after {before[0]:x}"
+                    raise ValueError
+            if levels and not listed:
+                raise ValueError
+        except (struct.error, LookupError, ValueError):
             wanted = f"a list of blocks, {_LISTED.size} bytes each"
-            raise damage(self._component, key, f"{len(listed)} bytes", wanted)
+            raise damage(self._component, key, found, wanted, IMPORT_AGAIN) from None
         return [
-            (level, bucket, WHOLE if page == _NO_PAGE else page)
-            for level, page, bucket in _LISTED.iter_unpack(listed)
+            (level, bucket, WHOLE if page == _NO_PAGE else page) for level, page, bucket in listed
         ]
+
+    def _absent(self, number: int, turn: int) -> str:
+        return f"nothing, although {self._list_key(number, turn)} lists it"
 
     def _to_all_blocks(
         self, number: int, name: str, *args: Argument, lists: bool = True

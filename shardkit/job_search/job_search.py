@@ -42,6 +42,7 @@ from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -88,6 +89,8 @@ class JobSearch(Structure[Face]):
     The first write of a process takes one more exchange, to compare the parameters.
     """
 
+    deferred: DeferredFace[JobSearch[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -107,11 +110,6 @@ class JobSearch(Structure[Face]):
         super().__init__(driver, component, name)
         self._schema = schema
         self.measure = measure
-
-    @property
-    def deferred(self) -> JobSearch[Deferred]:
-        """These jobs with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- jobs
 
@@ -138,15 +136,15 @@ class JobSearch(Structure[Face]):
         """Index jobs; return how many are new.
 
         Args:
-            jobs: ids with skills, as `index` takes them. Any iterable, also a generator: it is
-                read while jobs are sent.
+            jobs: any iterable, such as a generator, of pairs of an id and skills; see `index`. It
+                is read while jobs are sent.
 
         Raises:
-            InvalidArgumentError: an id or a skill cannot be used; nothing of its batch was written,
-                but the batches before were.
+            InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written;
+                earlier batches were.
             ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: shards failed; jobs on the others were indexed. Indexing all of them again
-                is safe.
+            ShardErrors: shards failed; jobs on the others were indexed. You can index all of them
+                again.
 
         Cost: one exchange, a command a part, for 1,000 jobs or 10,000 skills.
         """
@@ -194,20 +192,20 @@ class JobSearch(Structure[Face]):
 
     @operation
     def count(self) -> Operation[int]:
-        """Return how many jobs there are. Cost: one exchange."""
+        """Return the number of jobs. Cost: one exchange."""
         return (yield from self._parts.count())
 
     @operation
     def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete all jobs with the parameters; return how many there were.
+        """Delete all jobs with the parameters; return their number.
 
         No other client must be writing to them.
 
         Args:
-            force: delete even if other parameters are stored, for example damaged ones: scan all of
-                the servers for keys of any number of parts.
+            force: delete even if other parameters are stored, such as damaged ones; this scans the
+                servers for the keys of any number of parts.
 
-        Cost: one exchange for some 2,500 jobs or skills of each part.
+        Cost: one exchange for about 2,500 jobs or skills of each part.
         """
         return (yield from self._parts.delete(force=force))
 
@@ -221,8 +219,8 @@ class JobSearch(Structure[Face]):
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: an exchange for some 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for 64
-        keys of the lexicon.
+        Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
+        64 keys of the lexicon.
         """
         yield from check_parts(
             self._parts, lambda job_id, stored, key: requirements_in(stored, key)
@@ -230,7 +228,7 @@ class JobSearch(Structure[Face]):
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all jobs again; return how many.
+        """Store lost parameters, and index all jobs again; return their number.
 
         The jobs' requirements are the source of everything else: state, skills, postings, columns.
 
@@ -239,11 +237,11 @@ class JobSearch(Structure[Face]):
 
         Args:
             lossy: delete jobs that are lost or cannot be read, and continue.
-            progress: called with how many jobs were indexed, and how many there are.
+            progress: called with the numbers of indexed jobs and of all jobs.
 
         Raises:
-            DamagedDataError: jobs are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or another client has started to rebuild.
+            DamagedDataError: jobs are lost or unreadable, and ``lossy`` is False; only lost
+                parameters were stored. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
@@ -272,7 +270,7 @@ class JobSearch(Structure[Face]):
             skills: what the candidate has; may be empty.
 
         Returns:
-            False also if there is no such job.
+            Whether the job exists and the candidate meets all its requirements.
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used.
@@ -304,8 +302,8 @@ class JobSearch(Structure[Face]):
             partial: if some parts fail, return the results of the others, marked as partial.
 
         Returns:
-            How many jobs match, and those of the page: the most requirements first, then by id. A
-            hit's value is the job's number of requirements.
+            The number of matching jobs, and the page: jobs with the most requirements first, then
+            by id. A hit's value is the job's number of requirements.
 
         Raises:
             InvalidArgumentError: a skill or the page cannot be used.

@@ -65,10 +65,11 @@ class LocalServer(StartStopContext):
     only has the server's address.
 
     Args:
-        port: its port; 0 picks a free one when it starts. databases: how many databases it has.
-        password: the default user's password; None for none. users: further users and their
-        passwords ("" for none), all with all permissions. The default
-            user is then off, unless it is among them or has a password.
+        port: its port; 0 picks a free one when it starts.
+        databases: the number of databases.
+        password: the default user's password; None for none.
+        users: further users and their passwords ("" for none), all with all permissions. The
+            default user is then off, unless it is among them or has a password.
         replica_of: its master, which has to start first; it gets the master's users.
         data_dir: where it saves its data when it stops; None saves none.
         config: further configuration, ``{"maxmemory": "64mb", "appendonly": True}``. A sequence

@@ -24,7 +24,15 @@ from urllib.parse import quote
 from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.damage import damage, stored_integer
 
@@ -43,16 +51,13 @@ class Market(Structure[Face]):
         transfers: its accounts; call ``transfers.recover()`` from time to time.
     """
 
+    deferred: DeferredFace[Market[Deferred]]
+
     def __init__(
         self, driver: Driver, component: str, name: str = "market", **options: Any
     ) -> None:
         super().__init__(driver, component, name)
         self.transfers: Transfers[Any] = Transfers(driver, component, name, **options)
-
-    @property
-    def deferred(self) -> Market[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def deposit(self, user: str, money: int = 0, items: Iterable[str] = ()) -> Operation[None]:
@@ -83,17 +88,20 @@ class Market(Structure[Face]):
             InvalidArgumentError: the price is not an integer, or negative.
             ShardErrors: a server failed; see `Transfers.transfer`.
 
-        Cost: one exchange if the user and the offer live together, otherwise five.
+        Cost: one exchange if the user and the offer live together, otherwise five; one more for
+            None.
         """
         self._check_money("price", price)
         offer = Leg(_offer(item, seller), {_item(item): 1}, {"price": None}, {"price": str(price)})
-        return (yield from self._carry_out(Leg(_user(seller), {_item(item): -1}), offer))
+        takes = Leg(_user(seller), {_item(item): -1})
+        return (yield from self._carry_out(item, seller, takes, offer))
 
     @operation
     def unlist(self, item: str, seller: str) -> Operation[bool | None]:
         """Withdraw an offer; results and costs are those of `list`."""
         offer = Leg(_offer(item, seller), {_item(item): -1}, {}, {"price": None})
-        return (yield from self._carry_out(Leg(_user(seller), {_item(item): 1}), offer))
+        gives = Leg(_user(seller), {_item(item): 1})
+        return (yield from self._carry_out(item, seller, gives, offer))
 
     @operation
     def purchase(self, buyer: str, item: str, seller: str, price: int) -> Operation[bool | None]:
@@ -108,7 +116,8 @@ class Market(Structure[Face]):
             InvalidArgumentError: the price is not an integer, or negative.
             ShardErrors: a server failed; see `Transfers.transfer`.
 
-        Cost: one exchange if both users and the offer live together, otherwise five.
+        Cost: one exchange if both users and the offer live together, otherwise five; one more for
+            None.
         """
         self._check_money("price", price)
         if buyer == seller:
@@ -116,7 +125,7 @@ class Market(Structure[Face]):
         offer = Leg(_offer(item, seller), {_item(item): -1}, {"price": str(price)}, {"price": None})
         pays = Leg(_user(buyer), {MONEY: -price, _item(item): 1})
         earns = Leg(_user(seller), {MONEY: price})
-        return (yield from self._carry_out(pays, earns, offer))
+        return (yield from self._carry_out(item, seller, pays, earns, offer))
 
     @operation
     def price(self, item: str, seller: str) -> Operation[int | None]:
@@ -158,11 +167,14 @@ class Market(Structure[Face]):
             names.append(_offer(*offer))
         return (yield from Transfers.total.steps(self.transfers, names))
 
-    def _carry_out(self, *legs: Leg) -> Operation[bool | None]:
+    def _carry_out(self, item: str, seller: str, *legs: Leg) -> Operation[bool | None]:
         result = yield from Transfers.transfer.steps(self.transfers, *legs)
         if result.done:
             return True
-        return False if result.reason in ("undone", "busy") else None
+        if result.reason in ("undone", "busy"):
+            return False
+        yield from Market.price.steps(self, item, seller)  # raises if the offer is damaged
+        return None
 
     def _check_money(self, field: str, money: int) -> None:
         check_integer(self.name, field, money, 0, HIGHEST)

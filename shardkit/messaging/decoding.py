@@ -26,7 +26,7 @@ _AT_ONCE = 2**20  # the most decompressed bytes at a time
 
 
 class FilePosition(NamedTuple):
-    """Where to continue reading a file.
+    """The position at which to continue reading a file.
 
     Attributes:
         offset: the byte of the published file; with gzip the first byte of a member.
@@ -40,7 +40,7 @@ class FilePosition(NamedTuple):
 
     @classmethod
     def parse(cls, text: bytes) -> FilePosition | None:
-        """Return a stored position, that of nothing is the beginning; None if it is none."""
+        """Return a stored position, the beginning if none is stored; None if it is invalid."""
         found = re.match(r"([0-9]{1,16}) ([0-9]{1,16}) (\w+)", text.decode("latin-1"))
         if found:
             return cls(int(found[1]), int(found[2]), found[3])

@@ -35,6 +35,7 @@ from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -168,13 +169,10 @@ class Totals(Structure[Face]):
         name: the prefix of their keys.
     """
 
+    deferred: DeferredFace[Totals[Deferred]]
+
     def __init__(self, driver: Driver, component: str, name: str = "totals") -> None:
         super().__init__(driver, component, check_prefix(name))
-
-    @property
-    def deferred(self) -> Totals[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def flush(
@@ -271,6 +269,8 @@ class Totals(Structure[Face]):
             try:
                 aggregator, source = json.loads(field)
                 count, of, _ = progress.split(b" ")
+                if not (count.isdigit() and of.isdigit() and 0 < int(count) <= int(of)):
+                    raise ValueError
                 sources[str(aggregator), str(source)] = int(count) == int(of)
             except (ValueError, TypeError, RecursionError):
                 wrong = f"{shown(field)}={shown(progress)}"

@@ -208,7 +208,7 @@ class AwaitingDriver(_StepRunner):
             step = next(steps)
             while True:
                 if type(step) is list:
-                    waiting = self._start(step)
+                    waiting = None if handlers else self._start(step)
                     if waiting is None:
                         replies = await self._send(step)
                     else:  # the usual case, by which no further coroutine runs

@@ -45,7 +45,11 @@ Reported = TypeVar("Reported")
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
-    """Runs tasks on an event loop; see `BaseWorker` for its arguments."""
+    """Runs tasks on an event loop, and plain functions in threads.
+
+    Arguments and attributes are those of `Worker`, with ``tasks`` of an async kit. Callbacks may be
+    ``async def``.
+    """
 
     _awaits = True
 

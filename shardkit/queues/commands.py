@@ -32,7 +32,7 @@ class QueueCounts(NamedTuple):
 
 
 class QueueRates(NamedTuple):
-    """The recent rates of a queue, a second.
+    """The recent rates of a queue, per second.
 
     Attributes:
         enqueued: tasks that were queued, or pushed by another program and taken.

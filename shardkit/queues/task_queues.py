@@ -45,6 +45,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -109,6 +110,8 @@ class TaskQueues(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[TaskQueues[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -127,11 +130,6 @@ class TaskQueues(Structure[Face]):
         self._clock = clock or ServerClock()
         self._commands = QueueCommands(component, name, attempts, self._clock)
         self._turns = [0]  # rotations of queues with one priority; shared by all faces
-
-    @property
-    def deferred(self) -> TaskQueues[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def unknown_delay(self) -> float:
@@ -394,7 +392,7 @@ class TaskQueues(Structure[Face]):
     def oldest(self, queue: str) -> Operation[float | None]:
         """Return the age of the first waiting task in seconds, by the server's clock.
 
-        None if none waits, or if another program or an earlier release pushed the first one.
+        None if no task waits, or if another program or an earlier release queued the first one.
 
         Cost: two exchanges, O(1).
         """
@@ -430,13 +428,13 @@ class TaskQueues(Structure[Face]):
 
     @operation
     def rates(self, queue: str, minutes: int = 5) -> Operation[QueueRates]:
-        """Return the numbers of tasks queued and finished and of failed attempts, a second.
+        """Return tasks queued, tasks finished and attempts failed, per second.
 
         Args:
             queue: the queue.
             minutes: the minutes to average over, 1 to 15, besides the current one.
 
-        Workers of releases without rates do not count.
+        Workers of earlier releases are not counted.
 
         Raises:
             InvalidArgumentError: the queue's name or the minutes are not valid.

@@ -51,7 +51,25 @@ Reported = TypeVar("Reported")
 
 
 class Worker(BaseWorker[Blocking]):
-    """Runs tasks in threads; see `BaseWorker` for its arguments."""
+    """Runs tasks in threads.
+
+    Args:
+        tasks: the queues, as ``kit.queues`` of a blocking kit returns them.
+        queues: the names of the queues to serve, in order of priority; see `TaskQueues.take`.
+        callbacks: functions by name; `task` and `register` add more. They are called with a task's
+            arguments, up to ``concurrency`` at a time. Generators and ``async def`` are refused.
+        concurrency: the most tasks that run at a time.
+        lease: the seconds that a task is leased, renewed every third of that while it runs. If the
+            process dies, another worker takes the task after that time.
+
+    Attributes:
+        queues, concurrency, lease: see the arguments.
+        summary: its work so far.
+        aborted: whether it was told twice to stop, and requeued running tasks.
+
+    Raises:
+        InvalidArgumentError: an argument is out of range.
+    """
 
     def _reset(self) -> None:
         self._stopping = threading.Event()

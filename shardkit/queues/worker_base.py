@@ -73,26 +73,7 @@ class WorkerSummary:
 
 
 class BaseWorker(Generic[Face]):
-    """The common part of blocking and async workers.
-
-    Args:
-        tasks: the queues, as ``kit.queues`` of a blocking or an async kit returns them.
-        queues: the names of the queues to serve, in order of priority; see `TaskQueues.take`.
-        callbacks: functions by name; `task` and `register` add more. They are called with a task's
-            arguments, several at a time. None may be a generator, and only those of an
-            `AsyncWorker` may be ``async def``.
-        concurrency: the most tasks that run at a time.
-        lease: the seconds that a task is leased, renewed every third of that while it runs. If the
-            process dies, others take the task after that time.
-
-    Attributes:
-        queues, concurrency, lease: see above.
-        summary: its work so far.
-        aborted: whether it was told twice to stop, and requeued running tasks.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-    """
+    """The common part of blocking and async workers; see `Worker`."""
 
     def __init__(
         self,

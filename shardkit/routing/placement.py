@@ -1,4 +1,6 @@
-"""Placement: maps a key to a shard number. Never changes: docs/placement.md has test vectors.
+"""Placement: maps a key to a shard number. Never changes.
+
+docs/placement-specification.md has test vectors.
 
 =================== ==========================================================================
 name                shard of a key among ``count`` shards

@@ -54,6 +54,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -111,8 +112,8 @@ class PartInfo:
     Attributes:
         documents: the number of documents.
         words: the number of words and values of text, unused ones included.
-        numbers: how many numbers documents have got so far.
-        version: how many writes there were.
+        numbers: the document numbers issued so far.
+        version: the number of writes so far.
     """
 
     documents: int
@@ -129,13 +130,15 @@ class SearchIndex(Structure[Face]):
         component: where the keys live; if sharded, with as many shards as the index has parts.
         schema: the parameters.
         read_from: components with as many shards: replicas, which serve searches.
-        statistics_ttl: for how many seconds a process caches the counts of words, which weight
+        statistics_ttl: the seconds for which a process caches the counts of words, which weight
             relevance; 0 to read them for every search.
         clock: tells the time and makes the ids of cached results.
 
     Raises:
         InvalidArgumentError: an argument cannot be used.
     """
+
+    deferred: DeferredFace[SearchIndex[Deferred]]
 
     def __init__(
         self,
@@ -159,11 +162,6 @@ class SearchIndex(Structure[Face]):
         self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
 
-    @property
-    def deferred(self) -> SearchIndex[Deferred]:
-        """This index with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
-
     # ---- documents
 
     @stream
@@ -178,14 +176,14 @@ class SearchIndex(Structure[Face]):
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed.
 
-        Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents
+        Cost: an exchange for about 1,000 words of documents, for 20,000 postings, for 64 documents
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
         yield from check_parts(self._parts, partial(unpack, self.schema))
 
     @operation
     def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all documents again; return how many.
+        """Store lost parameters, and index all documents again; return their number.
 
         The documents are the source of everything else: their text or, without text, their words in
         order (`phrases`). An index with neither cannot be rebuilt.
@@ -196,11 +194,11 @@ class SearchIndex(Structure[Face]):
 
         Args:
             lossy: delete documents that are lost or cannot be read, and continue.
-            progress: called with how many documents were indexed, and how many there are.
+            progress: called with the numbers of indexed documents and of all documents.
 
         Raises:
-            DamagedDataError: documents are lost or cannot be read, and not ``lossy``: nothing was
-                changed but lost parameters. Or another client has started to rebuild.
+            DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost
+                parameters were stored. Or another client has started to rebuild.
             ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
@@ -219,7 +217,7 @@ class SearchIndex(Structure[Face]):
     def index(
         self, doc_id: str, text: Text, attributes: Attributes | None = None
     ) -> Operation[int]:
-        """Index a document, replacing the one with the same id; return how many words it has.
+        """Index a document, replacing one with the same id; return its number of words.
 
         Args:
             doc_id: its id, any text of at most 1,024 bytes.
@@ -228,7 +226,7 @@ class SearchIndex(Structure[Face]):
                 texts as a list, by name. None is no value.
 
         Returns:
-            How many different words its text has, without stop words.
+            The number of different words of its text, without stop words.
 
         Raises:
             InvalidArgumentError: something cannot be indexed; nothing was written.
@@ -244,20 +242,20 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def index_many(self, documents: Iterable[Sequence[Any]]) -> Operation[int]:
-        """Index many documents; return how many.
+        """Index many documents; return their number.
 
         Args:
-            documents: tuples of an id, text and optionally attributes, as `index` takes them. Any
-                iterable, also a generator: it is read while documents are sent.
+            documents: any iterable, such as a generator, of ``(id, text)`` or ``(id, text,
+                attributes)``; see `index`. It is read while documents are sent.
 
         Raises:
-            InvalidArgumentError: something cannot be indexed; nothing of its batch was written, but
-                the batches before were.
+            InvalidArgumentError: something cannot be indexed. Nothing of its batch was written;
+                earlier batches were.
             ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: shards failed; documents on the others were indexed. Indexing all of them
-                again is safe.
+            ShardErrors: shards failed; documents on the others were indexed. You can index all of
+                them again.
 
-        Cost: one exchange with each part for some 1,500 words, fewer if documents are replaced.
+        Cost: one exchange with each part for about 1,500 words, fewer if documents are replaced.
         """
         count = 0
         batch: list[PreparedDocument] = []
@@ -284,7 +282,7 @@ class SearchIndex(Structure[Face]):
     def remove(self, doc_id: str) -> Operation[bool]:
         """Remove a document; return whether it existed.
 
-        Cost: one exchange; one for some milliseconds' worth of postings if it has many words.
+        Cost: one exchange; more for a document with many words.
         """
         return (yield from self._write([check_id(self.schema, doc_id)])) > 0
 
@@ -293,11 +291,11 @@ class SearchIndex(Structure[Face]):
         """Remove documents; return how many existed.
 
         Raises:
-            InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
+            InvalidArgumentError: an id cannot be used; none of its batch of 1,000 was removed.
             ShardErrors: shards failed; documents on the others were removed.
 
-        Cost: an exchange with each part for 150 documents; for one to four of them where their
-        words are in tens of thousands of others.
+        Cost: an exchange with each part for 150 documents, or for one to four if their words are in
+        tens of thousands of others.
         """
         removed = 0
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
@@ -326,15 +324,15 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete the index with its parameters; return how many documents it had.
+        """Delete the index with its parameters; return the number of its documents.
 
         No other client must be writing to it. Cached results expire on their own.
 
         Args:
-            force: delete even if other parameters are stored, for example damaged ones: scan all of
-                the servers for keys of any number of parts.
+            force: delete even if other parameters are stored, such as damaged ones; this scans the
+                servers for the keys of any number of parts.
 
-        Cost: one exchange for some 2,500 documents or words of each part.
+        Cost: one exchange for about 2,500 documents or words of each part.
         """
         removed = yield from self._parts.delete(force=force)
         self._statistics.clear()
@@ -356,22 +354,22 @@ class SearchIndex(Structure[Face]):
             combine: whether a weighted sum leaves out documents that lack one of the attributes
                 (``"intersection"``, the default) or takes ``default`` for it (``"union"``).
             default: the value of a missing attribute: 0.
-            limit: how many hits to return, at most 10,000; 20 by default; 0 only counts them.
-            offset: how many hits to skip.
+            limit: the number of hits to return, at most 10,000; 20 by default; 0 only counts them.
+            offset: the number of hits to skip.
             cursor: the cursor of the page before, in place of ``offset``.
             result: the cached result of the page before. If the servers no longer have it, the
                 query runs again.
-            cache: for how many seconds servers cache the first 10,000 hits, from each use on; a
+            cache: the seconds for which servers cache the first 10,000 hits, after each use; a
                 read-only replica caches nothing.
             attributes: which attributes to return with each hit; True for all.
             snippets: whether to return snippets; or options of `shardkit.search.snippet`, such as
                 ``{"length": 200}``.
             facets: attributes whose values are counted over all matches.
-            facet_limit: how many values of each facet to return, the most frequent ones; 10.
+            facet_limit: the number of values of each facet, the most frequent ones; 10.
             partial: if some parts fail, return the results of the others, marked as partial.
-            session: read always from the same replica for this session.
-            plain: take a query that is text as what somebody typed into a search box: words that
-                are all required, without signs and names.
+            session: any text; searches with the same one read from the same replica.
+            plain: take the query literally, as text from a search box: all its words are required,
+                and no character is a sign.
 
         Raises:
             QuerySyntaxError: the query cannot be parsed; the error has the position.
@@ -380,12 +378,11 @@ class SearchIndex(Structure[Face]):
             ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
-        Cost: one exchange; more as long as a part has more than some milliseconds' worth to read,
-        so that its server serves others in between. One more before it if relevance needs counts of
-        words that are not cached (`statistics_ttl`), or if the query has a prefix; one more after
-        it for attributes or snippets with ``offset + limit`` above 200. A part reads all postings
-        of the rarest word that documents must have, and looks those documents up in the postings of
-        the others.
+        Cost: one exchange. A part with more than some milliseconds of work takes several, so that
+        its server serves other clients in between. One more if counts of words are not cached
+        (`statistics_ttl`) or the query has a prefix; one more for attributes or snippets with
+        ``offset + limit`` above 200. A part reads all postings of the rarest required word, and
+        looks these documents up in the postings of the other words.
         """
         return (yield from self._searcher.search(search_request(self.schema, query, **options)))
 
@@ -424,7 +421,7 @@ class SearchIndex(Structure[Face]):
 
         Args:
             query: see `search`.
-            page_size: how many documents each exchange reads, at most 10,000.
+            page_size: the number of documents that an exchange reads, at most 10,000.
             cursor: where to begin: the cursor of a page.
             options: see `search`.
 
@@ -441,7 +438,7 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def count(self, query: str | Node | None = None, *, plain: bool = False) -> Operation[int]:
-        """Return how many documents there are, or (query) how many match. Cost: one exchange."""
+        """Return the number of documents, or of those that match a query. Cost: one exchange."""
         if query is None:
             return (yield from self._parts.count())
         request = search_request(self.schema, query, limit=0, plain=plain)
@@ -450,12 +447,12 @@ class SearchIndex(Structure[Face]):
 
     @operation
     def words(self, prefix: str, limit: int = 100) -> Operation[list[tuple[str, int]]]:
-        """Return the first words with a prefix, in order, and how many documents have each.
+        """Return the first words with a prefix, in order, with their numbers of documents.
 
         Args:
-            prefix: the beginning of one word, spelled as in a query. The words that come back are
-                as the index has them: without accents and upper case, and stemmed if it stems.
-            limit: how many to return, at most 1,000.
+            prefix: the beginning of one word, spelled as in a query. Words are returned as stored:
+                without accents, in lower case, stemmed with a stemmer.
+            limit: the number of words to return, at most 1,000.
 
         Raises:
             InvalidArgumentError: the prefix is not that of one word, or the limit out of range.

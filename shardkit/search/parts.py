@@ -56,7 +56,7 @@ class Writable(Protocol):
 
     @property
     def size(self) -> int:
-        """How many terms it has."""
+        """The number of terms."""
         raise NotImplementedError
 
 
@@ -65,7 +65,7 @@ N = TypeVar("N")
 
 
 class Written(NamedTuple):
-    """How many documents of a write existed before, and how many are new."""
+    """The numbers of documents of a write that existed before, and that are new."""
 
     existing: int
     new: int

@@ -31,7 +31,7 @@ INLINE: Final = 200  # hits at most that come with their attributes; more need a
 
 
 class ResultOptions(TypedDict, total=False):
-    """The options of a search, but for its page; `SearchIndex.search` says what they mean."""
+    """The options of a search, except its page; see `SearchIndex.search`."""
 
     sort: str | Mapping[str, float]
     ascending: bool

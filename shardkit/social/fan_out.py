@@ -18,7 +18,7 @@ later, and copies the post.
 
 **Followers who leave** may have been read before, and get a post after their timeline was cleaned.
 Versions in a part only grow, so new followers come behind those read. If there are now fewer
-between the first and the last one, somebody has left, and `Relations.check` cleans up.
+between the first and the last one, a follower has left, and `Relations.check` cleans up.
 
 **A status that is deleted during a fan-out** is removed from the timelines that the pass has just
 written. The deletion's own passes handle all others.

@@ -32,7 +32,7 @@ IDEMPOTENCY_TTL = 24 * 3600 * 1000
 
 
 class RelationKind(NamedTuple):
-    """What follows accounts: users, or lists of accounts."""
+    """The kinds of followers: users, or lists of accounts."""
 
     name: str  # the first word of the notes about its relations
     account: str  # the prefix of the keys of accounts

@@ -1,4 +1,4 @@
-"""What a network returns: users, statuses, lists, pages and results; and how a HASH stores them.
+"""Results of a network: users, statuses, lists, pages; and how a HASH stores them.
 
 Times are stored as whole microseconds since 1970: exact in a double, and 9 bytes in a listpack
 where seconds with a fraction would take 18. Returned times are in seconds.
@@ -182,7 +182,7 @@ class MuteResult(Enum):
 
 
 class ReconcileResult(NamedTuple):
-    """What ``reconcile`` corrected.
+    """The corrections of ``reconcile``.
 
     Attributes:
         followers: the change of the counter of followers.

@@ -39,6 +39,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -66,19 +67,17 @@ from shardkit.social.models import (
     TimelinePage,
     User,
     UserList,
-    stored_ids,
 )
 from shardkit.social.relations import Counters, Relations
 from shardkit.social.repair import PendingRepair, Reconciler
 from shardkit.social.status_cache import WEEK, CachedStatuses, StatusStore
 from shardkit.social.statuses import Statuses
-from shardkit.social.timelines import Timelines
+from shardkit.social.timelines import Timelines, newest_rows
 from shardkit.social.users import Lists, Users
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.parameters import Metadata, open_all
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
-from shardkit.structures.sorted_set.merged_ranges import range_over
 
 PARTS = 1024
 RELATION_SHARDS = 16
@@ -123,6 +122,8 @@ class SocialNetwork(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range.
     """
+
+    deferred: DeferredFace[SocialNetwork[Deferred]]
 
     def __init__(
         self,
@@ -192,11 +193,6 @@ class SocialNetwork(Structure[Face]):
             self._jobs,
         )
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
-
-    @property
-    def deferred(self) -> SocialNetwork[Deferred]:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def callbacks(self) -> dict[str, Callable[..., Any]]:
@@ -608,11 +604,12 @@ class SocialNetwork(Structure[Face]):
         yield from self._jobs.backfill(KINDS[kind], self.layout.id("owner", owner), places)
 
     @operation
-    def pending(self, older_than: float = OLDER_THAN) -> Operation[list[str]]:
+    def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
         """Return the notes of unfinished changes that began at least ``older_than`` seconds ago.
 
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
+        older_than = in_seconds(older_than)
         yield from self._open()
         notes = yield from self._repair.notes(older_than, claim=False)
         return [note.text for note in notes]
@@ -719,10 +716,8 @@ class SocialNetwork(Structure[Face]):
         yield from self._open()
         check_integer(self.name, "limit", limit, 1, DEEPEST)
         places = self.layout.places(relation, self.layout.id("uid", uid))
-        rows = yield from range_over(places, "-inf", "+inf", limit, cursor, desc=True)
-        ids = stored_ids(*places[0], (member for member, _ in rows))
-        versions = (int(version) for _, version in rows)
-        page = RelationPage(map(Relation, ids, versions))
+        rows = yield from newest_rows(places, limit, cursor)
+        page = RelationPage(Relation(int(other), int(version)) for other, version in rows)
         page.cursor = page[-1] if len(page) == limit else None
         return page
 

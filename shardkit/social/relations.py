@@ -1,4 +1,4 @@
-"""Who follows whom: both halves of a relation on one shard, and its consequences elsewhere.
+"""Relations between accounts: both halves on one shard, and their consequences elsewhere.
 
 ::
 

@@ -19,8 +19,10 @@ in one exchange.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
+from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To, script_call
 from shardkit.operations.lua import script
@@ -28,8 +30,9 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import KeyLayout, RelationKind, is_id
 from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
 from shardkit.social.statuses import Statuses
-from shardkit.structures.base.damage import damage, is_whole, stored_score
-from shardkit.structures.sorted_set.merged_ranges import range_over
+from shardkit.structures.base.damage import is_whole, stored_score
+from shardkit.structures.base.members import Place, find
+from shardkit.structures.sorted_set.merged_ranges import RangeCursor, range_over
 
 T = TypeVar("T")
 Row = tuple[bytes, float]
@@ -132,7 +135,7 @@ class Timelines:
         builder = _PageBuilder(number, limit, cursor)
         while builder.wants:
             rows = yield from self._range([key], builder.wants, builder.cursor)
-            yield from self._extend(key, builder, rows, ())
+            yield from self._extend(builder, rows, ())
         yield from self.remove([key], builder.gone)
         return builder.page()
 
@@ -169,7 +172,7 @@ class Timelines:
                 merged = sorted({*rows, *fetched}, key=lambda row: (row[1], row[0]), reverse=True)
                 rows = merged[:wants]
             left_out = stored_ids(self._layout.users, str(muted.key), hidden) if muted else ()
-            yield from self._extend(key, builder, rows, set(left_out))
+            yield from self._extend(builder, rows, set(left_out))
         yield from self.remove([key], builder.gone)
         return builder.page()
 
@@ -178,19 +181,12 @@ class Timelines:
     ) -> Operation[list[Row]]:
         position = None if cursor is None else (cursor.id, cursor.time)
         places = [(self._layout.timelines, key) for key in keys]
-        return range_over(places, low, "+inf", limit, position, desc=True)
+        return newest_rows(places, limit, position, low)
 
     def _extend(
-        self, key: str, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
+        self, builder: _PageBuilder, rows: Sequence[Row], hidden: Collection[int]
     ) -> Operation[None]:
-        ids = []
-        for member, score in rows:
-            stored_score(self._layout.timelines, key, score)
-            if not member.isdigit() or len(member) > 16:
-                raise damage(
-                    self._layout.timelines, key, f"an entry {shown(member)}", "ids of statuses"
-                )
-            ids.append(int(member))
+        ids = [int(member) for member, _ in rows]
         skipped, wanted = ids[: builder.skip], ids[builder.skip :]
         authors, statuses = yield from self._statuses.read(skipped, wanted)
         builder.add(rows, authors, statuses, hidden)
@@ -251,6 +247,27 @@ class _PageBuilder:
         page = TimelinePage(self._statuses)
         page.cursor = None if self._ended else self.cursor
         return page
+
+
+def newest_rows(
+    places: Sequence[Place], limit: int, cursor: RangeCursor | None, low: str = "-inf"
+) -> Operation[list[Row]]:
+    """Return the newest members of ZSETs of ids, with their times or versions; see `range_over`.
+
+    Raises:
+        DamagedDataError: a ZSET, which it names, has another member or score.
+    """
+    rows = yield from range_over(places, low, "+inf", limit, cursor, desc=True)
+    for member, score in rows:
+        if not is_id(member) or not is_whole(score):
+            found = f"{shown(member)} with a score of {score:g}"
+            raise DamagedDataError(
+                str(places[0][1]),
+                found,
+                "an id with a time or version",
+                search=partial(find, places, "ZSCORE", member),
+            )
+    return rows
 
 
 def scored_members(to: To, key: str, flat: Sequence[Any]) -> list[Row]:

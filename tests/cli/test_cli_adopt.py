@@ -251,7 +251,7 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
     with server.client() as client:
         client.execute_command("ACL", "SETUSER", "adopter", "on", ">pw-Secret", "~*", *RIGHTS)
     page = Path(__file__).parents[2] / "docs" / "rights.md"
-    assert f"| `shardkit adopt` | the data's | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
+    assert f"| `shardkit adopt` | data servers | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
     monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
     for password in ("pw-Secret", "${ADOPT_PASSWORD}"):
         words = [w for each in on for w in ("--on", f"redis://adopter:{password}@{each}")]

@@ -1,7 +1,8 @@
 """Damages what structures store, one thing at a time, and looks at what calls make of it.
 
 A *subject* is a structure with some data and its documented calls. A *case* is one damage to one of
-its keys. After each, every call is made on a new object, from the same state. Its outcome is
+its keys; of keys that differ only in their numbers, the first, the last and one between them are
+damaged. After each, every call is made on a new object, from the same state. Its outcome is
 
 * ``same``: what it returns on undamaged data;
 * ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
@@ -10,35 +11,38 @@ its keys. After each, every call is made on a new object, from the same state. I
 * ``check``: another result, silently, of damage that `check()` names;
 * ``wrong``: another result, silently, of damage that even `check()` does not find: only who wrote
   the data, or a checksum, could tell;
-* ``spread``: after a write `check()` names a key that it did not name before the write;
+* ``spread``: after a write `check()` names a key that it did not name before the write, unless
+  what repairs a key that it did name repairs that one, too;
 * ``raw``: an error of Python, of redis-py or of the server;
 * ``slow``: out of proportion to what is stored: over SLOW commands more than on undamaged data;
 * ``hang``: over ENDLESS commands, or a minute.
 
-``make damage`` makes all cases, each face in a process of its own, and prints a table for each.
+``make damage`` makes all cases, in as many processes as there are cores, and prints a table.
 ``python tests/damage/damages.py awaiting 100 set hash`` makes those of one face, and at most 100,
-drawn by lot, of each of these subjects; ``further``: only calls that `subjects` does not have.
+drawn by lot, of each of these subjects.
 """
 
 from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import re
 import signal
-import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import repeat
 from random import Random
 from typing import Any, NamedTuple
 
 import redis
 from further import FURTHER
 from subjects import MAP
-from subjects import SUBJECTS as STORED
+from subjects import SUBJECTS as FIRST
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
@@ -52,11 +56,12 @@ SUBJECTS = {
         reads={**subject.reads, **FURTHER.get(name, ({}, {}))[0]},
         writes={**subject.writes, **FURTHER.get(name, ({}, {}))[1]},
     )
-    for name, subject in STORED.items()
+    for name, subject in FIRST.items()
 }
 SLOW = 5_000
 ENDLESS = 1_000_000
 SECONDS = 60
+INDEXED_AGAIN = "rebuild() indexes all documents again"
 
 
 class EndlessError(BaseException):
@@ -88,9 +93,18 @@ NUMBERS = (
 DEEP = b"[" * 100_000 + b"]" * 100_000  # JSON
 
 
+def _chosen(client: redis.Redis, random: Random) -> Iterator[bytes]:
+    """The keys to damage: at most three of those that differ only in their numbers."""
+    alike = defaultdict(list)
+    for key in sorted(client.scan_iter(count=1000), key=lambda each: (len(each), each)):
+        alike[client.type(key), re.sub(rb"\d+", b"#", key)].append(key)
+    for keys in alike.values():
+        yield from keys if len(keys) <= 3 else (keys[0], random.choice(keys[1:-1]), keys[-1])
+
+
 def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
-    """All damages to what a server holds, a few of each kind for each key."""
-    for key in sorted(client.scan_iter()):
+    """All damages to what a server holds, a few of each kind for each of the chosen keys."""
+    for key in _chosen(client, random):
         kind = client.type(key).decode()
         yield Case(key, "deleted", lambda c, k=key: c.delete(k))
         other = "set" if kind == "hash" else "hash"
@@ -228,6 +242,33 @@ class Waited:
         return self._runner.run(result) if inspect.iscoroutine(result) else result
 
 
+# What a subject has stored, what is left of it after a damage, and nothing.
+STORED, DAMAGED, NOTHING = 8, 9, 10
+_COPY = """
+for _, to in ipairs(ARGV[2] == '0' and {2, 1, 0} or {ARGV[2]}) do
+    redis.call('SELECT', to)
+    redis.call('FLUSHDB')
+end
+redis.call('SELECT', ARGV[1])
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    redis.call('COPY', key, key, 'DB', ARGV[2])
+    if ARGV[2] ~= '0' then
+        redis.call('SELECT', ARGV[2])
+        redis.call('PERSIST', key)
+        redis.call('SELECT', ARGV[1])
+    end
+end
+"""
+_DIGEST = """
+local held = {}
+for _, key in ipairs(redis.call('KEYS', '*')) do
+    held[#held + 1] = #key .. key .. redis.sha1hex(redis.call('DUMP', key) or '')
+end
+table.sort(held)
+return redis.sha1hex(table.concat(held))
+"""
+
+
 class Driver:
     """Makes cases on a server of its own.
 
@@ -250,6 +291,9 @@ class Driver:
         self.runner = runner
         self.checks = checks
         self.awaiting: Any = None
+        self._copy = self.client.register_script(_COPY)
+        self._digest = self.client.register_script(_DIGEST)
+        self._names: dict[tuple[str, str], dict[str, str] | None] = {}  # by state
         self.left = ENDLESS  # commands that a call may still send
         if runner is not None:
             self.awaiting = runner.run(shardkit.aconnect(shard_map))
@@ -272,29 +316,30 @@ class Driver:
         """End the running call where it sends something next."""
         self.left = 0
 
-    def prepare(self, name: str) -> dict[bytes, bytes]:
-        """Fill the server with a subject; return all of it."""
+    def prepare(self, name: str) -> int:
+        """Fill the server with a subject; return where all of it is kept."""
         subject = SUBJECTS[name]
         self.client.flushall()
         self.left = ENDLESS
         subject.fill(subject.open(self.kit))
-        return self.snapshot()
+        return self.keep(STORED)
 
-    def snapshot(self) -> dict[bytes, bytes]:
-        """Return all that is stored."""
-        keys = list(self.client.scan_iter(count=1000))
-        pipe = self.client.pipeline(transaction=False)
-        for key in keys:
-            pipe.dump(key)
-        return dict(zip(keys, pipe.execute(), strict=True))
+    def keep(self, database: int) -> int:
+        """Keep all that is stored in a database of its own, where nothing expires."""
+        self._copy(args=(0, database))
+        return database
 
-    def restore(self, stored: dict[bytes, bytes]) -> None:
-        """Make the server hold this and nothing else."""
-        pipe = self.client.pipeline(transaction=False)
-        pipe.flushall()
-        for key, value in stored.items():
-            pipe.restore(key, 0, value)
-        pipe.execute()
+    def restore(self, database: int) -> None:
+        """Make the server hold what was kept, and nothing else."""
+        self._copy(args=(database, 0))
+
+    def all_keys(self) -> list[bytes]:
+        """Return the keys of all that is stored."""
+        return list(self.client.scan_iter(count=1000))
+
+    def digest(self) -> str:
+        """Return a digest of all that is stored."""
+        return self._digest().decode()
 
     def cases(self, name: str, random: Random) -> list[Case]:
         """Return the damages of what is stored now."""
@@ -307,14 +352,18 @@ class Driver:
             return call(SUBJECTS[name].open(self.kit))
         return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
 
-    def named(self, name: str) -> set[str] | None:
-        """Return the keys that `check` names as damaged; None if it refuses."""
-        try:
-            return {damage.key for damage in list(self.call(name, SUBJECTS[name].check))}
-        except ShardKitError as error:
-            if isinstance(error, ShardErrors):
-                raise
-            return None
+    def named(self, name: str) -> dict[str, str] | None:
+        """Return the keys that `check` names, and what repairs them; None if it refuses."""
+        state = name, self.digest()
+        if state not in self._names:
+            try:
+                found = list(self.call(name, SUBJECTS[name].check))
+                self._names[state] = {damage.key: damage.repair for damage in found}
+            except ShardKitError as error:
+                if isinstance(error, ShardErrors):
+                    raise
+                self._names[state] = None
+        return self._names[state]
 
     def tried(
         self,
@@ -357,21 +406,21 @@ class Driver:
     def run(
         self,
         name: str,
-        stored: dict[bytes, bytes],
+        stored: Collection[bytes],
         right: dict[str, Any],
         usual: Mapping[str, int],
         case: Case,
     ) -> Iterator[Outcome]:
         """Make one case: all calls, each from the same damaged state."""
-        self.restore(stored)
+        self.restore(STORED)
         case.act(self.client)
-        damaged = self.snapshot()
+        self.keep(DAMAGED)
         subject = SUBJECTS[name]
         keys = set[str]().union(*map(_spelled, stored))
         keys |= {key.rpartition(":")[0] + ":" for key in keys}  # others beside them
         if case.what in RETYPED:
             keys = _spelled(case.key)
-        named: set[str] | None = None
+        named: dict[str, str] | None = None
         if self.checks:
             try:
                 named = self.named(name)
@@ -380,15 +429,18 @@ class Driver:
                 yield Outcome(name, *found)
         for called, call in {**subject.reads, **subject.writes}.items():
             if called in subject.writes:
-                self.restore(damaged)
+                self.restore(DAMAGED)
             result, detail = self.tried(name, called, call, right, usual, keys)
-            if result == "wrong" and self.checks and named != set():
+            if result == "wrong" and self.checks and named != {}:
                 result = "check"
-            if called in subject.writes and self.checks and named is not None and detail == "":
-                after = self.named(name) or set()
+            if called in subject.writes and self.checks and named is not None and result == "same":
+                after = self.named(name) or {}
+                # An index is indexed again as a whole, whatever else became damaged.
+                again = {key for key in after if after[key].startswith(INDEXED_AGAIN)}
+                new = after.keys() - named - (again if again & named.keys() else set())
                 # A part that is split hands on what nobody of ours wrote: as much as before.
-                if after - named and (called == "delete" or not named - after):
-                    result, detail = "spread", f"{sorted(after)[:3]}, of {sorted(named)[:3]}"
+                if new and (called == "delete" or not named.keys() - after.keys()):
+                    result, detail = "spread", f"{sorted(new)[:3]}, of {sorted(named)[:3]}"
             yield Outcome(
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )
@@ -396,15 +448,16 @@ class Driver:
     def outcomes(self, name: str, seed: int = 0, most: int | None = None) -> Iterator[Outcome]:
         """Make the cases of a subject, or so many of them."""
         random = Random(f"{name} {seed}")
-        stored = self.prepare(name)
+        self.prepare(name)
+        stored = self.all_keys()
         right: dict[str, Any] = {}
         usual: dict[str, int] = {}
         for called, call in {**SUBJECTS[name].reads, **SUBJECTS[name].writes}.items():
             if called in SUBJECTS[name].writes:
-                self.restore(stored)
+                self.restore(STORED)
             right[called] = self.call(name, call)
             usual[called] = ENDLESS - self.left
-        self.restore(stored)
+        self.restore(STORED)
         made = self.cases(name, random)
         if most is not None:
             made = random.sample(made, min(most, len(made)))
@@ -418,54 +471,48 @@ def _spelled(key: bytes) -> set[str]:
 
 
 RESULTS = ("same", "damage", "other", "check", "wrong", "spread", "raw", "slow", "hang")
-FACES = ("blocking", "awaiting")
+WRONG = ("other", "spread", "raw", "slow", "hang")
+FACES = ("blocking", "awaiting")  # without check()
 
 
 def main(*given: str) -> int:
     """Make the cases of the faces and subjects given, or of all; return 1 if any went wrong."""
     faces = [face for face in FACES if face in given] or FACES
-    if len(faces) > 1:
-        command = [sys.executable, __file__]
-        running = [subprocess.Popen([*command, face, *given]) for face in faces]
-        return max([each.wait() for each in running])
-    names = [name for name in SUBJECTS if name in given]
-    if "further" in given:
-        for name, (reads, writes) in FURTHER.items():
-            SUBJECTS[name] = SUBJECTS[name]._replace(reads=reads, writes=writes)
-        names = names or list(FURTHER)
+    names = [name for name in SUBJECTS if name in given] or list(SUBJECTS)
     most = next((int(word) for word in given if word.isdigit()), None)
-    return int(damage_all(faces[0], names or list(SUBJECTS), most))
+    of_faces = [face for face in faces for _ in names]
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        counts = list(pool.map(damage, of_faces, names * len(faces), repeat(most)))
+    print(f"{'':35}{_row(RESULTS)}")
+    for face in faces:
+        every: Counter[str] = sum(
+            (each for each, of_face in zip(counts, of_faces, strict=True) if of_face == face),
+            Counter(),
+        )
+        print(f"{face:10}{'all':25}{_row(f'{every[each]:,}' for each in RESULTS)}")
+    return int(any(each[result] for each in counts for result in WRONG))
 
 
-def damage_all(face: str, names: Sequence[str], most: int | None = None) -> bool:
-    """Make all cases of subjects; print what went wrong, and a table; return whether any did."""
-    counts: Counter[tuple[str, str]] = Counter()
+def damage(face: str, name: str, most: int | None = None) -> Counter[str]:
+    """Make all cases of a subject; print what went wrong; return how many had which result."""
+    counts, began = Counter[str](), time.monotonic()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
     with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
         checks = face == "blocking"
         driver = Driver(kit, servers.shard_map, None if checks else runner, checks=checks)
         signal.signal(signal.SIGALRM, lambda *_: driver.end())
-        for name in names:
-            began = time.monotonic()
-            for outcome in driver.outcomes(name, most=most):
-                signal.alarm(SECONDS)
-                counts[name, outcome.result] += 1
-                silent = outcome.result in ("same", "damage", "check")
-                if not silent and (checks or outcome.result != "wrong"):
-                    print(*outcome, sep=" | ", flush=True)
-            signal.alarm(0)
-            row = _row(f"{counts[name, each]:,}" for each in RESULTS)
-            print(f"{name:25}{row}  {time.monotonic() - began:.0f} s", flush=True)
+        for outcome in driver.outcomes(name, most=most):
+            signal.alarm(SECONDS)
+            counts[outcome.result] += 1
+            silent = outcome.result in ("same", "damage", "check")
+            if not silent and (checks or outcome.result != "wrong"):
+                print(f"{face} | {' | '.join(outcome)}", flush=True)
+        signal.alarm(0)
         if driver.awaiting is not None:
             runner.run(driver.awaiting.aclose())
-    every = {each: sum(counts[name, each] for name in names) for each in RESULTS}
-    lines = [
-        f"{face if checks else face + ', without check()':25}" + _row(RESULTS),
-        *(f"{name:25}" + _row(f"{counts[name, each]:,}" for each in RESULTS) for name in names),
-        f"{'all':25}" + _row(f"{every[each]:,}" for each in RESULTS),
-    ]
-    print("\n".join(lines), flush=True)
-    return any(every[each] for each in ("other", "spread", "raw", "hang"))
+    row = _row(f"{counts[each]:,}" for each in RESULTS)
+    print(f"{face:10}{name:25}{row}  {time.monotonic() - began:.0f} s", flush=True)
+    return counts
 
 
 def _row(texts: Iterable[str]) -> str:

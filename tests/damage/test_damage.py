@@ -77,8 +77,8 @@ def test_a_cancelled_call_leaves_no_damage_and_nothing_taken(name: str) -> None:
 
 def stored(driver: Driver) -> dict[bytes, bytes]:
     """What is stored, but for logs: the kit may still send what an earlier test has recorded."""
-    everything = driver.snapshot()
-    return {key: each for key, each in everything.items() if not key.startswith(b"logs:")}
+    keys = [key for key in driver.all_keys() if not key.startswith(b"logs:")]
+    return {key: driver.client.dump(key) for key in keys}
 
 
 # A set or hash of fewer members than there are is told by a whole read only.
@@ -107,7 +107,7 @@ def test_no_number_of_a_group_makes_a_client_or_server_work_without_end(
     assert stored(driver) == before
 
 
-@pytest.mark.parametrize("key", ["queues:{mail}:claims", "lock:stock:fence"])
+@pytest.mark.parametrize("key", ["queues:{mail}:claims", "queues:{mail}:dead", "lock:stock:fence"])
 def test_the_key_of_another_type_is_named_not_its_neighbour(
     face: Face, kit: ShardKit, key: str
 ) -> None:
@@ -118,6 +118,7 @@ def test_the_key_of_another_type_is_named_not_its_neighbour(
     client.rpush(key, "of another type")
     calls = {
         "queues:{mail}:claims": lambda: queues.take("mail", timeout=0),
+        "queues:{mail}:dead": lambda: queues.counts("mail"),  # one of several of a MULTI
         "lock:stock:fence": lambda: hold.guard("one").execute(("SET", "stock:7", "4")),
     }
     with pytest.raises(DamagedDataError) as raised:
@@ -193,6 +194,25 @@ def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
     with pytest.raises(DamagedDataError, match=r"^one: ids:{.}:\d+ is damaged: member b'.xff'"):
         face.run(ids.spop(100))
     assert members() == before
+
+
+@pytest.mark.parametrize("call", ["lpop", "rpop", "blpop", "brpop", "lmove", "blmove"])
+def test_a_value_that_cannot_be_read_is_not_lost_when_it_is_popped(
+    face: Face, kit: ShardKit, call: str
+) -> None:
+    client: Any = kit.client("one")
+    jobs, done = (face.kit.list(f"{{j}}:{name}", component="one") for name in ("jobs", "done"))
+    face.run(jobs.rpush("a"))
+    client.lset("{j}:jobs:0", 0, b"\xff")
+    args: tuple[Any, ...] = () if call in ("lpop", "rpop") else (0.01,)
+    if "move" in call:
+        args = (done, *args) if call == "blmove" else (done,)
+    popped = rf"^one: {{j}}:{'done' if 'move' in call else 'jobs'}:0 is damaged: value b'.xff'"
+    with pytest.raises(DamagedDataError, match=popped):
+        face.run(getattr(jobs, call)(*args))
+    kept = done if "move" in call else jobs
+    assert face.run(kept.llen()) == 1
+    assert client.lrange(f"{{j}}:{'done' if 'move' in call else 'jobs'}:0", 0, -1) == [b"\xff"]
 
 
 def test_times_of_contacts_that_cannot_be_are_named(face: Face, kit: ShardKit) -> None:
@@ -549,6 +569,41 @@ def test_attempts_of_a_dead_task_that_are_no_number_are_named(face: Face, kit: S
         face.list(queues.dead("mail"))
 
 
+@pytest.mark.parametrize(("field", "value"), [("f:price", "x"), ("f:price", None), ("item", None)])
+def test_an_offer_of_which_half_is_damaged_is_not_one_that_never_was(
+    face: Face, kit: ShardKit, field: str, value: str | None
+) -> None:
+    client: Any = kit.client("one")
+    market = face.kit.market(component="one")
+    face.run(market.deposit("ada", 5, ["lamp"]))
+    face.run(market.deposit("bo", 100))
+    assert face.run(market.list("lamp", "ada", 30))
+    assert face.run(market.purchase("bo", "lamp", "ada", 29)) is None
+    key = "market:{listing/lamp/ada}"
+    [field] = [each.decode() for each in client.hkeys(key) if field in each.decode()]
+    client.hset(key, field, value) if value else client.hdel(key, field)
+    with pytest.raises(DamagedDataError) as raised:
+        face.run(market.purchase("bo", "lamp", "ada", 30))
+    assert raised.value.key == key
+    if field != "f:price":
+        with pytest.raises(DamagedDataError, match="a price without an item"):
+            face.run(market.unlist("lamp", "ada"))
+
+
+@pytest.mark.parametrize("pages", ["0 1", "-1 1", "1 -1", "3 1", "1 0", "1"])
+def test_pages_of_a_source_that_cannot_be_are_named(face: Face, kit: ShardKit, pages: str) -> None:
+    client: Any = kit.client("one")
+    totals = face.kit.totals(component="one")
+    face.run(totals.flush("a.log", _tally("d", "DE")))
+    [(field, added)] = [
+        each for each in client.hgetall("totals:{d}:done").items() if b"[" in each[0]
+    ]
+    digest = added.split()[2].decode()
+    client.hset("totals:{d}:done", field, f"{pages} {digest}")
+    with pytest.raises(DamagedDataError, match=r"totals:\{d\}:done is damaged"):
+        face.run(totals.sources("d"))
+
+
 @pytest.mark.parametrize("task", ["unlink 0 {} 1 0 1", "unlink 0 3 8 {} 0", "expire 0 {} {} 0"])
 def test_a_task_of_a_list_with_a_number_that_cannot_be_ends(
     face: Face, kit: ShardKit, task: str
@@ -577,6 +632,26 @@ def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     assert {key: client.dump(key) for key in client.scan_iter()} == before
     assert face.run(docs.rebuild()) == 1
     face.run(docs.index("2", "four"))
+    assert face.list(docs.check()) == []
+
+
+@pytest.mark.parametrize("left", ["starts", "n:0", "y:0", "v:0", "r:0:0"])
+def test_an_index_that_lost_its_state_is_not_an_empty_one(
+    face: Face, kit: ShardKit, left: str
+) -> None:
+    client: Any = kit.client("one")
+    docs = face.kit.search("docs", component="one", shards=1, attributes={"kind": "text"})
+    face.run(docs.index("1", "one two three four", {"kind": "a"}))
+    assert client.exists(f"{{docs:0}}:{left}")
+    known = (f"{{docs:0}}:{left}".encode(), b"{docs:0}:d:1", b"docs:meta")
+    client.delete(*(key for key in client.scan_iter() if key not in known))
+    lost = r"\{docs:0\}:state is damaged: nothing"
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.index("2", "four"))
+    with pytest.raises(DamagedDataError, match=lost):
+        face.run(docs.search("four"))
+    assert face.list(docs.check())[0].key == "{docs:0}:state"
+    assert face.run(docs.rebuild()) == 1
     assert face.list(docs.check()) == []
 
 

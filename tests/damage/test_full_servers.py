@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from damages import Driver
+from damages import NOTHING, Driver
 from subjects import MAP, SUBJECTS, unchecked
 
 from shardkit import ShardErrors, ShardMap, connect
@@ -70,8 +70,8 @@ def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: st
     subject, random = SUBJECTS[name], Random(name)
     link = FillingLink(driver)
     stored = driver.prepare(name)
-    assert driver.named(name) == set()
-    calls = {"fill": ({}, subject.fill)}
+    assert driver.named(name) == {}
+    calls = {"fill": (NOTHING, subject.fill)}
     calls |= {called: (stored, call) for called, call in subject.writes.items()}
     for called, (before, call) in calls.items():
         driver.restore(before)
@@ -82,9 +82,9 @@ def test_what_a_full_server_refuses_is_not_half_written(driver: Driver, name: st
                 link.run(lambda call=call: driver.call(name, call), most)
             when = f"{called} after {most} of {sent} commands"
             # What is being rebuilt is refused until that is repeated.
-            assert called == "rebuild" or driver.named(name) == set(), when
+            assert called == "rebuild" or driver.named(name) == {}, when
             driver.call(name, call)
-            assert driver.named(name) == set(), f"{when}, and again"
+            assert driver.named(name) == {}, f"{when}, and again"
 
 
 @pytest.mark.parametrize("name", [n for n, each in SUBJECTS.items() if "delete" in each.writes])
@@ -93,7 +93,7 @@ def test_a_structure_on_a_full_server_can_be_deleted(driver: Driver, name: str) 
     delete = SUBJECTS[name].writes["delete"]
     FillingLink(driver).run(lambda: driver.call(name, delete), 0)
     kept = b":deleted", b":removed:"  # for a minute and an hour
-    assert [key for key in driver.snapshot() if not any(each in key for each in kept)] == []
+    assert [key for key in driver.all_keys() if not any(each in key for each in kept)] == []
 
 
 def test_a_transfer_that_a_full_server_refuses_is_done_or_undone(driver: Driver) -> None:

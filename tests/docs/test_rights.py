@@ -63,7 +63,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "rights.md"
 def rights(who: str) -> list[str]:
     """Return the rights in the first code of the row of the table that begins so."""
     [row] = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| {who}")]
-    return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].replace("\\|", "|").split()
+    return re.findall(r"`([^`]+)`", row.split(" | ")[-1])[0].split()
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def read(kit: shardkit.ShardKit) -> None:
 
 
 def test_an_application_does_everything(server: LocalServer) -> None:
-    with shardkit.connect(map_of(user(server, *rights("an application")))) as kit:
+    with shardkit.connect(map_of(user(server, *rights("application: ")))) as kit:
         write(kit)
         read(kit)
 
@@ -150,7 +150,7 @@ def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None
         granted = " ".join(keys.replace("users", each) for each in names).split()
         if name == "guard":
             granted += ["~*:stock:fence*", "~stock:*"]  # the latter is the data that it guards
-        user(server, *rights("an application")[1:], *ALWAYS, *granted)
+        user(server, *rights("application: ")[1:], *ALWAYS, *granted)
         subject.fill(structure)
         for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
             call(structure)
@@ -161,7 +161,7 @@ def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None
 def test_a_reader_reads_and_cannot_write(server: LocalServer) -> None:
     with shardkit.connect(map_of({"port": server.port})) as kit:
         write(kit)
-    with shardkit.connect(map_of(user(server, *rights("one that only reads")))) as kit:
+    with shardkit.connect(map_of(user(server, *rights("application that only reads")))) as kit:
         read(kit)
         with pytest.raises(ShardErrors) as refused:
             kit.set("ids", component="a", total=1000, members=int).sadd(7777)
@@ -170,18 +170,18 @@ def test_a_reader_reads_and_cannot_write(server: LocalServer) -> None:
 
 def test_entries_are_read_and_pushed(server: LocalServer) -> None:
     described = map_of({"port": server.port})
-    with server.client(**credentials(user(server, *rights("who pushes |")))) as client:
+    with server.client(**credentials(user(server, *rights("`shardkit config push` |")))) as client:
         store.push(client, described, force=True)
         store.push(client, ShardMap.parse("components: {b: {entry: {}}}"), prune=True, force=True)
         store.push(client, described, force=True)
-    entry = user(server, *rights("who reads entries"))
+    entry = user(server, *rights("client: reads entries"))
     with shardkit.connect(f"redis://tried:pw@127.0.0.1:{entry['port']}") as kit:
         assert kit.components() == ["a", "b"]
         assert len(kit.component("a").shards) == 2
 
 
 def test_what_is_pushed_is_checked_with_an_applications_rights(server: LocalServer) -> None:
-    described = map_of(user(server, *rights("an application"), "+info"))
+    described = map_of(user(server, *rights("application: "), "+info"))
     assert preflight({}, described.components) == []
 
 
@@ -202,7 +202,7 @@ def test_status_and_doctor_look_at_servers(server: LocalServer) -> None:
 def test_check_clients_and_keys_look_at_servers(server: LocalServer) -> None:
     with shardkit.connect(map_of({"port": server.port})) as kit:
         write(kit)
-    described = map_of(user(server, *rights("an application"), "+info", "+time"))
+    described = map_of(user(server, *rights("application: "), "+info", "+time"))
     assert {finding.warning for finding in check(described.components.values()).findings} <= {True}
     described = map_of(user(server, *rights("`shardkit clients`")))
     assert connected_clients(described.components.values())[1] == {}
@@ -218,7 +218,7 @@ def test_who_asks_what_keys_would_take_and_converts_them(server: LocalServer) ->
     with shardkit.connect(map_of(user(server, *rights("`shardkit advise`")))) as kit:
         found = take(databases_with(kit, "a"), 1000)
         assert {family.family.text for family in found.families} == {"user:<n>", "ids"}
-    granted = [*rights("an application"), *rights("`shardkit convert`")]
+    granted = [*rights("application: "), *rights("`shardkit convert`")]
     with shardkit.connect(map_of(user(server, *granted))) as kit:
         users = Conversion("user:<n>", "string", "strings", "users")
         assert convert(kit, "a", users, databases_with(kit, "a"), share=1.0).copied == 100
@@ -227,7 +227,7 @@ def test_who_asks_what_keys_would_take_and_converts_them(server: LocalServer) ->
 def test_backups_are_taken_and_restored(server: LocalServer, tmp_path: Path) -> None:
     with server.client() as client:
         client.set("k", 1)
-    login = user(server, *rights("`shardkit backup`"))
+    login = user(server, *rights("`shardkit backup` |"))
     described = ShardMap.parse(f"components: {{one: {{entry: {login}}}}}")
     backup(described.components.values(), tmp_path / "backup")
     with LocalServer() as other:
@@ -254,7 +254,7 @@ def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> 
     with server.client() as config:
         push(config, described)
         config.set("config:flags:checkout", "{}")
-    reader = credentials(user(server, *rights("who reads entries"), "+lrange"))
+    reader = credentials(user(server, *rights("client: reads entries"), "+lrange"))
     with server.client(**reader) as config:
         backup(described.components.values(), tmp_path / "backup", config=config)
     with server.client() as config:
@@ -265,7 +265,7 @@ def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> 
 
 
 def test_queues_and_indexes_are_administered(server: LocalServer) -> None:
-    with shardkit.connect(map_of(user(server, *rights("an application")))) as kit:
+    with shardkit.connect(map_of(user(server, *rights("application: ")))) as kit:
         write(kit)
         queues = kit.queues(component="a")
         queues.enqueue("q", "task", id="t")
@@ -287,13 +287,13 @@ def test_who_rotates_passwords(server: LocalServer) -> None:
 
 
 def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None:
-    allowed = [*rights("an application"), *rights("`shardkit failover`, `replicas")]
+    allowed = [*rights("application: "), *rights("`shardkit failover`, `replicas")]
     with LocalServer() as a, LocalServer() as b, LocalServer() as c:
         for each in (a, b, c):
             login = user(each, *allowed)
         with server.client() as config:
             push(config, map_of({**login, "port": a.port}))
-        growing = credentials(user(server, *rights("they, and what they note")))
+        growing = credentials(user(server, *rights("growth: ")))
         with server.client(**growing) as config:
             attach_replica(config, b.address, a.address)
             for each in (a, b):
@@ -322,7 +322,7 @@ def test_who_fails_over_moves_and_attaches_replicas(server: LocalServer) -> None
 
 
 def test_who_moves_shards(server: LocalServer) -> None:
-    allowed = [*rights("an application"), *rights("`shardkit move shards`")]
+    allowed = [*rights("application: "), *rights("`shardkit move shards`")]
     with LocalServer() as a, LocalServer() as b:
         for each in (a, b):
             login = user(each, *allowed)
@@ -332,7 +332,7 @@ def test_who_moves_shards(server: LocalServer) -> None:
         database = component.shards[0].fields.get("db", 0)
         with a.client(db=database) as client:
             client.set("key", 1)
-        growing = credentials(user(server, *rights("they, and what they note")))
+        growing = credentials(user(server, *rights("growth: ")))
         with server.client(**growing) as config:
             assert start_move(config, ["a:0"], b.address, kill=True).phase == "done"
         with b.client(db=database) as client:
@@ -345,16 +345,16 @@ def pushed(server: LocalServer, entry: dict[str, Any]) -> dict[str, Any]:
     """Push a component with this entry; return the credentials of who changes entries."""
     with server.client() as config:
         push(config, ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}})))
-    return credentials(user(server, *rights("they, and what they note")))
+    return credentials(user(server, *rights("growth: ")))
 
 
 def test_who_uses_sentinels_and_fails_them_over(server: LocalServer) -> None:
     with LocalSentinel("main", sentinels=2) as watched:
         servers = [watched.master, *watched.replicas]
         for each in watched.sentinels:
-            login = user(each, *rights("it, where Sentinels"))
+            login = user(each, *rights("application with Sentinels"))
         for each in servers:
-            user(each, *rights("an application"))
+            user(each, *rights("application: "))
         addresses = [["127.0.0.1", each.port] for each in watched.sentinels]
         described = {"service": "main", "sentinels": addresses, **credentials(login)}
         entry = {"sentinel": described, **credentials(login)}
@@ -364,9 +364,9 @@ def test_who_uses_sentinels_and_fails_them_over(server: LocalServer) -> None:
             reads = kit.key_sharded("a", read_from="prefer_replica")
             reads["k"].get("k")
         for each in watched.sentinels:
-            user(each, *rights("`shardkit failover` of Sentinels"))
+            user(each, *rights("`shardkit failover` with Sentinels | Sentinels"))
         for each in servers:
-            user(each, *rights("it, on their servers"))
+            user(each, *rights("`shardkit failover` with Sentinels | data"))
         with server.client(**growing) as config:
             done = fail_over(config, "a")
         assert str(done.target) == watched.replicas[0].address
@@ -375,7 +375,7 @@ def test_who_uses_sentinels_and_fails_them_over(server: LocalServer) -> None:
 def test_who_uses_a_cluster_and_fails_it_over(server: LocalServer) -> None:
     with LocalCluster(replicas_per_master=1) as cluster:
         for each in cluster.nodes:
-            login = user(each, *rights("an application"))
+            login = user(each, *rights("application: "))
         growing = pushed(server, {**login, "cluster": True})
         with shardkit.connect(f"redis://{server.address}") as kit:
             write(kit)
@@ -387,17 +387,16 @@ def test_who_uses_a_cluster_and_fails_it_over(server: LocalServer) -> None:
 
 
 def test_who_reads_entries_of_a_cluster(server: LocalServer) -> None:
-    reads = rights("they, where it is a cluster")
+    reads = rights("client, if the config server is a cluster")
     pushes = [
-        right.replace("~config:", "~{config}:")
-        for right in rights("who pushes | the config server")
+        right.replace("~config:", "~{config}:") for right in rights("`shardkit config push` |")
     ]
     with LocalCluster() as cluster:
         for each in cluster.nodes:
             user(each, *pushes, "+cluster|slots")
         url = f"redis+cluster://tried:pw@127.0.0.1:{cluster.nodes[0].port}"
         with config_client(url) as config:
-            store.push(config, map_of(user(server, *rights("an application"))))
+            store.push(config, map_of(user(server, *rights("application: "))))
         for each in cluster.nodes:
             user(each, *reads)
         with shardkit.connect(url) as kit:
@@ -449,7 +448,7 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
 
 
 def test_reads_reach_replicas_with_an_applications_rights(servers: Servers) -> None:
-    servers.set_user(*rights("an application"))
+    servers.set_user(*rights("application: "))
     with servers.kit(", username: tried, password: pw") as kit:
         for mode in ("replica", "prefer_replica"):
             reads = kit.key_sharded("data", read_from=mode)
@@ -485,14 +484,14 @@ def test_without_info_a_replica_is_read_if_any_lag_will_do(
 
 
 def test_a_push_names_the_features_that_a_user_may_not_use(server: LocalServer) -> None:
-    granted = [*rights("an application"), "-zadd", "-sadd", "-rpush"]
+    granted = [*rights("application: "), "-zadd", "-sadd", "-rpush"]
     [finding] = preflight({}, map_of(user(server, *granted[:-3], "-rpush")).components)[:1]
     assert finding.warning
     assert "does not let the user run RPUSH" in finding.problem
     assert "lists" in finding.problem
     finding = preflight({}, map_of(user(server, *granted)).components)[0]
     assert not finding.warning
-    limited = ["~users:*", *rights("an application")[1:]]
+    limited = ["~users:*", *rights("application: ")[1:]]
     assert not [
         each
         for each in preflight({}, map_of(user(server, *limited)).components)

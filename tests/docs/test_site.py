@@ -67,6 +67,12 @@ def test_pictures_exist(page: Path) -> None:
     assert [each for each in pictures if not (page.parent / each).is_file()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_in_tables_has_no_escaped_pipe(page: Path) -> None:
+    """The site would show the backslash, and readers copy commands and rights."""
+    assert re.findall(r"`[^`\n]*\\\|[^`\n]*`", page.read_text(encoding="utf-8")) == []
+
+
 def test_versions_of_the_site_stand_beside_each_other(tmp_path: Path) -> None:
     site, folder = tmp_path / "site", tmp_path / "published"
     folder.mkdir()

@@ -339,6 +339,47 @@ def test_a_list_of_blocks_that_cannot_be_read_stops_no_import_and_no_removal(
     assert left == {"4:0000", "4:0001"}  # which no list names, and which are of a few bytes
 
 
+@pytest.mark.parametrize(
+    ("at", "byte", "found"),
+    [
+        (0, 1, "39 bytes"),  # a level without blocks
+        (5, 2, "block 1 of level 0 after 2"),
+        (18, 0, "block 0 of level 0 after 0"),
+        (33, 1, "block 10002 of level 0 after 1"),
+        (17, 0, "block 1 of level 0 after 0"),  # a page that there cannot be
+        (None, 0, "0 bytes"),
+    ],
+)
+def test_a_list_that_was_not_written_so_is_named_rather_than_its_blocks(
+    face: Face, kit: ShardKit, at: int | None, byte: int, found: str
+) -> None:
+    items = [IpRange(n << 16, (n << 16) + 9, BONN) for n in range(3)]
+    ip = face.kit.ip_to_city(component="one")
+    key = f"ip2city:{face.run(ip.import_from(items)).generation}:keys:0"
+    client: Any = kit.client("one")
+    stored = bytearray(client.get(key))
+    if at is None:
+        stored.clear()
+    else:
+        stored[at] = byte
+    client.set(key, bytes(stored))
+    with pytest.raises(DamagedDataError, match=rf"{key} is damaged: {found}, where a list"):
+        face.run(ip.local())
+    assert next(iter(face.list(ip.check()))).key == key
+    assert face.run(ip.delete()) is True
+
+
+def test_a_block_that_was_lost_is_named_with_the_list_that_has_it(
+    face: Face, kit: ShardKit
+) -> None:
+    ip = face.kit.ip_to_city(component="one")
+    number = face.run(ip.import_from([IpRange(0, 9, BONN)])).generation
+    kit.client("one").delete(f"ip2city:{number}:4:0000")
+    named = rf"ip2city:{number}:4:0000 is damaged: nothing, although ip2city:{number}:keys:0 lists"
+    with pytest.raises(DamagedDataError, match=named):
+        face.run(ip.local())
+
+
 def test_a_portion_ends_where_blocks_are_many_or_large() -> None:
     block = Block(0, 0, 0, b"x")
     count = block_store.BLOCKS_AT_ONCE

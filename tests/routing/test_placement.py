@@ -1,4 +1,4 @@
-"""Placement keeps the promise of docs/placement.md: every vector of the page, and a real server."""
+"""Placement keeps its promise: each vector of docs/placement-specification.md, a real server."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from shardkit.routing.partition import NAMES as PARTITIONS
 from shardkit.routing.partition import partition
 from shardkit.routing.placement import CRCS, SLOTS, placement, slot_of, slot_ranges
 
-PAGE = (Path(__file__).parents[2] / "docs" / "placement.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "placement-specification.md").read_text(
+    encoding="utf-8"
+)
 NAMES = ["crc32", "slot", "rendezvous", "redis-in-action", *sorted(f"crc:{crc}" for crc in CRCS)]
 
 counts = st.integers(1, 300)

@@ -224,6 +224,20 @@ def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
         face.run(network.post(network.ada, "again"))
 
 
+@pytest.mark.parametrize("score", ["inf", "-inf", 0.5, None])
+def test_a_damaged_relation_names_the_part_that_has_it(
+    face: Face, kit: ShardKit, network: Any, score: Any
+) -> None:
+    clients: list[Any] = [kit.client("many", n) for n in range(16)]
+    client = next(each for each in clients if each.exists(followers(network)))
+    wrong = {b"\xff\0": 7} if score is None else {network.friend: score}
+    client.zadd(followers(network), wrong)
+    key = re.escape(followers(network))
+    with pytest.raises(DamagedDataError, match=f"^many:.*: {key} is damaged") as raised:
+        face.run(network.followers(network.ada))
+    assert raised.value.key == followers(network)
+
+
 def test_users_without_parameters_are_refused(face: Face, kit: ShardKit, network: Any) -> None:
     holder(kit, "many", network.meta.key).delete(network.meta.key)
     other = opened(face, parts=64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -232,7 +233,7 @@ def test_an_account_that_was_lost_is_unfollowed_and_does_not_come_back(
         assert not client.exists(key)
     assert run(network.get_user(ada)).following == 0
     assert run(network.following(ada)) == []
-    assert run(network.pending(0)) == []
+    assert run(network.pending(timedelta())) == []
 
 
 # ---- records that cannot be read

@@ -158,7 +158,7 @@ class _Held:
 
         Weak references are gone by then.
         """
-        if self.awaiting:
+        if self.awaiting and asyncio._get_running_loop() is not self.loop:
             for table in self.tables.values():
                 owners = [endpoint.owner for endpoint in table.values()]
                 for closable in {*owners, *map(_closable, table.clients.values())}:
@@ -242,7 +242,9 @@ class Clients:
 
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
         """Return the `endpoints` for the running event loop."""
-        held = self._of_loop()
+        held = self._last()
+        if held is None or held.loop is not asyncio.get_running_loop():
+            held = self._of_loop()
         table = held.tables.get((component.name, raw))
         if table is not None and table.component is component:
             return table

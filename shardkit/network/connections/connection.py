@@ -124,6 +124,10 @@ class ReplyLimits(Reconnects):
     opened: set[ClientDatabase]
     selected = 0
     entered: ClientDatabase | None = None
+    # Whether SELECT goes in front of what redis-py's code sends next, and whether its reply is
+    # still to be read.
+    selects = False
+    _awaits_select = False
     ends = False  # whether it is closed when it is released
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
@@ -151,7 +155,7 @@ class ReplyLimits(Reconnects):
         self.opened = set()
         self.selected = int(self.db or 0)  # type: ignore[attr-defined]
         self.entered = None
-        self.ends = False
+        self.ends = self.selects = False
 
     def entering(self, database: ClientDatabase) -> bytes:
         """Return what goes in front of commands for an opened database: SELECT, or nothing."""
@@ -160,6 +164,24 @@ class ReplyLimits(Reconnects):
             return b""
         self.selected = database.number
         return database.select
+
+    def enter_later(self) -> None:
+        """Be in its user's database, which is open, from the next command on."""
+        self.selects = self.database.number != self.selected
+        if not self.selects:
+            self.entered = self.database
+
+    def lead(self) -> bytes:
+        """Return what goes in front of a command of redis-py's: SELECT, or nothing.
+
+        The connection must be connected, and must send it: `read_response` drops the reply.
+        """
+        if not self.selects:
+            return b""
+        self.selects = False
+        select = self.entering(self.database)
+        self._awaits_select = bool(select)
+        return select
 
     def be_in_any(self) -> None:
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
@@ -228,6 +250,11 @@ def _without_lost(replies: list[Any]) -> list[Any]:
     return replies
 
 
+def _behind(select: bytes, command: Any) -> list[Any]:
+    """Return a packed command of redis-py's behind SELECT."""
+    return [select, *([command] if isinstance(command, str | bytes) else command)]
+
+
 def refuses_to_serve(error: Exception) -> bool:
     """Whether a server says that it cannot serve: READONLY, LOADING, MASTERDOWN, NOAUTH."""
     return isinstance(error, ReadOnlyError | MasterDownError | ConnectionError)
@@ -279,6 +306,7 @@ class Closable(ReplyLimits):
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             self.due, self._watches, self.unusable = 0, False, False
+            self._awaits_select = False
             self.ends, self.answered_at = False, self.idle_since
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -337,10 +365,7 @@ class Closable(ReplyLimits):
         if database not in self.opened:
             for error in self.open((database,)).values():
                 raise error
-        if self.entering(database):
-            [reply] = self._answers([("SELECT", str(database.number))])
-            if isinstance(reply, Exception):
-                raise reply
+        self.enter_later()
 
     def open(
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
@@ -411,14 +436,21 @@ class Closable(ReplyLimits):
             self._watches = False
             self.due -= 1
 
-    def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
         try:
+            if self.selects and self.is_connected:
+                if check_health:  # it has a command of its own
+                    self.check_health()  # type: ignore[attr-defined]
+                    check_health = False
+                if select := self.lead():
+                    self.due += 1
+                    command = _behind(select, command)
             if current.get() is None:
-                super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+                super().send_packed_command(command, check_health)  # type: ignore[misc]
             else:
                 with self._kept_to_deadline():
-                    super().send_packed_command(*args, **kwargs)  # type: ignore[misc]
+                    super().send_packed_command(command, check_health)  # type: ignore[misc]
         except Exception as error:
             reraise_handlers(error)
             if self.closed:
@@ -429,6 +461,11 @@ class Closable(ReplyLimits):
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         try:
+            if self._awaits_select:
+                if super().read_response(*args, **kwargs) is None:  # type: ignore[misc]
+                    return None  # nothing has come in time
+                self._awaits_select = False
+                self.due = max(0, self.due - 1)
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             reraise_handlers(error)
@@ -437,6 +474,9 @@ class Closable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
+            if self._awaits_select:
+                self.disconnect()
+                raise refused_select(error) from error
             self.due = max(0, self.due - 1)
             self.unusable = self.unusable or refuses_to_serve(error)
             pool = self.follower()
@@ -505,7 +545,7 @@ class AsyncClosable(ReplyLimits):
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
-        self.unusable = False
+        self.unusable = self._awaits_select = False
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -562,10 +602,7 @@ class AsyncClosable(ReplyLimits):
         if database not in self.opened:
             for error in (await self.open((database,))).values():
                 raise error
-        if self.entering(database):
-            [reply] = await self._answers([("SELECT", str(database.number))])
-            if isinstance(reply, Exception):
-                raise reply
+        self.enter_later()
 
     async def open(
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
@@ -607,6 +644,8 @@ class AsyncClosable(ReplyLimits):
         command has just been written, and a BLPOP would continue.
         """
         try:
+            if self.selects and self.is_connected and (select := self.lead()):  # type: ignore[attr-defined]
+                command = _behind(select, command)
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                     with extended_timeout(self, math.inf):  # asyncio.timeout limits it
@@ -623,17 +662,26 @@ class AsyncClosable(ReplyLimits):
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
+        read = super().read_response  # type: ignore[misc]
         try:
+            if self._awaits_select:
+                async with kept_to_deadline(self):
+                    if await read(*args, **kwargs) is None:
+                        return None  # nothing has come in time
+                self._awaits_select = False
             if current.get() is None:
-                return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+                return await read(*args, **kwargs)
             async with kept_to_deadline(self):
-                return await super().read_response(*args, **kwargs)  # type: ignore[misc]
+                return await read(*args, **kwargs)
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
             self.note_failure(error)
             raise
         except ResponseError as error:
+            if self._awaits_select:
+                await self.disconnect(nowait=True)
+                raise refused_select(error) from error
             self.unusable = self.unusable or refuses_to_serve(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):

@@ -45,6 +45,7 @@ from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
+    close_left,
     forget_lost,
     idle_of,
     in_use_of,
@@ -292,6 +293,7 @@ class _ReusingPool(_Common):
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
                     connection.database, connection.policy = self.database, self.policy
+                    connection.selects = False
                     return connection
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
@@ -519,6 +521,11 @@ class _AsyncReusingPool(_Common):
         self._waiting: deque[asyncio.Future[None]] = deque()
         _live_pools.add(self)
 
+    def __del__(self) -> None:
+        """Close connections in silence whose clients have outlived their kit."""
+        if self.origin is None and hasattr(self, "_waiting"):
+            close_left(self)
+
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
         super().reset()  # type: ignore[misc]
@@ -536,6 +543,7 @@ class _AsyncReusingPool(_Common):
         if watchers:
             connection.lent = time.monotonic(), 0.0
         connection.database, connection.policy = self.database, self.policy
+        connection.selects = False
         return connection
 
     def release_nowait(self, connection: Any) -> None:

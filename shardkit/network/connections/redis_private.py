@@ -11,6 +11,7 @@ types of redis-py's command methods need. The contract test covers these, too.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import os
 import time
@@ -527,6 +528,15 @@ def close_now(closable: Any) -> None:
         close_connection_now(connection)
 
 
+def close_left(pool: Any) -> None:
+    """Close the connections of an awaiting pool that is collected while their loop runs here."""
+    running = asyncio._get_running_loop()
+    for connection in _async_connections(pool) if running is not None else ():
+        transport = getattr(getattr(connection, "_writer", None), "transport", None)
+        if getattr(transport, "_loop", None) is running:
+            close_connection_now(connection)
+
+
 def close_connection_now(connection: Any) -> None:
     """Close an awaiting connection without another turn of its running event loop.
 
@@ -593,6 +603,7 @@ __all__ = [
     "client_over",
     "close_cluster",
     "close_connection_now",
+    "close_left",
     "close_now",
     "drain_cluster",
     "error_parser_of",

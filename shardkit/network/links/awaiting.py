@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -105,7 +104,7 @@ class AwaitingLink:
             if in_use.any and self._reads is not None:
                 return await self._reads.asend(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        started = self._send_few(batch, topology, clients)
+        started = self.start(batch, topology, clients)
         if started is None:
             provide = partial(self._provide, topology, clients)
             return await arun_steps(self._dispatcher.dispatch(batch), provide)
@@ -135,14 +134,60 @@ class AwaitingLink:
         provide = partial(self._provide, topology, clients)
         return await arun_steps(self._dispatcher.dispatch(batch, attempt), provide)
 
-    def start(self, batch: Batch) -> Started | None:
-        """Send a few plain commands to one server; return None if the batch needs `send`.
+    def start(
+        self, batch: Batch, topology: Topology | None = None, clients: Clients | None = None
+    ) -> Started | None:
+        """Send a few plain commands to one server, without the dispatcher: the fast path.
 
-        The first item of the result is the future of the replies; the others are for `finish`.
+        Return None if nothing was sent because the batch needs `send`; else the future of the
+        replies, with what `finish` needs. No events are emitted.
         """
-        if handlers or (in_use.any and self._reads is not None):
+        if topology is None or clients is None:
+            if in_use.any and self._reads is not None:
+                return None
+            topology, clients = self._topology, self._clients
+        plain = None  # one command without a script, as most batches are
+        if len(batch) == 1 and type(batch[0]) is Command:
+            to, key, args, script, _, block = batch[0]
+            if block is not None:
+                return None
+            if script is None:
+                plain = args
+        else:
+            target = target_of_few(batch)
+            if target is None:
+                return None
+            to, key = target, None
+        component = topology.fresh(to if type(to) is str else to.component)  # type: ignore[union-attr]
+        if component is None or component.splits_tags:  # it must be read first, or looked at
             return None
-        return self._send_few(batch, self._topology, self._clients)
+        if key is not None and type(to) is str:  # without further calls
+            number = component.number_of(key)
+        else:
+            number = place_few(batch, to, component)
+            if number == SEVERAL:
+                return None
+        try:
+            endpoint = clients.aendpoints(component, self._raw)[number]
+        except ShardFailure:
+            return None
+        database, access = endpoint.database, endpoint.access
+        if database is None or database.left:  # a cluster, or the entry has changed
+            return None
+        way = access.way
+        connection = way.multiplexed or multiplexed(way)
+        if connection is None or way.draining:
+            return None
+        try:
+            data = None if plain is None else pack_command(plain)
+        except (TypeError, UnicodeEncodeError):
+            return None
+        if data is None and (data := pack_few(batch, self._dispatcher.loaded, way)) is None:
+            return None
+        deadline, seconds = current.get(), access.policy.deadline
+        if deadline is not None or seconds is not None:
+            deadline = earliest(seconds)
+        return connection.submit(data, len(batch), database, self._raw, deadline), endpoint
 
     async def finish(
         self,
@@ -179,54 +224,6 @@ class AwaitingLink:
         else:
             return await self._exchange(need)
         return None
-
-    def _send_few(self, batch: Batch, topology: Topology, clients: Clients) -> Started | None:
-        """Send a few plain commands to one server without the dispatcher: the fast path.
-
-        Return None if nothing was sent.
-        """
-        plain = None  # one command without a script, as most batches are
-        if len(batch) == 1 and type(batch[0]) is Command:
-            to, key, args, script, _, block = batch[0]
-            if block is not None:
-                return None
-            if script is None:
-                plain = args
-        else:
-            target = target_of_few(batch)
-            if target is None:
-                return None
-            to, key = target, None
-        component = topology.fresh(to if isinstance(to, str) else to.component)
-        if component is None or component.splits_tags:  # it must be read first, or looked at
-            return None
-        if key is not None and type(to) is str:  # without further calls
-            number = component.number_of(key)
-        else:
-            number = place_few(batch, to, component)
-            if number == SEVERAL:
-                return None
-        try:
-            endpoint = clients.aendpoints(component, self._raw)[number]
-        except ShardFailure:
-            return None
-        database, way = endpoint.database, endpoint.access.way
-        if database is None or database.left:  # a cluster, or the entry has changed
-            return None
-        connection = way.multiplexed or multiplexed(way)
-        if connection is None or way.draining:
-            return None
-        try:
-            data = None if plain is None else pack_command(plain)
-        except (TypeError, UnicodeEncodeError):
-            return None
-        if data is None and (data := pack_few(batch, self._dispatcher.loaded, way)) is None:
-            return None
-        deadline, seconds = current.get(), endpoint.access.policy.deadline
-        if deadline is not None or seconds is not None:
-            deadline = earliest(seconds)
-        future = connection.submit(data, len(batch), deadline, database=database, raw=self._raw)
-        return future, endpoint
 
     async def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
         """Return where keys live, without an exchange with their shards."""
@@ -326,15 +323,9 @@ class AwaitingLink:
                 source = ConnectionSource(holder, self._raw)
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
-                first = chunks[0]
-                future = connection.submit(
-                    first.data,
-                    first.replies,
-                    earliest(attempt.allowed),
-                    deque(chunks[1:]) if len(chunks) > 1 else None,
-                    database=databases[0] if len(databases) == 1 else databases,
-                    ends=request.ends,
-                    raw=self._raw,
+                deadline = earliest(attempt.allowed)
+                future = connection.submit_chunks(
+                    chunks, databases, request.ends, self._raw, deadline
                 )
                 if attempt.told:
                     future.add_done_callback(partial(_note_end, attempt))

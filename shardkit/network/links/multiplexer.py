@@ -42,7 +42,7 @@ from redis.exceptions import (
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.network.connections.connection import closed_error, refused_select
-from shardkit.network.connections.databases import UNNAMED, ClientDatabase
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -204,17 +204,17 @@ class QueuedRequest:
         database: ClientDatabase | None,
         raw: bool,
     ) -> None:
+        self.data = data
+        self.count = count
+        self.future = future
         self.database = database
         self.raw = raw
-        self.data = data
-        self.count = self.left = self.replies_due = count
-        self.future = future
         self.replies = Received()
 
-    def add(self, more: deque[Chunk]) -> None:
-        """Add chunks."""
-        self.more = more
-        self.left = self.replies_due = self.count + sum([chunk.replies for chunk in more])
+    @property
+    def unwritten(self) -> int:
+        """How many replies there will be to what was not written."""
+        return self.count + sum([chunk.replies for chunk in self.more or ()])
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         """Fail when a deadline passes; the connection stays in use."""
@@ -251,8 +251,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._waiting = 0  # commands that are queued
         self._loop = asyncio.get_running_loop()
         self._queued: deque[QueuedRequest] = deque()
-        # Each with how many bytes were written, and how many replies these will have.
-        self._in_flight: deque[tuple[QueuedRequest, int, int]] = deque()
+        # Each with how many bytes were written, how many replies these will have, and whether that
+        # was the rest of it.
+        self._in_flight: deque[tuple[QueuedRequest, int, int, bool]] = deque()
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         self._connection: Any = None
         self._transport: Any = None
@@ -273,36 +274,53 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
 
+    def submit_chunks(
+        self,
+        chunks: Sequence[Chunk],
+        databases: Sequence[ClientDatabase],
+        ends: Sequence[int],
+        raw: bool,
+        deadline: Deadline | None,
+    ) -> asyncio.Future[Received]:
+        """Queue chunks, with SELECT in front of the commands for each of several databases.
+
+        ``ends`` are the numbers of replies up to the end of each; see `submit`.
+        """
+        first, *more = chunks
+        database = databases[0] if len(databases) == 1 else None
+        request = QueuedRequest(
+            first.data, first.replies, self._loop.create_future(), database, raw
+        )
+        if database is None:
+            request.databases, request.ends = databases, ends
+        if more:
+            request.more = deque(more)
+        return self._queue(request, request.unwritten, deadline)
+
     def submit(
         self,
         data: bytes,
         replies: int,
-        deadline: Deadline | None = None,
-        more: deque[Chunk] | None = None,
-        *,
-        database: ClientDatabase | Sequence[ClientDatabase] = UNNAMED,
-        ends: Sequence[int] = (),
-        raw: bool = True,
+        database: ClientDatabase,
+        raw: bool,
+        deadline: Deadline | None,
     ) -> asyncio.Future[Received]:
-        """Queue packed commands and perhaps more chunks; return the future of their replies.
+        """Queue packed commands for a database; return the future of their replies.
 
-        They are for a ``database``, or have SELECT in front of those for each of several; ``ends``
-        are the numbers of replies up to the end of each. With ``raw`` replies are bytes, else as
-        the entry says.
+        With ``raw`` these are bytes, else as the entry says.
         """
-        future: asyncio.Future[Received] = self._loop.create_future()
-        if isinstance(database, ClientDatabase):
-            request = QueuedRequest(data, replies, future, database, raw)
-        else:
-            request = QueuedRequest(data, replies, future, None, raw)
-            request.databases, request.ends = database, ends
-        if more:
-            request.add(more)
+        request = QueuedRequest(data, replies, self._loop.create_future(), database, raw)
+        return self._queue(request, replies, deadline)
+
+    def _queue(
+        self, request: QueuedRequest, replies: int, deadline: Deadline | None
+    ) -> asyncio.Future[Received]:
+        future = request.future
         if deadline is not None and deadline.at != math.inf:
             request.limit(deadline, self._loop)
             if future.done():
                 return future
-        waiting = self._waiting + request.replies_due
+        waiting = self._waiting + replies
         if waiting > self._max_waiting and self._waiting:
             request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
             return future
@@ -393,12 +411,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         elif self._in_flight:
             self._connection.idle_since = max(self._connection.idle_since, self._answered_at)
             self._connection.note_failure(error)
-        for request, _, _ in self._in_flight:
+        for request, _, _, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         if self._queued and self._queued[0].sent:  # half of it is out
-            self._waiting -= self._queued.popleft().replies_due
+            self._waiting -= self._queued.popleft().unwritten
         self._must_close = True
         self._release()
         if self._queued:
@@ -424,13 +442,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
         size, replies = self._bytes_in_flight, self._replies_in_flight
+        waiting, ends = self._waiting, connection.ends
         while queued and size < MAX_BYTES and replies < MAX_REPLIES:
             request = queued[0]
             if request.future.done():  # cancelled
                 queued.popleft()
-                self._waiting -= request.replies_due
+                waiting -= request.unwritten
                 continue
-            if connection.ends and not request.sent:
+            if ends and not request.sent:
                 break  # `_pause` gets another
             packed, count = request.data, request.count
             if request.databases is not None:
@@ -450,17 +469,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if handlers and not request.sent:
                 request.replies.written = time.perf_counter()
             request.sent = True
-            if request.more:
-                chunk = request.more.popleft()
-                request.data, request.count = chunk.data, chunk.replies
-            else:
+            waiting -= request.count
+            last = not request.more
+            if last:
                 queued.popleft()
-                self._waiting -= request.replies_due
-            in_flight.append((request, len(packed), count))
+            else:
+                chunk = request.more.popleft()  # type: ignore[union-attr]
+                request.data, request.count = chunk.data, chunk.replies
+            in_flight.append((request, len(packed), count, last))
             size += len(packed)
             replies += count
             data.append(packed)
         self._bytes_in_flight, self._replies_in_flight = size, replies
+        self._waiting = waiting
         if data:
             self._joined = len(data) > 1
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
@@ -508,7 +529,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         for database in unopened:
             own = [request for request in self._queued if request.database is database]
             self._queued = deque(each for each in self._queued if each.database is not database)
-            self._waiting -= sum(request.replies_due for request in own)
+            self._waiting -= sum(request.unwritten for request in own)
             if database in errors:
                 for request in own:
                     request.fail(errors[database], sent=False)
@@ -526,7 +547,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if request.databases is None or unopened.keys().isdisjoint(request.databases):
                 kept.append(request)
                 continue
-            self._waiting -= request.replies_due
+            self._waiting -= request.unwritten
             if not request.future.done():
                 request.replies.unopened, request.replies.refused = unopened, True
                 request.future.set_result(request.replies)
@@ -549,7 +570,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 chunks = [Chunk(request.data, request.count), *(request.more or ())]
                 for chunk in chunks:
                     await connection.send_packed_command(chunk.data, check_health=False)
-                while len(request.replies) < request.replies_due:
+                while len(request.replies) < request.unwritten:
                     try:
                         reply = await connection.read_response(disable_decoding=request.raw)
                     except ResponseError as refused:
@@ -615,15 +636,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
         delivered = freed = 0
         while in_flight:
-            request, size, count = in_flight[0]
+            request, size, count, last = in_flight[0]
             gets = parser.gets_raw if request.raw else parser.gets_decoded
             replies = request.replies
+            missing = 0
             if count == 1 and not pushes:
                 reply = gets()
                 if reply is INCOMPLETE:
                     break
                 replies.append(reply)
-                missing = 0
             else:
                 missing = count - self._replies_to_first
                 if pushes:
@@ -635,23 +656,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     before = len(replies)
                     replies.extend(islice(iter(gets, INCOMPLETE), missing))
                     missing -= len(replies) - before
+                self._replies_to_first = count - missing if missing else 0
             if parser.refused:
                 parser.refused, replies.refused = False, True
                 self._must_close = self._must_close or parser.unusable
-            self._replies_to_first = count - missing if missing else 0
             if missing:
                 break
             in_flight.popleft()
             delivered += count
             freed += size
-            request.left -= count
             if request.selects:
                 request.selects = False
-                request.left += 1
                 self._note_select(replies.pop(0))
             if self._astray is not None and not request.ends:
                 request.fail(self._astray, sent=True)
-            if not request.left:
+            if last:
                 if request.ends:
                     for start in (0, *request.ends[:-1]) if replies.refused else (0,):
                         self._note_select(replies[start])

@@ -314,7 +314,7 @@ class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         told = _told(pool, args) if handlers else None
-        received = await connection.submit(data, 1, deadline, database=pool.database, raw=False)
+        received = await connection.submit(data, 1, pool.database, False, deadline)
         lost = received.lost
         if lost is not None:
             if told is not None:

@@ -163,8 +163,7 @@ class Topology:
         A stale one is read again in the background; not one that nobody has read for long.
         """
         cached = self._cache.get(name)
-        component = cached.component if cached is not None else None
-        if cached is None or component is None:
+        if cached is None or (component := cached.component) is None:
             return None
         now = self._clock()
         if now >= cached.fresh_until:

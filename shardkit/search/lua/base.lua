@@ -51,7 +51,8 @@ local function read_state()
   local flat = call('HGETALL', KEYS[1])
   local state = {docs = 0, next = 0, words = 1, version = 0, live = {}, pending = {}}
   if #flat == 0 then
-    if call('EXISTS', starts_key()) == 1 then
+    local others = {starts_key(), ids_key(0), values_key(0), live_key(0), short_key(0, 0)}
+    if call('EXISTS', unpack(others)) > 0 then
       damaged(KEYS[1], 'nothing', 'the state of the words and documents that there are')
     end
     return state

@@ -41,12 +41,12 @@ class Results:
     """A page of hits. Iterating over it yields them.
 
     Attributes:
-        total: how many documents match, in all parts that answered.
+        total: the number of matching documents, in all parts that replied.
         hits: those of this page, in order.
         cursor: where the next page begins, for ``cursor=``; None if there is none.
         result: the cached result, for ``result=`` of further pages; None if nothing is cached.
-        facets: by attribute, how many matches have each value, the most frequent first.
-        missing: the parts that did not answer, if partial results were requested.
+        facets: by attribute, values and their numbers of matches, the most frequent first.
+        missing: the parts that failed, if partial results were requested.
     """
 
     total: int

@@ -28,7 +28,7 @@ _NAME: Final = re.compile(r"[^\W\d][\w.-]*")
 
 
 class SchemaParameters(TypedDict, total=False):
-    """The arguments of `Schema` but for the name and the number of shards."""
+    """The arguments of `Schema`, except the name and the number of shards."""
 
     fields: Mapping[str, float]
     attributes: Mapping[str, str]
@@ -45,15 +45,15 @@ class Schema:
 
     Args:
         name: the index's name.
-        shards: how many parts it has.
+        shards: the number of parts.
         fields: the weight of each field of text, by name; at most 8.
         attributes: the kind of each attribute, ``number``, ``date`` or ``text``, by name; at most
             64.
         analyzer: turns text into words.
         keep_text: whether to keep text as it was given, for snippets.
         phrases: whether to keep the order of words, for phrases.
-        average_length: how many words a document has on average; see `shardkit.search.text.bm25`.
-        chunk: how many documents a chunk of postings covers, a power of two.
+        average_length: the average number of words of a document; see `shardkit.search.text.bm25`.
+        chunk: the number of documents in a chunk of postings, a power of two.
 
     Raises:
         InvalidArgumentError: an argument cannot be used.

@@ -18,7 +18,7 @@ MAX_CACHED: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TermCounts:
-    """How many documents an index has, and how many of them have each term."""
+    """The number of documents of an index, and of those with each term."""
 
     documents: int
     words: Mapping[str, int]

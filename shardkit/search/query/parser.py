@@ -79,8 +79,8 @@ def parse(
         text: the query, in the language that the module describes. An empty one is `Nothing`.
         fields: the names of the text fields.
         attributes: the kind of each attribute: ``"number"``, ``"date"`` or ``"text"``.
-        plain: whether the text is what somebody typed into a search box: words that are all
-            required, without signs and names.
+        plain: whether to take the text literally, as from a search box: all its words are
+            required, and no character is a sign.
 
     Raises:
         QuerySyntaxError: it cannot be parsed; the error has the position.

@@ -96,7 +96,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Everything:
-    """Every document: what a query of only ranges starts from."""
+    """All documents; a query of only ranges narrows them down."""
 
 
 @dataclass(frozen=True, slots=True)

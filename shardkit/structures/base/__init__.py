@@ -1,1 +1,1 @@
-"""What the structures share: names, parameters, members, parts, checks of arguments."""
+"""Common parts of structures: names, parameters, members, parts, checks of arguments."""

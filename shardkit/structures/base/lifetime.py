@@ -131,10 +131,10 @@ class ExpirableStructure(PartitionedStructure[Face]):
 
         Args:
             time: seconds. With 0 or less the structure is deleted.
-            nx: only where no time to live is set.
-            xx: only where one is set.
-            gt: only where the new one is longer.
-            lt: only where the new one is shorter.
+            nx: only if no time to live is set.
+            xx: only if one is set.
+            gt: only if the new one is longer.
+            lt: only if the new one is shorter.
 
         Raises:
             InvalidArgumentError: the time is out of range, or two conditions were given.

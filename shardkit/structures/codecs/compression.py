@@ -71,10 +71,10 @@ class Packing(Protocol):
 
 
 class Compressed:
-    """A codec that packs what another one writes.
+    """A codec that compresses the output of another one.
 
     Args:
-        packing: the way of packing, such as ``Zstd()`` or ``Tokens()``.
+        packing: the compression, such as ``Zstd()`` or ``Tokens()``.
         inner: the other codec.
 
     Attributes:

@@ -56,7 +56,7 @@ COMPRESSORS: dict[str, Callable[[], Compressor]] = {
 
 
 class WholeValue:
-    """A codec that compresses what another one writes, each value by itself.
+    """A codec that compresses the output of another one, each value by itself.
 
     Args:
         compressor: ``lz4``, the fastest; ``gzip``; or ``bz2``, the smallest for long text.
@@ -106,13 +106,13 @@ class WholeValue:
 
 
 class CodecResult(NamedTuple):
-    """What a codec made of sample values.
+    """The measurements of a codec with sample values.
 
     Attributes:
         name: the codec's name.
         size: the mean bytes of a stored value.
-        encode: the mean microseconds to encode one.
-        decode: the same for decoding.
+        encode: the mean microseconds to encode a value.
+        decode: the mean microseconds to decode a value.
     """
 
     name: str

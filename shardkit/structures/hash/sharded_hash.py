@@ -37,6 +37,7 @@ from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -115,6 +116,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     this process to each range of 64 parts of numbers.
     """
 
+    deferred: DeferredFace[ShardedHash[Deferred, F, V]]
+
     kind: ClassVar[str] = "hash"
     _form = "hash"
 
@@ -157,11 +160,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         super().__init__(driver, component, name, parameters)
         self._expiry = FieldExpiry(name, self.layout)
         self._largest_part = max(self.part_size, hashed)
-
-    @property
-    def deferred(self) -> ShardedHash[Deferred, F, V]:
-        """This hash with the face that returns steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def total(self) -> int | None:
@@ -371,8 +369,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hgetall(self) -> Operation[dict[F, V]]:
         """Return all fields with their values.
 
-        Numbers come first, in order of their parts. Others may write in the meantime: a field that
-        exists throughout is returned; one that is set or removed may be.
+        Numbers come first, in order of their parts. Other clients may write: a field that exists
+        throughout is returned; one that is set or removed in the meantime may be.
 
         Cost: one command per part, an exchange for every 64. All fields are in memory at once; for
         large hashes use `hscan_iter`.
@@ -421,7 +419,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     ) -> Stream[tuple[F, V] | Any]:  # with no_values F
         """Iterate over the fields with their values, part by part; see `hgetall`.
 
-        A field comes once at most.
+        A field is returned once at most.
 
         Args:
             match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
@@ -660,7 +658,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything and yield what is damaged; see `ShardedSet.check`."""
+        """Read everything and yield the damage; see `ShardedSet.check`."""
         yield (yield from confirmed(lambda: suspected(self._values.load())))
         yield from super()._check()
 
@@ -743,16 +741,16 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def copy_from(self, key: Key) -> Operation[int]:
         """Copy a plain HASH of the same component; return how many fields are new.
 
-        Its values are what the codec would store, uncompressed: with ``codec="json"`` JSON. The
-        HASH is not changed: compare, then remove it. Writes to it in the meantime may be missed:
-        copy it again.
+        Its values must have the codec's format, uncompressed: with ``codec="json"`` JSON. The HASH
+        is not changed: compare, then remove it. Writes to it in the meantime may be missed: copy it
+        again.
 
         Args:
             key: the key of the HASH.
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier ones were copied.
-            StructureError: a value is not what the codec would store.
+            StructureError: a value does not have the codec's format.
 
         Cost: two exchanges for every 1,000 fields.
         """

@@ -47,7 +47,7 @@ class BareMembers(list[Any]):
 
 
 class Layout(ABC):
-    """Where members live, and how to read and write them there.
+    """The places of members, and how to read and write them there.
 
     A caller may pass an owned value with each member, such as the field of a hash as the user wrote
     it.

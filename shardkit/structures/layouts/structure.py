@@ -60,7 +60,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything and yield what is damaged; change nothing.
+        """Read everything and yield the damage; change nothing.
 
         Other clients may write in the meantime. See `shardkit.structures.base.check`.
 

@@ -45,13 +45,14 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, ClassVar, Generic
 
-from shardkit.errors import CrossShardError, InvalidArgumentError, counted
+from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -112,6 +113,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     The first operation costs one more exchange, which checks the parameters.
     """
 
+    deferred: DeferredFace[ShardedList[Deferred, M]]
+
     kind: ClassVar[str] = "list"
 
     def __init__(
@@ -135,11 +138,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         ]
         signal = self._scripts.signal
         self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
-
-    @property
-    def deferred(self) -> ShardedList[Deferred, M]:
-        """This list with the face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- both ends
 
@@ -221,8 +219,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def blpop(self, timeout: Seconds | None = 0) -> Operation[M | None]:
         """Remove and return the first value; wait for one if the list is empty.
 
-        redis-py's returns a pair of key and value, as it waits for several lists. Here there is one
-        list: the value is returned.
+        Unlike redis-py's, which waits for several lists, it returns the value without the key.
 
         Args:
             timeout: in seconds; 0 or None to wait for ever.
@@ -269,7 +266,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: one exchange, O(1).
         """
         values = yield from self._move(destination, src, dest)
-        return self._values.decode(values[0]) if values else None
+        return values[0] if values else None
 
     @operation
     def blmove(
@@ -347,12 +344,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: an argument is invalid.
 
-        The search takes a step for every 20,000 values or 500 parts, so others may write in the
-        midst of it. Each step is atomic. The indexes are those at the last step: what others push
-        and pop at the ends until then is counted, and values that they popped are left out, unless
-        others took their place. It ends with the parts that existed when it began. Where others
-        insert and remove values in the middle (`linsert`, `lrem`), an index may be beside its
-        value, and a value be missed.
+        The search takes an atomic step for every 20,000 values or 500 parts; other clients can
+        write between two steps. The indexes are those at the last step, so pushes and pops at the
+        ends are taken into account. It ends with the parts that existed at the start. If other
+        clients insert or remove values in the middle (`linsert`, `lrem`), an index may be wrong, or
+        a value missed.
 
         Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n).
         """
@@ -376,10 +372,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def items(self, *, reverse: bool = False) -> Stream[M]:
         """Iterate over the values, from the left or (reverse) from the right, part by part.
 
-        Others may push and pop at both ends in the meantime. A value that stays in the list comes
-        once, in its place; one pushed or popped in between comes once or not at all. It ends with
-        the parts that existed when it began. `linsert` and `lrem` shift values: one per part may
-        then come twice or not at all.
+        Other clients may push and pop at both ends. A value that stays in the list is returned
+        once, in order; one that is pushed or popped in the meantime once or not at all. It ends
+        with the parts that existed at the start. `linsert` and `lrem` shift values, so one per part
+        may be returned twice or not at all.
 
         Args:
             reverse: whether to begin on the right.
@@ -431,9 +427,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: an argument is invalid.
 
-        The search takes a step for every 20,000 values or 500 parts. Others may write between two
-        steps: a ``refvalue`` that they put where it has already searched is not seen. The step that
-        finds it also inserts beside it, atomically.
+        The search takes an atomic step for every 20,000 values or 500 parts. A ``refvalue`` that
+        another client adds behind the search is not found. The step that finds it also inserts.
 
         Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n) for the search,
         and one move per part between there and the nearer end, an exchange per 1,000 parts.
@@ -485,7 +480,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Yield what is damaged; change nothing.
+        """Read everything and yield the damage; change nothing.
 
         It checks the ends, each part's number of values, and that each value can be read.
 
@@ -502,8 +497,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def rebuild(self) -> Operation[int]:
         """Repair the damage that `check` finds, where possible; return the length.
 
-        The ends are stored as the parts have them. Where a part was cut or lost, the values after
-        it move up. A key of another type is removed. Do not use the list at the same time.
+        The ends are stored again from the parts. Values behind a short or lost part move up. A key
+        of another type is removed. Do not use the list at the same time.
 
         Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends are invalid;
         two for each part, if values move.
@@ -579,15 +574,13 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _pop(self, command: str, count: int | None) -> Operation[Any]:
         if count is None:
             values = yield from self._pop_values(command, 1)
-            return self._values.decode(values[0]) if values else None
+            return values[0] if values else None
         check_integer(self.name, "count", count, 0, VALUES_AT_ONCE)
         if count == 0:
             return [] if (yield from self._scripts.length()) else None
-        return self._page((yield from self._pop_values(command, count))) or None
+        return (yield from self._pop_values(command, count)) or None
 
-    def _pop_values(
-        self, command: str, count: int, *, waits: bool = False
-    ) -> Operation[list[bytes]]:
+    def _pop_values(self, command: str, count: int, *, waits: bool = False) -> Operation[list[M]]:
         def undo(values: list[bytes]) -> Operation[None]:
             if values:
                 push = command.replace("POP", "PUSH")
@@ -595,11 +588,15 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         pop = self._scripts.run("pop", command, count, int(waits))
         values: list[bytes] = yield from completed(pop, undo)
-        return values
+        try:
+            return self._page(values)
+        except DamagedDataError:
+            yield from undo(values)
+            raise
 
     def _move(
         self, destination: ShardedList[Any, M], src: str, dest: str, *, waits: bool = False
-    ) -> Operation[list[bytes]]:
+    ) -> Operation[list[M]]:
         yield from self._check_destination(destination, src, dest)
         ours, theirs = self._scripts, destination._scripts
         for _ in range(ATTEMPTS):
@@ -608,7 +605,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             move = script("structures/list/move")
             [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
             if values is not None:
-                return values  # type: ignore[no-any-return]
+                return destination._page(values)
             yield from ours.finish()
             yield from theirs.finish()
             self.meta.checked = destination.meta.checked = False
@@ -641,10 +638,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 return [place - start for place in places if 0 <= place - start < length]
 
     def _wait(
-        self, attempt: Callable[[], Operation[list[bytes]]], timeout: Seconds | None
+        self, attempt: Callable[[], Operation[list[M]]], timeout: Seconds | None
     ) -> Operation[M | None]:
         values = yield from self._waiter.wait(attempt, timeout)
-        return self._values.decode(values[0]) if values else None
+        return values[0] if values else None
 
     def _page(self, values: Iterable[bytes]) -> Page[M]:
         return Page(map(self._values.decode, values))

@@ -1,4 +1,4 @@
-"""Where packed records are, and the fewest commands that read or write some of them. Pure.
+"""Places of packed records, and the fewest commands that read or write some of them. Pure.
 
 Record ``id`` is in part ``id // part_size``, at bit ``bits * (id % part_size)``. Neighbours are
 read by one GETRANGE and written by one SETRANGE; records that stand alone, or share a byte with
@@ -38,7 +38,7 @@ class ReadRange(NamedTuple):
 
 
 class RecordLayout:
-    """Where records of 1, 2, 4 or a multiple of 8 bits are in parts."""
+    """The places of records of 1, 2, 4 or a multiple of 8 bits in parts."""
 
     def __init__(self, bits: int, part_size: int) -> None:
         self.bits = bits

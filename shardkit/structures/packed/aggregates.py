@@ -34,7 +34,7 @@ class FieldTotals(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RecordGroup:
-    """Some records: how many, and the totals of fields by name."""
+    """A group of records: their number, and the totals of fields by name."""
 
     count: int
     totals: dict[str, FieldTotals]

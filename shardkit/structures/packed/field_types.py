@@ -44,11 +44,11 @@ _SPEC = re.compile(r"(u|i|f|bytes|lat|lon)([1-9][0-9]{0,3})")
 
 
 class FieldType(ABC):
-    """What a field holds.
+    """The type of a field.
 
     Args:
-        spec: how it is written in a declaration, and stored beside the data.
-        bits: how many bits it takes.
+        spec: its text in a declaration, which is stored beside the data.
+        bits: the number of bits.
         expects: a description of valid values, for messages.
 
     Attributes:
@@ -116,8 +116,8 @@ class Unsigned(Integer):
         super().__init__("u", bits, 0)
 
     def decode(self, code: int) -> int:
-        """Return the integer: as it is, because scans spend their time here."""
-        return code
+        """Return the integer."""
+        return code  # without the check of the sign: scans spend their time here
 
 
 class Signed(Integer):

@@ -36,6 +36,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -53,14 +54,14 @@ _REGION = re.compile("[A-Z0-9]{1,3}")
 
 
 class Location(NamedTuple):
-    """Where a user is; None is unknown."""
+    """A user's country and region; None if unknown."""
 
     country: str | None = None
     region: str | None = None
 
 
 class LocationCounts(NamedTuple):
-    """How many users there are in each country, and in each known region of it."""
+    """The number of users in each country, and in each known region."""
 
     countries: dict[str, int]
     regions: dict[str, dict[str, int]]
@@ -151,6 +152,8 @@ class Locations(Structure[Face]):
     Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
 
+    deferred: DeferredFace[Locations[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -166,11 +169,6 @@ class Locations(Structure[Face]):
         self.records: PackedRecords[Face] = PackedRecords(
             driver, component, name, fields, part_size
         )
-
-    @property
-    def deferred(self) -> Locations[Deferred]:
-        """These locations with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def set(self, user_id: int, country: str | None, region: str | None = None) -> Operation[None]:
@@ -234,11 +232,10 @@ class Locations(Structure[Face]):
 
     @operation
     def aggregate(self, ids: Iterable[int] | None = None) -> Operation[LocationCounts]:
-        """Count users by country and region, those that are known.
+        """Count the users with a known country, by country and region.
 
         Args:
-            ids: these users only, any iterable; an id that repeats counts again. By default
-                everybody.
+            ids: only these users, any iterable; a repeated id counts again. By default all.
 
         Cost: as `shardkit.structures.PackedRecords.aggregate`.
         """

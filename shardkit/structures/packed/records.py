@@ -39,6 +39,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -77,15 +78,15 @@ class PackedRecords(ExpirableStructure[Face]):
         driver: what runs its operations.
         component: where its keys live.
         name: the prefix of its keys.
-        fields: what each field of a record holds, in order, ``{"country": "u8", "score": "i32"}``;
+        fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``;
             see `packed.field_types`. Or the name of a preset: ``flag``, ``postal``,
             ``position16``, ``position24``.
-        part_size: how many records a part has. By default as many as take 32 KiB with the header.
+        part_size: the records of a part. By default as many as take 32 KiB with the header.
 
     Attributes:
         format: encodes and decodes records.
         part_size: the argument, or the default.
-        part_bytes: how long a part is.
+        part_bytes: the bytes of a part.
         store: reads and writes packed records.
 
     Raises:
@@ -98,6 +99,8 @@ class PackedRecords(ExpirableStructure[Face]):
     The first operation costs one more exchange, to check the parameters; the first write of this
     object into a part one more, to register the part.
     """
+
+    deferred: DeferredFace[PackedRecords[Deferred]]
 
     kind: ClassVar[str] = "packed"
 
@@ -130,11 +133,6 @@ class PackedRecords(ExpirableStructure[Face]):
         self.meta.data_keys = lambda: [
             (component, key) for key in (self.store.registry.key, self.part_key(0))
         ]
-
-    @property
-    def deferred(self) -> PackedRecords[Deferred]:
-        """These records with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     def place(self, record_id: int) -> tuple[str, int]:
         """Return the key of a record's part, and its first bit there. No exchange."""
@@ -306,7 +304,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @operation
     def remove(self, *ids: int) -> Operation[int]:
-        """Make records zeros; return how many were not. Parts are neither created nor removed.
+        """Set records to zeros; return how many were not. Parts are neither created nor removed.
 
         Cost: one exchange for 10,000 ids, fewer of wide records; one command a part.
         """
@@ -362,7 +360,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Args:
             flag: a field of one bit.
-            ids: count only these; one that comes twice counts twice.
+            ids: only these records; a repeated id counts again.
 
         Cost: as `aggregate`. Records of one bit are counted by their servers: one BITCOUNT a part,
         an exchange for every 1,000 parts.
@@ -385,11 +383,11 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @operation
     def aggregate(self, *totals: str, ids: Iterable[int] | None = None) -> Operation[RecordGroup]:
-        """Count the records that are not zeros, and add up fields of them.
+        """Count the records that are not zeros, and total their fields.
 
         Args:
-            totals: fields to add up: integers, exactly, or floats.
-            ids: take only these records; one that comes twice counts twice.
+            totals: fields to total: integers (exact) or floats.
+            ids: only these records; a repeated id counts again.
 
         Returns:
             How many there are, and sum, minimum and maximum of each field (none without records).
@@ -443,10 +441,10 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Yield what is damaged; change nothing.
+        """Yield the damage of parts; change nothing.
 
-        It checks the lengths of all parts, and the register of parts. What a record holds is
-        not: any bits are a record.
+        It checks the lengths of all parts and the register of parts, but not the records: any bits
+        are a record.
 
         Raises:
             ParameterMismatchError: the records exist with other parameters.
@@ -461,9 +459,8 @@ class PackedRecords(ExpirableStructure[Face]):
     def rebuild(self) -> Operation[int]:
         """Repair what `check` finds and can be repaired; return the number of parts.
 
-        Parts that exist are registered, of the first 1,024; a part that is too short gets its
-        length, and zeros in place of what it lost; one that is too long loses what is too much. A
-        key of another type is removed. Do not write to it at the same time.
+        Existing parts among the first 1,024 are registered. A short part is filled with zeros, a
+        long one is cut, and a key of another type is removed. Do not write at the same time.
 
         Cost: as `check`, and an exchange for the parts that are repaired.
         """

@@ -48,6 +48,7 @@ from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -114,6 +115,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     The first operation costs one more exchange, to check the parameters.
     """
 
+    deferred: DeferredFace[ShardedSet[Deferred, M]]
+
     kind: ClassVar[str] = "set"
 
     def __init__(
@@ -144,11 +147,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
         if rule == "redis-in-action":  # that book's programs store no parameters
             self.meta.data_keys = None
-
-    @property
-    def deferred(self) -> ShardedSet[Deferred, M]:
-        """This set with the face that returns steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def total(self) -> int | None:
@@ -367,8 +365,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def smembers(self) -> Operation[set[M]]:
         """Return all members.
 
-        Others may write in the meantime: a member that exists throughout is returned; one that is
-        added or removed may be.
+        Other clients may write: a member that exists throughout is returned; one that is added or
+        removed in the meantime may be.
 
         Cost: one command per part, an exchange for every 256. All members are in memory at once;
         for large sets use `sscan_iter`.
@@ -454,9 +452,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def sinterstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
         """Replace this set by the intersection of others, of which it may be one.
 
-        Each part is replaced atomically (each group of parts, where they split as they fill), and
-        none is left over. Until then a reader may see old parts beside new ones, and what is added
-        to this set may be lost.
+        Each part (each group of splitting parts) is replaced atomically, and no old part remains.
+        In the meantime a reader may see old parts beside new ones, and members that are added to
+        this set may be lost.
 
         Args:
             keys: a list of sets with this set's parameters, or the first set.
@@ -485,8 +483,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def sdiffstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
         """Replace this set by the first of others less all following ones; see `sinterstore`.
 
-        If it failed and this set is among those subtracted, do not store it again: parts that were
-        replaced would be subtracted instead of the original ones.
+        If it fails and this set is among the subtracted ones, do not repeat it: replaced parts
+        would be subtracted instead of the original ones.
         """
         return (yield from self._store("SDIFF", list_or_args(keys, args)))
 

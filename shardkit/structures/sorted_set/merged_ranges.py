@@ -33,6 +33,7 @@ from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, scrip
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -191,6 +192,8 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         InvalidArgumentError: an argument is invalid.
     """
 
+    deferred: DeferredFace[ScoreRanges[Deferred, M]]
+
     def __init__(
         self,
         driver: Driver,
@@ -214,11 +217,6 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
                 (ShardOf(component, n, shards), part_key(name, n)) for n in range(shards)
             ]
 
-    @property
-    def deferred(self) -> ScoreRanges[Deferred, M]:
-        """The same with the face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
-
     @operation
     def page(
         self,
@@ -238,8 +236,8 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The parts may change in between: a member whose score changes may come twice or not at all;
-        members that do not change come once.
+        The parts may change in the meantime: a member whose score changes may be returned twice or
+        not at all; all others are returned once.
 
         Cost: as `range_over` for the first 1,000, then for the next 2,000, and so on to 10,000.
         """

@@ -46,6 +46,7 @@ from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -128,6 +129,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     atomic, changes of several groups are not.
     """
 
+    deferred: DeferredFace[ShardedSortedSet[Deferred, M]]
+
     kind: ClassVar[str] = "sorted-set"
     _form = "zset"
     layout: ScoredGroups
@@ -156,11 +159,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self.layout = ScoredGroups(component, name, part_size, groups, bound, total or 1)
         parameters = {"groups": groups, "part_size": part_size, "bound": bound}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
-
-    @property
-    def deferred(self) -> ShardedSortedSet[Deferred, M]:
-        """This one with the face whose calls return steps, for ``yield from`` and ``together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- writing
 
@@ -269,9 +267,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def zpopmin(self, count: int | None = None) -> Operation[list[tuple[M, float]]]:
         """Remove the lowest members and return them with their scores, lowest first.
 
-        No member is returned to two callers. The members returned were the lowest when they were
-        read; a lower one added just then stays. If another caller pops one of them, or changes its
-        score, before it is removed, the next lowest is read instead.
+        No member is returned to two callers. The members were the lowest when they were read; a
+        lower one that is added just then stays. If another client pops one of them, or changes its
+        score, the next lowest is read instead.
 
         Args:
             count: how many, at most 10,000; one unless given.
@@ -312,8 +310,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def zremrangebyrank(self, min: int, max: int) -> Operation[int]:
         """Remove the members of some ranks; return how many.
 
-        They are read first, and removed if they still have the scores that were read: what others
-        write in between is not removed.
+        They are read first, then removed if their scores are unchanged.
 
         Args:
             min: the lowest rank, from 0; negative ones count from the highest: -1 is the last.
@@ -405,7 +402,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, Any]]:
         """Iterate over all members with their scores, part by part, in no order.
 
-        Each that exists throughout comes once. Members added or removed in between may come or not.
+        A member that exists throughout is returned once; one that is added or removed in the
+        meantime might not be.
 
         Args:
             match: only members that match this pattern, as SCAN takes it.
@@ -632,8 +630,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The sorted set may change in between: a member whose score changes may come twice or not at
-        all; members that do not change come once.
+        The sorted set may change in the meantime: a member whose score changes may be returned
+        twice or not at all; all others are returned once.
 
         Args:
             min: the lowest score, see `zrangebyscore`.

@@ -25,7 +25,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
 from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
 from shardkit.structures.encodings.limits import warn_if_not_compact
-from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay
+from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, plan_key
 from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
 from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
 
@@ -253,8 +253,3 @@ class DayPlanner:
 
     def _get(self, key: str) -> Command:
         return Command(self.home, key, ("GET", key))
-
-
-def plan_key(key: str) -> str:
-    """Return the key of a day's plan."""
-    return f"{key}:expected"

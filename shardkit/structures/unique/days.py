@@ -61,6 +61,7 @@ from shardkit.structures.base.writes import ATTEMPTS, open_again, send_to_parts,
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
+_MOST_UNLISTED: Final = 100_000  # parts that a plan may have beyond those that its day has
 _UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
 # Members to send, by the key of their part.
@@ -75,7 +76,7 @@ _BITS_OF = [[bit for bit in range(8) if byte >> (7 - bit) & 1] for byte in range
 
 
 class VisitorPlace(NamedTuple):
-    """Where a visitor's id lives.
+    """The place of a visitor's id.
 
     Attributes:
         id: the stored form of the visitor: a number, or with ``exact`` and ``hyperloglog`` the
@@ -89,6 +90,11 @@ class VisitorPlace(NamedTuple):
     part: int
     key: str
     shard: Shard
+
+
+def plan_key(key: str) -> str:
+    """Return the key of a day's plan."""
+    return f"{key}:expected"
 
 
 class DayInParts(ABC):
@@ -248,6 +254,7 @@ class DayInParts(ABC):
     def send_to_all(self, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK or EXPIRE to everything but the count; return how many keys it affected."""
         parts, _ = yield from self.existing_parts()
+        unlisted = yield from self.unlisted_parts()
         keys = map(self.part_key, parts)
         affected, index = 0, self.index_key
         if name == "EXPIRE":  # parts made from now on expire when it does
@@ -259,7 +266,6 @@ class DayInParts(ABC):
                 name, args = "PEXPIREAT", (due,)
         for page in pages(keys, PARTS_AT_ONCE):
             affected += sum((yield [Command(self.component, k, (name, k, *args)) for k in page]))
-        unlisted = yield from self.unlisted_parts()
         for parts in pages(unlisted, PARTS_AT_ONCE):
             keys = map(self.part_key, parts)
             more = sum((yield [Command(self.component, k, (name, k, *args)) for k in keys]))
@@ -398,8 +404,16 @@ class SetDay(DayInParts):
         return range(self.parts), self.meta.checked
 
     def unlisted_parts(self) -> Operation[Iterable[int]]:
-        """Return the numbers that follow."""
+        """Return the numbers that follow.
+
+        Raises:
+            DamagedDataError: the plan has so many more that one of the two cannot be right.
+        """
         yield from ()
+        if self.planned_parts > self.parts + _MOST_UNLISTED:
+            found = f"a plan of {self.planned_parts} parts"
+            wanted = f"the {self.parts} parts of {self.meta.key}"
+            raise damage(self.home, plan_key(self.key), found, wanted)
         return count(self.parts)
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
@@ -439,9 +453,9 @@ class SetDay(DayInParts):
 class BitmapDay(DayInParts):
     """A bit for every user, in parts.
 
-    For numbers counted up from 0, as the ids of registered users are. A day takes an eighth of a
-    byte for every number up to the highest, whoever came; so where fewer than one in forty come,
-    ``compact`` is smaller. No two users are ever taken for one.
+    For numbers counted up from 0, such as the ids of registered users. A day takes an eighth of a
+    byte for every number up to the highest that came, so if fewer than one in forty come,
+    ``compact`` is smaller. Two users never count as one.
     """
 
     size_command = "BITCOUNT"

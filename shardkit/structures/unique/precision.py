@@ -1,4 +1,4 @@
-"""What is stored of a visitor: six precisions, their parameters, and their odds of a mistake.
+"""The stored part of a visitor: six precisions, their parameters, and their odds of a mistake.
 
 ::
 
@@ -81,12 +81,12 @@ _NUMBER = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
 class Odds(NamedTuple):
-    """How often two visitors are taken for one.
+    """The odds that two visitors count as one.
 
     Attributes:
-        bits: how many random bits an id has; infinity where two ids are never the same.
-        missed: how many visitors of a day are not counted, on average.
-        some: the share of such days on which at least one is not counted.
+        bits: the random bits of an id; infinity if two ids are never the same.
+        missed: the average number of uncounted visitors of a day.
+        some: the share of days with at least one uncounted visitor.
     """
 
     bits: float

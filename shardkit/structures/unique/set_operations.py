@@ -1,4 +1,4 @@
-"""How many visitors came on any, or on all, of several days: counted part by part.
+"""Counts of visitors of any, or of all, of several days, part by part.
 
 The part of an id is a number (its CRC-32, or the upper bits of a hash) modulo the number of the
 day's parts. So days with the same number of parts have the same ids in the same parts. With other

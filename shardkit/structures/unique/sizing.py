@@ -1,4 +1,4 @@
-"""How many visitors a day is planned for, and how many parts that makes. Pure.
+"""The plan of a day: its expected visitors, and its number of parts. Pure.
 
 A part is as full as is safe when as many visitors come as expected: five standard deviations of
 chance below its limit, 410 of 512, so that one part in two million outgrows its compact form.

@@ -60,6 +60,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -84,8 +85,15 @@ from shardkit.structures.base.partitioned import check_parameters, restore_param
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
 from shardkit.structures.unique.check import check_day
-from shardkit.structures.unique.day_planner import DayPlanner, plan_key
-from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, VisitorPlace
+from shardkit.structures.unique.day_planner import DayPlanner
+from shardkit.structures.unique.days import (
+    BitmapDay,
+    Day,
+    HyperLogLogDay,
+    SetDay,
+    VisitorPlace,
+    plan_key,
+)
 from shardkit.structures.unique.precision import (
     SIXTY_BIT,
     WHOLE_BITS,
@@ -130,9 +138,11 @@ class UniqueVisitors(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range, or the precision has no such argument.
 
-    What the precision cannot do raises InvalidArgumentError. The first operation of a process costs
-    up to two more exchanges, and so does its first for a day.
+    A method that the precision does not support raises InvalidArgumentError. The first operation of
+    a process costs up to two more exchanges, and so does its first for a day.
     """
+
+    deferred: DeferredFace[UniqueVisitors[Deferred]]
 
     def __init__(
         self,
@@ -156,11 +166,6 @@ class UniqueVisitors(Structure[Face]):
         self.partition = self._settings.partition
         self._clock = clock or ServerClock()
         self._home = Home(component)
-
-    @property
-    def deferred(self) -> UniqueVisitors[Deferred]:
-        """This counter with the face whose calls return steps."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- without an exchange
 
@@ -193,10 +198,10 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.parts(expected)
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return how often visitors share an id on a day. No exchange.
+        """Return the odds that visitors of a day share an id. No exchange.
 
         Args:
-            visitors: how many come, on a day that is planned after one of as many.
+            visitors: the number of visitors, on a day after one with as many.
             uuid4: whether sessions are version 4 UUIDs: their 13th digit is always 4, so ``60-bit``
                 stores 56 random bits of them, and ``64-bit`` 60.
 
@@ -211,8 +216,8 @@ class UniqueVisitors(Structure[Face]):
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
         """Count a session on a day; return whether it is the first time.
 
-        With ``hyperloglog`` True means that registers have changed, so the session is surely new;
-        False is for sessions that came before, and for new ones that change nothing.
+        With ``hyperloglog``, True means that the session is certainly new; False that it probably
+        came before.
 
         Args:
             session: see `visitor_id`.
@@ -259,7 +264,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def count(self, day: date | None = None) -> Operation[int]:
-        """Return how many different sessions came on a day. Cost: one exchange."""
+        """Return the number of different sessions of a day. Cost: one exchange."""
         day = yield from self._date(day)
         return (yield from self._read_count(self._planner.count_key(day)))
 
@@ -279,7 +284,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def count_union(self, days: Iterable[date]) -> Operation[int]:
-        """Return how many different sessions came on any of some days.
+        """Return the number of different sessions that came on any of some days.
 
         Days with different plans can be combined; ids of ``compact`` are compared in the bits that
         both days store. With ``hyperloglog`` an estimate, as exact as that of a day.
@@ -299,7 +304,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def count_intersection(self, days: Iterable[date]) -> Operation[int]:
-        """Return how many different sessions came on all of some days; see `count_union`.
+        """Return the number of sessions that came on all of some days; see `count_union`.
 
         Raises:
             InvalidArgumentError: the precision is ``hyperloglog``, which has no intersection.
@@ -311,14 +316,13 @@ class UniqueVisitors(Structure[Face]):
     def recount(self, day: date | None = None) -> Operation[int]:
         """Repair a day's count from its ids; return the count.
 
-        The count of a day without visits at the moment is then exact. Visits in between make count
-        and ids differ rightly, so the count is changed only as far as they cannot explain it:
-        another recount finds the rest. Where an id and the count live on different servers, a visit
-        that takes longer than a tenth of a second between adding and counting may be counted twice:
-        recount such a day when it is over.
+        Without concurrent visits, the count is then exact. With them, only the difference that they
+        cannot explain is corrected; another recount finds the rest. If the id and the count live on
+        different servers, a visit that takes more than 0.1 seconds between adding and counting may
+        be counted twice: recount such a day when it is over.
 
-        A day whose ids are gone (see `remove`) keeps its count, and so does a HyperLogLog, which
-        has no other data than its count.
+        A day without ids (see `remove`) keeps its count, and so does a HyperLogLog, which stores
+        nothing else.
 
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
@@ -411,7 +415,7 @@ class UniqueVisitors(Structure[Face]):
 
     @stream
     def check(self, day: date | None = None) -> Stream[Damage]:
-        """Read everything stored of a day and yield what is damaged; change nothing.
+        """Read everything stored for a day and yield the damage; change nothing.
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
         each id: whether it can be read, and is in its own part. `recount` repairs counts.
@@ -483,7 +487,7 @@ class UniqueVisitors(Structure[Face]):
     def locate(self, session: Session, day: date | None = None) -> Operation[VisitorPlace]:
         """Return where a session's id lives, whether or not it came.
 
-        On a day that has no plan yet: where it would live if the day were planned now.
+        For a day without a plan: where it would live if the day were planned now.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
@@ -511,7 +515,7 @@ class UniqueVisitors(Structure[Face]):
     def visitors(self, day: date | None = None) -> Operation[ShardedSet[Face, int]]:
         """Return a day's ids as a set, to read or combine with other sets; ``60-bit`` only.
 
-        Do not add to it: what is added is not counted.
+        Do not add to it: added ids are not counted.
 
         Raises:
             InvalidArgumentError: the precision is another one.

@@ -166,7 +166,7 @@ class _AwaitingFaulty(_Faulty):
             raise closed_by_server()
         # Without awaiting: no other request may come between noting the answers and sending.
         end = end_of(self)
-        for seen in self._let_through(command):
+        for seen in filter(None, (self.lead(), *self._let_through(command))):
             end.sendall(seen)
 
     async def can_read(self, *args: Any) -> Any:

@@ -177,7 +177,7 @@ class Client:
         if kind != "get":
             server.write(args[0] if kind == "set" else None)
             result = None
-        # What a former master, a replica now, says may be behind: docs/growth.md says so.
+        # What a former master, a replica now, says may be behind: docs/failover.md says so.
         tells = server.is_master or kind != "get" or server is world.servers["b"]
         yield  # the reply is on its way
         if tells:

@@ -57,7 +57,7 @@ class Replaced(InUse):
             if not self.allows(error):
                 raise
         if named == OLD and self.new.master is None:
-            # A former master's reply may be behind: docs/growth.md says so.
+            # A former master's reply may be behind: docs/failover.md says so.
             history = client._world.history
             mine = [each for each in history if each.client == client.name]
             history.remove(mine[-1])
@@ -224,11 +224,11 @@ MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
         LOST,
         2,
     ),
-    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 56),
-    ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 5),
-    ("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, LOST, 10),
-    ("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, LOST, 118),
-    ("it takes no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, LOST, 14),
+    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 137),
+    ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 148),
+    ("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, LOST, 17),
+    ("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, LOST, 158),
+    ("it takes no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, LOST, 25),
     ("it is fenced", Crashed, failover, "apply_fences", nobody, "not fenced", 0),
     ("entries follow roles", Crashed, failover, "take_writes_alone", push_first, "not fenced", 20),
 ]

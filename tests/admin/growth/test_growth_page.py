@@ -1,4 +1,4 @@
-"""The commands of docs/growth.md, as they stand there, on real servers."""
+"""The commands of docs/growth.md and docs/failover.md, as they stand there, on real servers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from shardkit.cli.app import app
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
-PAGE = Path(__file__).parents[3] / "docs" / "growth.md"
+DOCS = Path(__file__).parents[3] / "docs"
+GROWTH = (DOCS / "growth.md").read_text(encoding="utf-8")
+FAILOVER = (DOCS / "failover.md").read_text(encoding="utf-8")
 
 
 def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,7 +32,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     fleet.push(0)
     with shardkit.connect(fleet.url) as kit:
         kit.key_sharded("users").mset({f"k{n}": n for n in range(20)})
-    text = PAGE.read_text(encoding="utf-8")
+    text = GROWTH + FAILOVER
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
     lines = [line for block in blocks for line in block.splitlines()]
@@ -88,16 +90,15 @@ def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(120 + 3 * MEGABYTES)
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize(
     ("servers", "shards"), [(4, 16), (16, 64), (16, 256)], ids=["to_16", "to_64", "to_256"]
 )
 def test_shards_of_another_program_are_adopted_and_split_by_the_pages_commands_under_load(
     servers: int, shards: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    [block, *_] = re.findall(
-        r"^```sh\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE
-    )
+    blocks = re.findall(r"^```sh\n(.*?)^```", GROWTH, re.DOTALL | re.MULTILINE)
+    [block] = [block for block in blocks if "--shards 64 --over=" in block]
     monkeypatch.chdir(tmp_path)
     with ExitStack() as stack:
         config_server = stack.enter_context(LocalServer(name="config"))

@@ -212,7 +212,8 @@ import sys, shardkit
 from redis.exceptions import RedisError
 with shardkit.connect(sys.argv[1]) as kit:
     client = kit.client("users", 1)
-    sure = unsure = 0
+    client.incr("count")
+    sure, unsure = 1, 0
     print("begun", flush=True)
     while True:
         try:

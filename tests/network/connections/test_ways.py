@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import random
+import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+import redis.asyncio as aioredis
 from faces import Face, faced
 from scripted_server import scripted
 
@@ -20,7 +24,7 @@ import shardkit
 from shardkit import ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
-from shardkit.operations.commands import Command
+from shardkit.operations.commands import Command, Script, Shard, Transaction
 
 FACES = ["blocking", "awaiting"]
 KEYS = [f"k{n}" for n in range(2000)]
@@ -136,6 +140,32 @@ def test_a_right_to_select_that_is_taken_away_is_said(
         assert not any(failure.maybe_executed for failure in caught.value.exceptions)
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_scripts_and_transactions_run_in_the_database_of_their_shard(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    text = "return redis.call('SET', KEYS[1], 'by script')"
+    script = Script("test", text)
+    with faced(kind, over(servers[:1], 8)) as face:
+        batch: list[Command | Transaction] = []
+        for n in range(8):
+            shard = Shard("many", n)
+            batch += [
+                Command(shard, "s", ("EVALSHA", script.sha, 1, f"script{n}"), script),
+                Transaction(shard, "t", (Command(shard, "t", ("SET", f"transaction{n}", n)),)),
+                Command(shard, "p", ("SET", f"plain{n}", n)),
+            ]
+        for _ in range(2):  # the first sends the script as text
+            random.shuffle(batch)
+            replies = of(face, face.kit.driver.link.send(batch))
+            assert not replies.failed
+    for n in range(8):
+        with servers[0].client(db=1 + n) as client:
+            assert set(client.keys()) == {
+                name.encode() for name in (f"script{n}", f"transaction{n}", f"plain{n}")
+            }
+
+
 @pytest.mark.parametrize("opened", [False, True])
 @pytest.mark.parametrize("kind", FACES)
 def test_a_fence_holds_up_the_commands_of_its_database_alone(
@@ -178,19 +208,30 @@ SPELLINGS: list[tuple[Any, ...]] = [
     ("CLIENT REPLY", "ON"),
     ("RESET",),
     ("WATCH", "k"),
+    ("AUTH", "default", "anything"),
+    ("HELLO", 3),
+    (b"hello 3",),
 ]
 
 
 @pytest.mark.parametrize("kind", FACES)
+@pytest.mark.parametrize("piped", [False, True])
 @pytest.mark.parametrize("args", SPELLINGS, ids=str)
 def test_commands_that_change_a_connection_change_nobody_elses(
-    kind: str, args: tuple[Any, ...], servers: list[LocalServer]
+    kind: str, piped: bool, args: tuple[Any, ...], servers: list[LocalServer]
 ) -> None:
     with faced(kind, over(servers[:1], 2)) as face:
         ids = face.kit.set("ids", component="one", members=int)
         of(face, ids.sadd(1))
         client = of(face, face.kit.client("one"))
-        of(face, client.execute_command(*args))
+        if piped:
+            pipe = client.pipeline(transaction=False)
+            sent = pipe.execute_command(*args)
+            if sent is not pipe:  # WATCH is sent at once
+                of(face, sent)
+            of(face, pipe.execute())
+        else:
+            of(face, client.execute_command(*args))
         assert of(face, ids.scard()) == 1
         assert of(face, ids.sadd(2)) == 1
         assert of(face, client.set("k", 5)) is True
@@ -247,6 +288,38 @@ def test_the_breaker_of_a_wrong_entry_is_its_own(servers: list[LocalServer]) -> 
             with pytest.raises(Exception, match=r"(?i)timeout|ssl|circuit"):
                 kit.client("wrong").get("x")
         assert kit.client("right").set("x", 1) is True
+
+
+def test_a_corrected_entry_is_used_while_the_breaker_of_the_wrong_one_is_open(
+    servers: list[LocalServer], tmp_path: Path
+) -> None:
+    """And an entry that differs in its database alone does not close it."""
+    port, path = servers[0].port, tmp_path / "map.yaml"
+    limits = "socket_timeout: 0.2, socket_connect_timeout: 0.2"
+    limits += ", breaker: {failures: 2, min_seconds: 0, interval: 60, max_interval: 60}"
+    wrong = f"components: {{c: {{entry: {{port: {port}, ssl: true, {limits}}}}}}}"
+    path.write_text(wrong)
+    with shardkit.connect(path) as kit:
+
+        def until(expected: str) -> None:
+            end = time.monotonic() + 10
+            while time.monotonic() < end:
+                try:
+                    kit.client("c").ping()
+                    found = "works"
+                except Exception as error:
+                    found = str(error)
+                if expected in found:
+                    return
+                time.sleep(0.02)
+            raise AssertionError(found)
+
+        until("circuit breaker")
+        path.write_text(wrong.replace("{port", "{db: 1, port"))
+        time.sleep(1.2)  # the kit has read it
+        until("circuit breaker")
+        path.write_text(wrong.replace("ssl: true, ", ""))
+        until("works")
 
 
 def test_calls_over_several_servers_never_wait_for_each_other(servers: list[LocalServer]) -> None:
@@ -318,6 +391,40 @@ with shardkit.connect(ShardMap.parse(str({"components": {"many": {"shards": entr
 """
 
 
+class Alarm(Exception):
+    """What a signal handler raises."""
+
+
+@pytest.mark.timeout(60, method="thread")  # SIGALRM is the test's own
+def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
+    servers: list[LocalServer],
+) -> None:
+    def handler(*_: object) -> None:
+        raise Alarm
+
+    batch = [Command("many", key, ("INCR", key)) for key in KEYS]
+    before = signal.signal(signal.SIGALRM, handler)
+    with shardkit.connect(over(servers, 8)) as kit:
+        for server in servers:
+            server.pause()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Alarm):
+                kit.driver.link.send(batch)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            for server in servers:
+                server.resume()
+        end = time.monotonic() + 10
+        while any(map(names, servers)) and time.monotonic() < end:
+            time.sleep(0.02)
+        assert not any(map(names, servers)), "the threads have closed what they opened"
+        for server in servers:
+            with server.client() as client:
+                assert client.info("keyspace") == {}
+        assert kit.driver.link.send(batch) == [1] * len(batch)
+
+
 def test_an_exception_from_outside_while_batches_connect_hangs_nothing() -> None:
     """As time limits of task queues raise them, by PyThreadState_SetAsyncExc."""
     program = [sys.executable, "-c", INTERRUPTED]
@@ -342,3 +449,86 @@ def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
         lost = {reply.shard for reply in replies if isinstance(reply, ShardUnavailable)}
         assert lost == {"many:0", "many:2"}
         assert sum(reply == b"1" for reply in replies) > 9_000
+
+
+@pytest.fixture
+def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """What connections write by redis-py's own code, in order."""
+    written: list[bytes] = []
+    for kind in (redis.Connection, aioredis.Connection):
+        send = kind.send_packed_command
+
+        def noted(self: Any, command: Any, *args: Any, send: Any = send, **options: Any) -> Any:
+            written.append(command if isinstance(command, bytes) else b"".join(command))
+            return send(self, command, *args, **options)
+
+        monkeypatch.setattr(kind, "send_packed_command", noted)
+    return written
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_redis_pys_code_selects_a_database_in_the_same_write(
+    kind: str, servers: list[LocalServer], writes: list[bytes]
+) -> None:
+    with faced(kind, over(servers[:1], 4)) as face:
+        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
+
+        def piped(n: int) -> None:
+            pipe = clients[n].pipeline()
+            pipe.set("a", n)
+            pipe.get("a")
+            assert of(face, pipe.execute()) == [True, b"%d" % n]
+
+        def watched(n: int) -> None:
+            pipe = clients[n].pipeline()
+            of(face, pipe.watch("a"))
+            assert of(face, pipe.get("a")) == b"%d" % n
+            pipe.multi()
+            pipe.incr("b")
+            assert of(face, pipe.execute())
+
+        def blocked(n: int) -> None:
+            of(face, clients[n].rpush("list", n))
+            assert of(face, clients[n].blpop(["list"], 1)) == (b"list", b"%d" % n)
+            assert of(face, clients[n].blpop(["none"], 0.01)) is None
+
+        def refused(n: int) -> None:
+            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
+                of(face, clients[n].execute_command("XREAD", "STREAMS", "a", "0", keys=["a"]))
+
+        calls = {piped: 1, watched: 3, blocked: 2, refused: 1}
+        for call in calls:
+            for n in range(4):
+                call(n)
+        for call, count in calls.items():
+            for n in (1, 3, 3, 0, 2):
+                writes.clear()
+                call(n)
+                by_redis_py = [data for data in writes if b"RPUSH" not in data]
+                assert len(by_redis_py) == count, by_redis_py
+        subscriber = clients[2].pubsub()
+        of(face, subscriber.subscribe("news"))
+        assert of(face, subscriber.get_message(timeout=5))["type"] == "subscribe"
+        of(face, clients[1].publish("news", "x"))
+        assert of(face, subscriber.get_message(timeout=5))["data"] == b"x"
+        of(face, subscriber.aclose() if kind == "awaiting" else subscriber.close())
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_redis_pys_code_says_that_a_right_to_select_was_taken_away(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with faced(kind, over(servers[:1], 4)) as face:
+        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
+        for client in clients:
+            of(face, client.set("a", 1))
+        with servers[0].client() as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "-select")
+        pipe = clients[0].pipeline()
+        pipe.get("a")
+        with pytest.raises(redis.ConnectionError, match="cannot be selected any more"):
+            of(face, pipe.execute())
+        with servers[0].client() as admin:
+            admin.execute_command("ACL", "SETUSER", "default", "+select")
+        pipe.get("a")
+        assert of(face, pipe.execute()) == [b"1"]

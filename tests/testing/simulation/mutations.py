@@ -122,19 +122,19 @@ class Mutation(NamedTuple):
 MUTATIONS: dict[str, Mutation] = {
     "hash-split-leaves-copies": Mutation(
         "growing hash",
-        "a split leaves the moved fields in the old part as well",
+        "a split leaves the moved fields in the old part too",
         lua,
         ("slices(members, function(...) redis.call(REMOVE[kind], source, ...) end)", ""),
     ),
     "hash-stale-writer": Mutation(
         "growing hash",
-        "a writer that does not know of a split is let through",
+        "a writer that has not noticed a split is accepted",
         lua,
         ("if state.parts ~= known then", "if false then"),
     ),
     "streams-split-unseen": Mutation(
         "streams",
-        "a stream does not look whether a part was split while it was read",
+        "a stream ignores the split of a part that it is reading",
         python,
         (
             growing,
@@ -145,7 +145,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "streams-new-parts-left-out": Mutation(
         "streams",
-        "a stream leaves out the parts that were split off since it began",
+        "a stream omits parts that were split off since it started",
         python,
         (
             growing,
@@ -167,13 +167,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "decorated-first-argument": Mutation(
         "decorated functions",
-        "the first argument is taken for the key, although another was named",
+        "the first argument is used as the key although another one was specified",
         python,
         (decorators, "sharded_connection", "_key_of(function, key)", "_key_of(function, None)"),
     ),
     "lifetime-only-parameters-expire": Mutation(
         "lifetime",
-        "the parts that exist do not get the expiry",
+        "existing parts do not get the expiry",
         python,
         (
             ExpirableStructure,
@@ -184,31 +184,31 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "lifetime-expiry-left-half-done": Mutation(
         "lifetime",
-        "nobody ends a change of the expiry whose client stopped",
+        "no client completes a change of the expiry whose client stopped",
         python,
         (parameters, "open_all", "yield from meta.complete_expiry()", "pass"),
     ),
     "lifetime-settled-with-an-old-end": Mutation(
         "lifetime",
-        "a part gets the end that its writer knows, though others have changed it meanwhile",
+        "a part gets its writer's expiry although it has changed in the meantime",
         lua,
         ("and now ~= tonumber(ARGV[1]) and now ~= tonumber(ARGV[2]) then", "and false then"),
     ),
     "lifetime-parts-without-parameters-stay": Mutation(
         "lifetime",
-        "a part that a write creates is kept before anybody knows whether it has parameters",
+        "a part that a write creates is kept before its parameters are confirmed",
         lua,
         ("if redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', due)) == 0", "if true"),
     ),
     "lives-have-one-end": Mutation(
         "lives",
-        "what is created after a deletion has the parts of the life before",
+        "a re-created structure has parts of the generation before",
         lua,
         ("generation = KEYS[2] and tonumber(", "generation = false and tonumber("),
     ),
     "lives-end-with-a-slow-deletion": Mutation(
         "lives",
-        "a deletion removes the parameters of the life after the one that it was of",
+        "a deletion removes the parameters of the next generation",
         python,
         (ExpirableStructure, "_remove_marked", 'removal("end"', 'removal("remove"'),
     ),
@@ -260,19 +260,19 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",
-        "the quick way of a pop empties a part and does not move on",
+        "the fast path of a pop empties a part but keeps it as the end",
         lua,
         ("if held > wanted then", "if held >= wanted then"),
     ),
     "list-pop-amid-a-change": Mutation(
         "lists",
-        "the quick way of a pop does not look whether somebody is changing many parts",
+        "the fast path of a pop ignores an unfinished change of many parts",
         lua,
         ("if wanted > 0 and ends[5] == ARGV[2]", "if wanted > 0"),
     ),
     "list-change-forgets-where-it-was": Mutation(
         "lists",
-        "a change in steps packs from where its last step removed something",
+        "a change in steps closes gaps from the last step's removal on, not from the first",
         lua,
         ("if task.removed == 0 then task.low, task.high = at, at end", "task.low = at"),
     ),
@@ -284,25 +284,25 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "waiting-pop-repeated": Mutation(
         "waiting lists",
-        "a pop whose answer was lost is sent again",
+        "a pop whose reply was lost is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
     "waiting-not-put-back": Mutation(
         "cancelled consumers",
-        "what a cancelled pop took is not put back",
+        "the value of a cancelled pop is not put back",
         python,
         (cancellation, "completed", "yield from undo(", "_ = ("),
     ),
     "visitors-counted-twice": Mutation(
         "visitors",
-        "sessions that had come before are counted again",
+        "known sessions are counted again",
         lua,
         ("added = added + new", "added = added + 1"),
     ),
     "visitors-two-plans": Mutation(
         "visitors",
-        "the plan of a day is overwritten by whoever comes second",
+        "the second process overwrites the plan of a day",
         python,
         (DayPlanner, "_find", '"NX"', '"XX"'),
     ),
@@ -314,19 +314,19 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "queues-taken-is-lost": Mutation(
         "queues",
-        "a task that is taken is not leased: if its worker dies, it is lost",
+        "a taken task is not leased, so it is lost if its worker dies",
         lua,
         ("redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)", ""),
     ),
     "pipelines-sent-twice": Mutation(
         "pipelines",
-        "what may have been executed is sent again",
+        "a command that may have been executed is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
     "pipelines-refused-in-the-middle": Mutation(
         "pipelines",
-        "a batch that a server refuses in the middle, as it loads its data, is sent again whole",
+        "a batch that a loading server refuses in the middle is sent again as a whole",
         python,
         (
             Dispatcher,
@@ -337,7 +337,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "pipelines-all-fail": Mutation(
         "one lost connection",
-        "a shard that fails costs the other shards' replies",
+        "a failed shard loses the other shards' replies",
         python,
         (
             Dispatcher,
@@ -354,7 +354,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "geo-same-generation": Mutation(
         "IP generations",
-        "an import takes the number of the current generation",
+        "an import reuses the number of the current generation",
         lua,
         ("number = math.max(last + 1, math.floor((now - 1577836800) / 60))", "number = 7"),
     ),
@@ -378,19 +378,19 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "social-one-half": Mutation(
         "social network",
-        "following writes one half of the relation",
+        "following writes only one half of the relation",
         lua,
         ("  redis.call('ZADD', KEYS[4], score, ARGV[2])\n", ""),
     ),
     "social-no-note": Mutation(
         "social network",
-        "a change of a relation leaves no note for the repair",
+        "a change of a relation leaves no note for `repair`",
         lua,
         ("redis.call('ZADD', KEYS[2], score, ARGV[4])\nreturn {1, follows", "return {1, follows"),
     ),
     "social-block-ignored": Mutation(
         "social network",
-        "following does not look whether one has blocked the other",
+        "following ignores blocks",
         lua,
         (
             "redis.call('ZSCORE', KEYS[5], ARGV[3]) or redis.call('ZSCORE', KEYS[6], ARGV[2])",
@@ -399,7 +399,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "configuration-half-a-push": Mutation(
         "configuration",
-        "a push is no transaction",
+        "a push is not a transaction",
         python,
         (
             store,
@@ -410,7 +410,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "configuration-back-in-time": Mutation(
         "configuration",
-        "a config server that went back in time is believed",
+        "an older state of the config server is accepted",
         both,
         (
             (ConfigServer, "read", "0 < component.epoch < known.epoch", "False"),
@@ -419,73 +419,73 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "locks-two-holders": Mutation(
         "locks",
-        "who asks for a lock gets it, although somebody holds it",
+        "a lock that is held is granted",
         lua,
         ("local held = redis.call('ZCARD', KEYS[2])", "local held = 0"),
     ),
     "locks-stale-token": Mutation(
         "locks",
-        "a guard lets an old token through",
+        "a guard accepts an old token",
         lua,
         ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
     ),
     "locks-counted-from-the-answer": Mutation(
         "locks",
-        "a hold counts from when its answer came",
+        "a lease is counted from the reply instead of the request",
         python,
         (Holdable, "_held", "hold.extended(sent,", "hold.extended(self.monotonic(),"),
     ),
     "semaphores-one-too-many": Mutation(
         "semaphores",
-        "one more than the limit may hold a semaphore",
+        "a semaphore admits one holder more than its limit",
         lua,
         ("limit > 0 and held >= limit", "limit > 0 and held > limit"),
     ),
     "semaphores-ends-early": Mutation(
         "semaphores",
-        "a share ends earlier than its holder is told",
+        "a share of a semaphore ends earlier than its holder expects",
         lua,
         ("'ZADD', KEYS[2], digits(now + e.ttl), id", "'ZADD', KEYS[2], digits(now + 9), id"),
     ),
     "rwlock-read-while-written": Mutation(
         "read-write locks",
-        "who asks to read does not wait for who writes",
+        "a reader does not wait for a writer",
         lua,
         ("if only and only.mode == 'x' then return NONE end", ""),
     ),
     "rwlock-write-while-read": Mutation(
         "read-write locks",
-        "who asks to write does not wait for who reads, if nobody else waits",
+        "a writer does not wait for readers if no other client waits",
         lua,
         ("== 0 and fits(mode, room(limit)) then", "== 0 then"),
     ),
     "elections-term-of-the-clock": Mutation(
         "elections",
-        "a term is the time, although the clock was set back",
+        "a term is the time, even after the clock was set back",
         lua,
         ("return math.max(latest + 1, now)", "return now"),
     ),
     "elections-earlier-leader-writes": Mutation(
         "elections",
-        "who led before still writes",
+        "a former leader can still write",
         lua,
         ("if seen and tonumber(seen) > tonumber(token) then", "if false then"),
     ),
     "quorum-half": Mutation(
         "quorum locks",
-        "less than a majority is enough",
+        "a minority of servers is enough",
         python,
         (QuorumLock, "__init__", "len(components) // 2 + 1", "len(components) // 2"),
     ),
     "quorum-shared": Mutation(
         "quorum locks",
-        "its holds on servers are shared with others",
+        "its locks on servers are shared with other holders",
         python,
         (Holdable, "new_attempt", "self._mode, lasts, self.limit", '"s", lasts, 0'),
     ),
     "multi-lock-keeps-some": Mutation(
         "multi-locks",
-        "what was acquired is kept although another is not to be had",
+        "acquired locks are kept although another one is not available",
         python,
         (
             MultiLock,
@@ -496,43 +496,43 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "multi-lock-releases-some": Mutation(
         "multi-locks",
-        "the first only is released",
+        "only the first lock is released",
         python,
         (several, "_give_back", "for hold in holds if", "for hold in holds[:1] if"),
     ),
     "latch-counted-again": Mutation(
         "latches",
-        "a count whose answer was lost is sent again",
+        "a count whose reply was lost is sent again",
         python,
         (CountdownLatch, "_call", "idempotent=idempotent", "idempotent=True"),
     ),
     "latch-open-too-early": Mutation(
         "latches",
-        "who waits is let through before the last has counted",
+        "waiters pass before the last count",
         python,
         (CountdownLatch, "wait", "r[0] == 0", "r[0] <= 1"),
     ),
     "barrier-withdrawn-counts": Mutation(
         "barriers",
-        "who has given up counts as arrived",
+        "a waiter that timed out counts as arrived",
         lua,
         ("  redis.call('HDEL', KEYS[2], ARGV[2])\nelse", "else"),
     ),
     "barrier-arrives-twice": Mutation(
         "barriers",
-        "an arrival whose answer was lost is sent again",
+        "an arrival whose reply was lost is sent again",
         python,
         (Barrier, "_call", "in_round > 0 and ", ""),
     ),
     "withdrawal-again": Mutation(
         "barriers",
-        "a withdrawal whose answer was lost is sent again",
+        "a withdrawal whose reply was lost is sent again",
         python,
         (Barrier, "_call", ' and what != "withdraw"', ""),
     ),
     "gcra-one-more": Mutation(
         "rate limits",
-        "one more than the burst may come at once",
+        "one hit more than the burst is allowed",
         lua,
         (
             "local wait = after - each * burst - now",
@@ -541,73 +541,73 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "window-of-half": Mutation(
         "rate limits",
-        "hits are forgotten when half of the window is over",
+        "hits are dropped after half of the window",
         lua,
         ("string.format('%.0f', now - window)", "string.format('%.0f', now - window / 2)"),
     ),
     "transfers-undone-after-commit": Mutation(
         "transfers",
-        "a transfer that is committed is undone by who finds it",
+        "a committed transfer is undone by the client that finds it",
         lua,
         ("  and string.sub(record, 1, 8) == 'pending ' then", "  then"),
     ),
     "transfers-resolved-twice": Mutation(
         "transfers",
-        "a leg that is finished stays noted, and is finished again",
+        "a finished leg keeps its note, and is finished again",
         lua,
         ("redis.call('HDEL', KEYS[2], ARGV[1])", ""),
     ),
     "transfers-prepared-twice": Mutation(
         "transfers",
-        "a leg whose answer was lost is taken again",
+        "a leg whose reply was lost is executed again",
         lua,
         ("if redis.call('HEXISTS', KEYS[2], ARGV[1]) == 1 then return {1} end", ""),
     ),
     "markets-any-price": Mutation(
         "markets",
-        "a buyer need not have seen the price",
+        "a purchase does not check the price",
         python,
         (Market, "purchase", '{"price": str(price)}, {"price": None}', '{}, {"price": None}'),
     ),
     "markets-not-given-back": Mutation(
         "markets",
-        "what a refused purchase took is not given back",
+        "a refused purchase does not give the money back",
         lua,
         ("if is_debit(pair[2]) then add(account, pair[1], negated(pair[2])) end", ""),
     ),
     "counters-counted-twice": Mutation(
         "counters",
-        "a request whose answer was lost is counted again",
+        "a request whose reply was lost is counted again",
         lua,
         ("if is_repeated(KEYS[1], ARGV[2]) then return -1 end", ""),
     ),
     "counters-cleaned-too-early": Mutation(
         "counters",
-        "cleaning removes slices that are kept",
+        "cleaning removes slices that should be kept",
         lua,
         ("if due <= now then", "if precision then"),
     ),
     "counters-lost-request": Mutation(
         "counters",
-        "a request that was not answered is not sent again",
+        "a request without a reply is not sent again",
         python,
         (Outbox, "_round", "self._warn(reply)\n", "self._drop(backlog)\n"),
     ),
     "logs-counted-twice": Mutation(
         "logs",
-        "a message whose answer was lost is logged again",
+        "a message whose reply was lost is logged again",
         lua,
         ("if is_repeated(KEYS[1], ARGV[2]) then return -1 end", ""),
     ),
     "logs-rotated-into": Mutation(
         "logs",
-        "an hour's counts go on in those of the hour before",
+        "an hour's counts are added to those of the hour before",
         lua,
         ("if redis.call('EXISTS', current) == 1 then redis.call('RENAME', current, last) end", ""),
     ),
     "workers-done-first": Mutation(
         "workers",
-        "a worker says that a task is done before it has run it",
+        "a worker acknowledges a task before it has run it",
         python,
         (
             Worker,
@@ -618,25 +618,25 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "workers-taken-is-lost": Mutation(
         "workers",
-        "a task that is taken is not leased: it is lost with its worker",
+        "a taken task is not leased, so it is lost with its worker",
         lua,
         ("redis.call('ZADD', q.taken, stamp(now + ARGV[2]), id)", ""),
     ),
     "deadlines-not-kept": Mutation(
         "deadlines",
-        "a read waits for longer than the deadline leaves it",
+        "a read waits beyond the deadline",
         python,
         (Deadline, "shorten", "left = max(0.0, self.left())", "left = 10.0"),
     ),
     "deadlines-breaker-stays-open": Mutation(
         "deadlines",
-        "a breaker stays open although its server answers",
+        "a breaker stays open although its server replies",
         python,
         (Breaker, "_end_round", "self.opened, False, 0, 0", "self.opened, True, 0, 0"),
     ),
     "together-sent-twice": Mutation(
         "together",
-        "what may have been executed is sent again",
+        "a command that may have been executed is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
@@ -648,13 +648,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "moving-sent-twice": Mutation(
         "moving entries",
-        "what may have been executed is sent again after the entry was read anew",
+        "a command that may have been executed is sent again after the entry was read again",
         python,
         (user_clients, "_may_go_on", "return is_unready(error) or", "return True or"),
     ),
     "moving-stays": Mutation(
         "moving entries",
-        "who has a connection stays with it when its entry moves",
+        "a user of a connection keeps it when its entry moves",
         python,
         (Clients, "changed", "_leave(displaced, awaiting=False)", "pass"),
     ),
@@ -666,13 +666,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "closing-still-works": Mutation(
         "closing",
-        "a connection that is closed with its kit is connected anew",
+        "a connection that was closed with its kit connects again",
         python,
         (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
     ),
     "closing-closes-sockets-in-use": Mutation(
         "closing",
-        "who closes a kit closes the sockets that others use",
+        "closing a kit closes sockets that other threads use",
         python,
         (
             Closable,
@@ -683,7 +683,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "closing-answers-from-the-cache": Mutation(
         "closing",
-        "what the directory has cached is there after closing",
+        "the directory's cache is still used after closing",
         python,
         (
             Directory,
@@ -694,7 +694,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "retired-under-calls": Mutation(
         "retired clients",
-        "a client that is retired closes connections that are in use",
+        "a retired client closes connections that are in use",
         python,
         (
             _AsyncReusingPool,
@@ -705,7 +705,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "retired-are-kept": Mutation(
         "retired clients",
-        "a client that is retired is kept",
+        "a retired client is kept",
         python,
         (
             Clients,
@@ -716,25 +716,25 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "retired-by-the-kind-that-is-asked-for": Mutation(
         "retired clients",
-        "structures' own clients are retired only when a structure is used",
+        "the clients of structures are retired only when a structure is used",
         python,
         (Clients, "_displaced", "for raw in (None, False, True)", "for raw in (None, False)"),
     ),
     "retired-when-somebody-calls": Mutation(
         "retired clients",
-        "an idle kit does not look whether entries have changed",
+        "an idle kit does not check entries for changes",
         python,
         (Clients, "_access", "topology.watch()", "pass"),
     ),
     "readers-waited-for-for-ever": Mutation(
         "stalled readers",
-        "a task in a stopped event loop stays the one who reads",
+        "a task in a stopped event loop remains the reader of an entry",
         python,
         (Topology, "_lock_of", "self._clock() > cached.since + MAX_WAIT", "False"),
     ),
     "readers-waited-for-too-long": Mutation(
         "stalled readers",
-        "a task in a stopped event loop is waited for longer than it says",
+        "other threads wait too long for a task in a stopped event loop",
         python,
         (Topology, "_lock_of", "cached.since + MAX_WAIT", "cached.since + MAX_WAIT + 5"),
     ),
@@ -746,13 +746,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "maps-parsed-from-another-reading": Mutation(
         "map files",
-        "a file is compared by one reading and parsed by the next",
+        "a file is compared in one read and parsed from the next",
         python,
         (MapFile, "_load", "ShardMap.decode(data,", "ShardMap.decode(self._path.read_bytes(),"),
     ),
     "maps-stamp-after-reading": Mutation(
         "map files",
-        "when a file changed is asked after it was read",
+        "the modification time is read after the file",
         python,
         (
             MapFile,
@@ -763,13 +763,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "maps-half-written": Mutation(
         "map files",
-        "a component that was never read is not there while the file is half written",
+        "a component that was not read yet is missing while the file is half written",
         python,
         (MapFile, "read", "known is not None or", "True or"),
     ),
     "forks-readers-stay": Mutation(
         "forks",
-        "a lock of the parent's thread that was reading stays held",
+        "a lock of a reading thread of the parent stays locked",
         python,
         (Topology, "after_fork", "cached.lock, cached.loop,", "_, cached.loop,"),
     ),
@@ -781,7 +781,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "loops-that-are-closed-stay": Mutation(
         "event loops",
-        "what a loop leaves that was only closed stays open",
+        "connections of a closed loop stay open",
         python,
         (Clients, "_hold", "self._abandon_closed_loops()", "pass"),
     ),
@@ -793,7 +793,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "moving-queues-gone-is-overtaken": Mutation(
         "moving queues",
-        "a task that is not on this server counts as one that outlived its lease",
+        "a task that has moved to another server is reported as outliving its lease",
         lua,
         (
             "if redis.call('HEXISTS', q.tasks, id) == 0 then return -1 end",
@@ -802,13 +802,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "moving-queues-told-of-a-lease": Mutation(
         "moving queues",
-        "a worker says of each task that it could not acknowledge that its lease has ended",
+        "a worker reports every failed acknowledgement as an ended lease",
         python,
         (BaseWorker, "_succeeded", "is Acknowledged.CLAIM_LOST", "is not Acknowledged.YES"),
     ),
     "mailboxes-popped": Mutation(
         "mailboxes",
-        "what is fetched is removed at once",
+        "fetched messages are removed at once",
         lua,
         ("if lease > 0 then", "if false then"),
     ),
@@ -826,13 +826,13 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "chats-list-forgets": Mutation(
         "chats",
-        "who leaves loses the chat from his list, although he has joined it again meanwhile",
+        "leaving removes a chat from the list of a user who has joined it again in the meantime",
         lua,
         ("if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end", ""),
     ),
     "files-removed-by-the-first-reader": Mutation(
         "files",
-        "the chunks that the first reader is past are removed",
+        "chunks are removed when the first reader is past them",
         lua,
         (
             "lowest = math.min(lowest, offset_of(n, reader))",
@@ -841,31 +841,31 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "files-beyond-the-limit": Mutation(
         "files",
-        "space is reserved that there is not",
+        "more space is reserved than is free",
         lua,
         ("if held + size > limit then break end", ""),
     ),
     "flushes-counted-again": Mutation(
         "flushes",
-        "a page of totals that was added is added again",
+        "a page of totals is added twice",
         lua,
         ("if added ~= tonumber(ARGV[2]) then return {added, 0} end", ""),
     ),
     "flushes-not-recorded": Mutation(
         "flushes",
-        "it is not recorded that a page of totals was added",
+        "an added page of totals is not recorded",
         lua,
         ("redis.call('HSET', DONE, 'format', '1', ARGV[1],", "redis.call('HSET', DONE, 'x',"),
     ),
     "cached-results-removed": Mutation(
         "cached results",
-        "a page has documents that were removed since the first one",
+        "a page has documents that were removed since the first page",
         lua,
         ("== 0 then gone[#gone + 1] = id end", "== 0 then end"),
     ),
     "cached-results-skipped": Mutation(
         "cached results",
-        "documents that were removed leave their places, so that the next page skips others",
+        "removed documents shift the positions, so the next page skips others",
         python,
         (
             Searcher,
@@ -876,25 +876,25 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "two-lists-value-in-both": Mutation(
         "two lists",
-        "a value that is moved stays where it was",
+        "a moved value stays in the source too",
         lua,
         ("pop(list, ARGV[7], 1, ARGV[9] == '1')\nreturn found", "return found"),
     ),
     "two-lists-moved-twice": Mutation(
         "two lists",
-        "a move whose answer was lost is sent again",
+        "a move whose reply was lost is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
     "duplicates-queued": Mutation(
         "duplicate tasks",
-        "a task is queued although there is one with its id",
+        "a task is queued although its id exists",
         lua,
         ("'HSETNX', q.tasks, id, task) == 1 or", "'HSETNX', q.tasks, id, task) >= 0 or"),
     ),
     "duplicates-cancelled-stay": Mutation(
         "duplicate tasks",
-        "of a task that is cancelled its text stays, so that its id cannot be queued again",
+        "the content of a cancelled task stays, so its id cannot be queued again",
         lua,
         ("then return 0 end\nend\nforget(q, id)", "then return 0 end\nend"),
     ),
@@ -906,7 +906,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "fan-out-of-what-was-deleted": Mutation(
         "fan-out",
-        "a status that was deleted meanwhile stays where a pass has just written it",
+        "a status that is deleted during a pass stays in timelines that the pass has just written",
         python,
         (
             FanOut,
@@ -917,7 +917,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "fan-out-to-leavers": Mutation(
         "fan-out",
-        "who unfollows between a pass's read and its write keeps the post",
+        "a user who unfollows between a pass's read and write keeps the post",
         python,
         (FanOut, "_clean_up_after_leavers", "if count == len(rows):", "if True:"),
     ),
@@ -934,19 +934,19 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "rollbacks-one-too-far": Mutation(
         "rollbacks",
-        "going back to an epoch undoes its own push, too",
+        "a rollback to an epoch also undoes the push of that epoch",
         python,
         (history, "undo", "if record.epoch <= epoch:", "if record.epoch < epoch:"),
     ),
     "slots-moved-are-not-followed": Mutation(
         "moving slots",
-        "what was answered with MOVED is not sent to the slot's new node",
+        "after MOVED, a command is not sent to the slot's new node",
         python,
         (Dispatcher, "_settle", "isinstance(reply, _MOVING):", "type(reply) is AskError:"),
     ),
     "slots-asked-without-asking": Mutation(
         "moving slots",
-        "what was answered with ASK is sent without ASKING",
+        "after ASK, a command is sent without ASKING",
         python,
         (ServerRequest, "_packed", "(_ASKING + data, n + 1)", "(data, n)"),
     ),
@@ -958,31 +958,31 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "sentinels-changing-master-is-named": Mutation(
         "newcomers to Sentinels",
-        "a master that a Sentinel is replacing is named because others still name it",
+        "a master that is being replaced is used because other Sentinels still name it",
         python,
         (sentinels._Manager, "_ask", "and view.address not in left", ""),
     ),
     "sentinels-outdated-ones-count": Mutation(
         "newcomers to Sentinels",
-        "Sentinels that have not heard of the last failover count, too",
+        "Sentinels that do not know the last failover count too",
         python,
         (sentinels._Manager, "_ask", "view.epoch == latest", "True"),
     ),
     "sentinels-replica-is-kept": Mutation(
         "sentinels",
-        "a connection whose server says that it is a replica is used again",
+        "a connection whose server has become a replica is used again",
         python,
         (ReplyParser, "_error", "self.unusable or refuses_to_serve(error)", "False"),
     ),
     "sentinels-executed-twice": Mutation(
         "sentinels",
-        "what may have been executed is sent again",
+        "a command that may have been executed is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
     "slots-executed-twice": Mutation(
         "moving slots",
-        "what may have been executed is sent again",
+        "a command that may have been executed is sent again",
         python,
         (dispatcher, "may_repeat", "request.idempotent", "True"),
     ),
