@@ -214,7 +214,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "planned-without-a-second-mark": Mutation(
         "planned anew",
-        "writes that were sent before reach parts that were copied",
+        "writes that were sent earlier reach parts that were copied",
         python,
         (
             replan._Replan,
@@ -237,7 +237,7 @@ MUTATIONS: dict[str, Mutation] = {
     ),
     "planned-with-one-mark": Mutation(
         "planned anew",
-        "the mark that is there while writers wait is the one from before",
+        "parts have the first mark while writers wait",
         python,
         (replan._Replan, "_mark", "(31 if frozen else 15)", "15"),
     ),
@@ -246,17 +246,6 @@ MUTATIONS: dict[str, Mutation] = {
         "a write stays in the old part that it created",
         python,
         (writes, "settle", "if meta.plan != plan:", "if False:"),
-    ),
-    "planned-without-what-was-removed": Mutation(
-        "planned anew",
-        "a part that is copied again keeps what was removed since",
-        python,
-        (
-            replan._Replan,
-            "_copy_parts",
-            "lost = (yield from self._lost(parts, new)) if again else {}",
-            "lost = {}",
-        ),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",
