@@ -220,7 +220,7 @@ def test_a_target_that_evicts_copied_keys_does_not_take_over(fleet: Fleet) -> No
 
 
 def change_by_every_command(source: redis.Redis, other: redis.Redis, second: redis.Redis) -> None:
-    """Change keys in all ways that send notifications, and a stream's groups, which sends none."""
+    """Change keys in all ways that send notifications."""
     run: Any = source.execute_command
     run("RENAME", "renamed", "renamed.new")
     run("COPY", "copied", "copied.new")
@@ -247,8 +247,6 @@ def change_by_every_command(source: redis.Redis, other: redis.Redis, second: red
         pipe.set("in transaction", "in")
         pipe.execute()
     run("XGROUP", "CREATE", "stream", "g", 0)
-    run("XREADGROUP", "GROUP", "g", "c", "COUNT", 2, "STREAMS", "stream", ">")
-    run("XACK", "stream", "g", "1-1")
 
 
 @pytest.mark.parametrize("moment", ["comparing", "holding writers"])
@@ -269,6 +267,9 @@ def test_changes_by_every_command_are_copied(fleet: Fleet, moment: str) -> None:
 
         def meddle() -> None:
             change_by_every_command(source, other, second)
+            if moment == "holding writers":  # these send none, and are copied again at the end
+                source.xreadgroup("g", "c", {"stream": ">"}, count=2)
+                source.xack("stream", "g", "1-1")
             while source.hlen("fields") > 2 or source.exists("expired", "got"):
                 pass
             done.append(
@@ -293,4 +294,4 @@ def test_changes_by_every_command_are_copied(fleet: Fleet, moment: str) -> None:
             [ttl] = target.execute_command("HTTL", "fields", "FIELDS", 1, "later")
             assert ttl > 900
             assert (target.ttl("expires") > 900, target.ttl("persists")) == (True, -1)
-            assert target.xpending("stream", "g")["pending"] == 1
+            assert target.xpending("stream", "g")["pending"] == (moment == "holding writers")
