@@ -100,7 +100,7 @@ _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
 LEASE = 1.0
-# The same while a structure is planned anew; see structures/layouts/replan.py.
+# The same while a structure is replanned; see structures/layouts/replan.py.
 SHORT_LEASE = 0.05
 # Milliseconds for which a deletion is recorded where parts do not name their parameters.
 LAST_WRITES = 60_000

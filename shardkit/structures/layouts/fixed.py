@@ -1,6 +1,6 @@
 """A planned number of parts: ``<name>:0`` to ``<name>:<count - 1>``.
 
-The structure may be planned anew (`shardkit.structures.layouts.replan`). The parts of its second
+The structure may be replanned (`shardkit.structures.layouts.replan`). The parts of its second
 plan are ``<name>:plan2:0`` and so on. A method reads the plan once: another call may change it.
 """
 

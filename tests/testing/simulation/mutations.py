@@ -213,7 +213,7 @@ MUTATIONS: dict[str, Mutation] = {
         (ExpirableStructure, "_remove_marked", 'removal("end"', 'removal("remove"'),
     ),
     "planned-without-a-second-mark": Mutation(
-        "planned anew",
+        "replanned",
         "writes that were sent earlier reach parts that were copied",
         python,
         (
@@ -224,25 +224,25 @@ MUTATIONS: dict[str, Mutation] = {
         ),
     ),
     "planned-under-readers": Mutation(
-        "planned anew",
+        "replanned",
         "writers use the new parts while readers still use the old ones",
         python,
         (replan._Replan, "run", "yield Pause(2 * SHORT_LEASE)", "pass"),
     ),
     "planned-under-writers": Mutation(
-        "planned anew",
+        "replanned",
         "a writer that has read the new plan does not wait for readers",
         python,
         (parameters.Metadata, "wait_for_plan", "if self.is_held:", "if False:"),
     ),
     "planned-with-one-mark": Mutation(
-        "planned anew",
+        "replanned",
         "parts have the first mark while writers wait",
         python,
         (replan._Replan, "_mark", "(31 if frozen else 15)", "15"),
     ),
     "planned-and-settled-there": Mutation(
-        "planned anew",
+        "replanned",
         "a write stays in the old part that it created",
         python,
         (writes, "settle", "if meta.plan != plan:", "if False:"),
