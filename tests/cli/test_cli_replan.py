@@ -57,7 +57,7 @@ def test_structures_that_have_outgrown_their_plan_are_replanned(
         assert cli("replan", "followers", "--yes", *at).code == 0
         fresh = kit.set("ids", component="followers", total=64, part_size=16, members=int)
         assert fresh.scard() == 500
-        assert fresh.parts == 512
+        assert fresh.parts == 256
         failed = cli("replan", "followers", "growing", *at)
         assert failed.code == 1
         assert "growing is not a set or hash that was created with a total" in failed.err
