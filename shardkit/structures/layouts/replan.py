@@ -64,6 +64,7 @@ def plan_anew(meta: Metadata, layout: Layout, kind: str, total: int) -> Operatio
 
     ``kind`` is the parts' type: HASH or SET.
     """
+    yield from open_all([meta])  # other parameters are the first thing to say
     return (yield from _Replan(meta, layout, kind).run(total))
 
 
