@@ -162,7 +162,6 @@ def held(
     The entries name the move, so that clients make new connections, which ask for the fence, and
     separate connections for reads. If the places are nodes, ``cluster`` is the component there.
     """
-
     numbered: dict[int | None, list[Place]] = {}
     for place in places:
         numbered.setdefault(place.database, []).append(place)

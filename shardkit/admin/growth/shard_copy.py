@@ -189,24 +189,25 @@ class DatabaseCopy:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
         parts = (part for keys in lists for part in self._slices.of(keys))
-        asked: deque[Sequence[bytes]] = deque()
+        asked: deque[tuple[Sequence[bytes], float]] = deque()
         with one_connection(self._sources[number]) as line:
             while True:
                 with at_work(share):
                     # The server reads the next slice while this process handles one.
                     while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
                         line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
-                        asked.append(part)
+                        asked.append((part, time.monotonic()))
                     if not asked:
                         return
-                    self._take(source, asked.popleft(), accepted(line.replies()))
+                    self._take(source, *asked.popleft(), accepted(line.replies()))
 
-    def _take(self, source: Place, keys: Sequence[bytes], answers: Sequence[Any]) -> None:
+    def _take(
+        self, source: Place, keys: Sequence[bytes], at: float, answers: Sequence[Any]
+    ) -> None:
         """Keep what was read of keys, and write it when it is enough."""
-        now = time.monotonic()
         times, values = answers[: len(keys)], answers[len(keys) :]
         read = {
-            key: _Read(source.database, left, packed, now, len(packed or b""))
+            key: _Read(source.database, left, packed, at, len(packed or b""))
             for key, left, packed in zip(keys, times, values, strict=True)
         }
         self._slices.note(len(keys), sum(each.size for each in read.values()))
