@@ -143,7 +143,7 @@ man: setup  ## a man page for each command, in man/
 dist: export SOURCE_DATE_EPOCH := $(shell git log -1 --format=%ct)
 dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	$(BIN)/pip install -q build cyclonedx-bom
-	rm -rf dist build/dist
+	rm -rf dist build/dist && mkdir -p build
 	$(BIN)/python -m build -o build/dist . > build/dist.log
 	mkdir -p dist && mv build/dist/*.whl dist/ && tar xf build/dist/*.tar.gz -C build/dist
 	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 from cli_helpers import Cli, ReadJson
@@ -17,8 +19,9 @@ from shardkit import ShardMap
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import databases_with
+from shardkit.cli.advise.sampling import take
 from shardkit.cli.bench.servers import COMPONENT, ServerSource
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalServer
 
 WORDS = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Frances", "Tony"]
 
@@ -35,8 +38,12 @@ def server() -> Iterator[LocalServer]:
                 city = {"name": choose.choice(WORDS), "population": choose.randrange(10**6)}
                 pipe.hset(f"city:{n}", mapping=city)
         pipe.sadd("ids", *[choose.getrandbits(59) for _ in range(20_000)])
-        pipe.set("session:1", "x", ex=1000)
-        pipe.set("session:2", "x", ex=1000)
+        for _ in range(4_000):
+            name = f"session:{UUID(int=choose.getrandbits(128))}"
+            pipe.set(name, "s" * choose.randrange(30, 60), px=choose.randrange(10**7, 10**8))
+        pipe.rpush("log", *[f"{choose.choice(WORDS)} {n}" for n in range(20_000)])
+        for n in range(1_000):
+            pipe.xadd("events", {"n": n})
         pipe.execute()
         yield running
 
@@ -50,10 +57,14 @@ def families(document: Any) -> dict[str, Any]:
     return {family["family"]: family for family in document["families"]}
 
 
+def map_of(server: LocalServer) -> ShardMap:
+    component = {"shards": [{"host": "127.0.0.1", "port": server.port}]}
+    return ShardMap.parse(json.dumps({"components": {"old": component}}))
+
+
 def really_taken(server: LocalServer, plan: Conversion) -> int:
     """Return what a family takes in a structure: all of it is loaded into an empty server."""
-    component = {"shards": [{"host": "127.0.0.1", "port": server.port}]}
-    shard_map = ShardMap.parse(json.dumps({"components": {"old": component}}))
+    shard_map = map_of(server)
     with shardkit.connect(shard_map) as kit, ServerSource().empty_server() as empty:
         databases = databases_with(kit, "old")
         warm = empty.kit.hash("warm", component=COMPONENT)
@@ -68,7 +79,9 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
 def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take(
     server: LocalServer, at: list[str], read_json: ReadJson
 ) -> None:
-    for match, into in [("user:*", "strings"), ("city:*", "hash"), ("ids", "set")]:
+    counts = {"user:*": 12_000, "city:*": 8_000, "session:*": 4_000, "ids": 1, "log": 1}
+    structures = ["strings", "hash", "strings", "set", "list"]
+    for (match, count), into in zip(counts.items(), structures, strict=True):
         [family] = read_json("advise", *at, "--match", match, "--sample", 2000)["families"]
         found = {each["structure"]: each for each in family["structures"]}
         for name, each in found.items():
@@ -78,7 +91,6 @@ def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take
         assert plain["plan"]["into"] == into
         taken = really_taken(server, Conversion(**plain["plan"]))
         # The sample also estimates how many keys there are: here that is known.
-        count = {"user:*": 12_000, "city:*": 8_000, "ids": 1}[match]
         predicted = plain["memory"] * count / family["keys"]
         assert predicted == pytest.approx(taken, rel=0.05), plain["structure"]
 
@@ -93,8 +105,46 @@ def test_the_table_fits_a_terminal_and_has_the_code(at: list[str], cli: Cli) -> 
 
 
 def test_a_family_without_a_structure_says_why(at: list[str], cli: Cli) -> None:
-    shown = cli("advise", *at, "--match", "session:*")
-    assert "its keys expire, each at its own time" in shown.out
+    shown = cli("advise", *at, "--match", "events")
+    assert re.search(r"a STREAM is compact at any length: \d+ bytes an entry", shown.out), shown
+
+
+def test_what_keys_take_that_expire_includes_their_times(
+    server: LocalServer,
+) -> None:
+    with shardkit.connect(map_of(server)) as kit:
+        found = take(databases_with(kit, "old"), 40_000)
+    [sessions] = [each for each in found.families if each.family.text == "session:<uuid>"]
+    with ServerSource().empty_server() as empty:
+        before = empty.bytes_added()
+        pipe = empty.client.pipeline(transaction=False)
+        for key in sessions.keys:
+            pipe.set(key.name, key.value, pxat=key.due)
+        pipe.execute()
+        assert sessions.memory == pytest.approx(empty.bytes_added() - before, rel=0.05)
+
+
+@pytest.mark.timeout(300)
+def test_a_cluster_is_sampled_and_converted_as_a_whole(
+    cli: Cli, read_json: ReadJson, tmp_path: Path
+) -> None:
+    plan, where = tmp_path / "plan.json", tmp_path / "map.yaml"
+    with LocalCluster() as cluster, cluster.client() as client, LocalServer() as target:
+        for n in range(300):
+            client.set(f"user:{n}:name", f"name {n % 7}", ex=1000)
+        node = f"127.0.0.1:{cluster.nodes[0].port}"
+        refused = cli("advise", "--on", f"{node}/0").error()
+        assert f"--on redis+cluster://{node}" in refused
+        at = ["--on", f"redis+cluster://{node}"]
+        [family] = read_json("advise", *at, "--output", plan)["families"]
+        assert (family["family"], family["keys"]) == ("user:<n>:name", 300)
+        entry = {"entry": {"port": target.port}}
+        where.write_text(json.dumps({"components": {"new": entry}}))
+        command = ["convert", plan, *at, "--component", "new", "-c", where, "--share", 1]
+        assert read_json(*command, "--offline")["copied"] == 300
+        with shardkit.connect(where) as kit:
+            conversion = Conversion.parse(plan.read_text())
+            assert 990 < conversion.open(kit, "new").ttl(77) <= 1000
 
 
 def test_the_code_of_every_choice_runs(

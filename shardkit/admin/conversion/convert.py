@@ -16,16 +16,17 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
-from redis.exceptions import NoPermissionError
+from redis.exceptions import MovedError, NoPermissionError
 
-from shardkit.admin.conversion.forms import Conversion, Entry, decode_all, form_of
+from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
 from shardkit.admin.doctor.targets import Database, by_server
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
+from shardkit.admin.growth.cluster_nodes import moving_slots
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, counted
 from shardkit.kit.kit import ShardKit
@@ -38,6 +39,7 @@ _PASSES = 5  # until a whole pass finds no difference
 _POLL = 0.02
 _READS: Mapping[str, str] = {"string": "GET", "hash": "HGETALL"}
 _SCANS: Mapping[str, str] = {"hash": "hscan", "set": "sscan", "zset": "zscan"}
+_GONE = -2  # PEXPIRETIME of a key that does not exist
 _CONTAINS: Mapping[str, str] = {"hash": "HEXISTS", "set": "SISMEMBER", "zset": "ZSCORE"}
 
 Progress = Callable[[str, int], object]
@@ -89,7 +91,8 @@ def convert(
 
     Raises:
         InvalidArgumentError: the structure cannot store an entry; it names the key.
-        GrowthError: a server does not report changes, or a change may have been missed; call again.
+        GrowthError: a server does not report changes, or a change may have been missed, also
+            because slots of a cluster have moved; call again.
         ShardErrors: a shard failed; call again.
 
     Cost: each pass reads the family, 32 keys or 500 members at a time, and the structure.
@@ -111,14 +114,14 @@ class _Copy:
         self._pattern = conversion.pattern
         self._form = form_of(conversion, kit, component)
         self._share, self._progress = share, progress
-        # Its keys are entries: not what a key has in it.
-        self._by_key = self._pattern is not None and conversion.into != "unique_visitors"
+        self._by_key = conversion.by_key
         self._captures: list[tuple[KeyCapture, dict[int, Database]]] = []
         self._slices = Slices()
         self._dirty = False  # whether a key with many entries has changed since the last pass began
         self.entries = self.copied = self.removed = self.followed = 0
 
     def run(self, offline: bool, stopped: Callable[[], bool]) -> Converted:
+        slots = _slots_of(self._databases)
         with ExitStack() as stack:
             if not offline:
                 for group in by_server(self._databases):
@@ -135,6 +138,14 @@ class _Copy:
                 capture.require_complete()
             if self._dirty:
                 passes += self._until_equal(settled=True)
+            if self._conversion.expires and not self._by_key:
+                self._expire()
+        if _slots_of(self._databases) != slots:
+            raise GrowthError(
+                f"{self._conversion.keys}: slots of the cluster have moved, or a replica was "
+                "promoted, so changes may have been missed",
+                "wait until that is done, and convert again",
+            )
         return Converted(self.entries, passes, self.copied, self.removed, self.followed)
 
     def _train(self) -> None:
@@ -144,6 +155,7 @@ class _Copy:
         chosen: list[Any] = []
         entries = (entry for page in self._pages("training") for entry in page)
         for n, (_, value) in enumerate(entries):
+            value = value.value if isinstance(value, Timed) else value
             if len(chosen) < self._conversion.train:
                 chosen.append(value)
             elif (at := random.randrange(n + 1)) < len(chosen):
@@ -173,7 +185,7 @@ class _Copy:
         differing: set[Any] = set()
         count = 0
         for page in self._pages(step):
-            count += len(page)
+            count += sum(value is not None for _, value in page)
             found = self._form.sync(page)
             self.copied += len(found)
             differing |= found
@@ -205,11 +217,14 @@ class _Copy:
                 if len(page) >= _PAGE:
                     yield page
                     page = []
+        if not count and self._conversion.type == "list":
+            page.append((0, None))
         yield page
 
     def _rows(self, database: Database) -> Iterator[list[Row]]:
         if self._pattern is None:
-            yield from self._members(database, self._conversion.keys.encode(), None)
+            with suppress(MovedError):  # another node of the cluster has it
+                yield from self._members(database, self._conversion.keys.encode(), None)
             return
         client: Any = database.client
         cursor: Any = None
@@ -226,21 +241,43 @@ class _Copy:
             for key, name in named:
                 yield from self._members(database, key, date.fromisoformat(name.decode()))
 
+    def _expire(self) -> None:
+        """Have the structure, or its days, expire when the keys do."""
+        for database in self._databases:
+            client: Any = database.client
+            if self._pattern is None:
+                with suppress(MovedError):
+                    self._form.expire(b"", client.pexpiretime(self._conversion.keys))
+                continue
+            for key in client.scan_iter(match=self._pattern.glob, count=_SCAN):
+                if name := self._pattern.field_of(key):
+                    self._form.expire(name, client.pexpiretime(key))
+
     def _values(self, database: Database, named: Sequence[tuple[bytes, bytes]]) -> list[Row]:
         """Read the values of some keys, None for those that are gone."""
         with at_work(self._share):
             pipe: Any = database.client.pipeline(transaction=False)
             for key, _ in named:
                 pipe.execute_command(_READS[self._conversion.type], key)
+                if self._conversion.expires:
+                    pipe.execute_command("PEXPIRETIME", key)
             values = pipe.execute()
+        dues = [-1] * len(named)
+        if self._conversion.expires:
+            values, dues = values[::2], values[1::2]
         self._slices.note(len(named), sum(_size(value) for value in values))
-        return [
-            (key, name, value or None if isinstance(value, dict) else value)
-            for (key, name), value in zip(named, values, strict=True)
-        ]
+        rows: list[Row] = []
+        for (key, name), value, due in zip(named, values, dues, strict=True):
+            raw = None if value in (None, {}) or due == _GONE else value
+            timed = raw is not None and self._conversion.expires
+            rows.append((key, name, Timed(raw, due) if timed else raw))
+        return rows
 
     def _members(self, database: Database, key: bytes, day: date | None) -> Iterator[list[Row]]:
         """Yield the entries of one key."""
+        if self._conversion.type == "list":
+            yield from self._list(database, key)
+            return
         scan = getattr(database.client, _SCANS[self._conversion.type])
         cursor: Any = None
         while cursor != 0:
@@ -255,6 +292,18 @@ class _Copy:
                 ]
             yield [(key, name, value) for name, value in entries]
 
+    def _list(self, database: Database, key: bytes) -> Iterator[list[Row]]:
+        """Yield the values of a list by their indexes, and None behind the last one."""
+        client: Any = database.client
+        start, page = 0, [b""] * _PAGE
+        while len(page) == _PAGE:
+            with at_work(self._share):
+                page = client.lrange(key, start, start + _PAGE - 1)
+            yield [(key, b"%d" % n, value) for n, value in enumerate(page, start)]
+            start += len(page)
+        if start:
+            yield [(key, b"%d" % start, None)]
+
     def _missing(self, names: Sequence[Any]) -> list[Any]:
         """Return those of the structure's entries that the family does not have."""
         left = {name: str(name).encode() for name in names}
@@ -267,7 +316,11 @@ class _Copy:
                         pipe.execute_command("EXISTS", self._pattern.key_of(name))
                     else:
                         pipe.execute_command(_CONTAINS[kind], key, name)
-                found = pipe.execute()
+                found = pipe.execute(raise_on_error=False)
+            for reply in found:  # another node of the cluster has the key's slot
+                if isinstance(reply, Exception) and not isinstance(reply, MovedError):
+                    raise reply
+            found = [None if isinstance(reply, MovedError) else reply for reply in found]
             gone = [reply is None if kind == "zset" else not reply for reply in found]
             left = dict(each for each, is_gone in zip(left.items(), gone, strict=True) if is_gone)
         return list(left)
@@ -302,6 +355,34 @@ class _Copy:
                     changed |= {name for name, _ in entries}
                 self.followed += len(named)
         return changed
+
+
+def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
+    """Return the slots of each master of a cluster, by its address.
+
+    Raises:
+        GrowthError: a master is giving or getting slots: keys could be on either.
+    """
+    slots: dict[str, Any] = {}
+    for database in databases:
+        client: Any = database.client
+        if int(client.info("cluster").get("cluster_enabled", 0)):
+            if moving_slots(client):
+                raise GrowthError(
+                    f"{database.address}: slots of the cluster are being moved",
+                    "wait until that is done",
+                )
+            own = client.execute_command("CLUSTER MYID")
+            listed = client.execute_command("CLUSTER SLOTS")
+            slots[database.address] = (
+                own,
+                sorted(
+                    [int(first), int(last)]
+                    for first, last, master, *_ in listed
+                    if master[2] == own
+                ),
+            )
+    return slots
 
 
 def _number(database: Database) -> int:

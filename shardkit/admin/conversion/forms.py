@@ -6,10 +6,12 @@ An *entry* is what a structure finds by a name: a field and its value, a member,
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import date
-from typing import Any
+from math import ceil
+from typing import Any, NamedTuple
 
 from shardkit.admin.conversion.families import Pattern
 from shardkit.errors import InvalidArgumentError, ShardKitError
@@ -17,10 +19,23 @@ from shardkit.kit.kit import ShardKit
 from shardkit.structures import codec
 
 PRESENT = "there"  # the field of packed records that tells a record of zeros from none
-_TYPES: Mapping[str, type[Any]] = {"int": int, "str": str}
-_INTO = ("strings", "hash", "packed", "set", "sorted_set", "unique_visitors")
+_TYPES: Mapping[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
+_INTO = ("strings", "hash", "packed", "set", "sorted_set", "list", "unique_visitors")
+_SOON = 5_000  # milliseconds in which an entry may expire on one server before the other
 
 Entry = tuple[Any, Any]  # its field or member, and its value; None for none
+
+
+class Timed(NamedTuple):
+    """A value of a family whose keys expire."""
+
+    value: Any
+    due: int  # milliseconds since 1970; -1 if it does not expire
+
+    @property
+    def soon(self) -> bool:
+        """Whether it expires about now, so that one of two copies may be gone."""
+        return 0 <= self.due < 1000 * time.time() + _SOON
 
 
 @dataclass(frozen=True)
@@ -29,11 +44,12 @@ class Conversion:
 
     Attributes:
         keys: the family, ``user:<n>:name``; or a single key.
-        type: the type of its keys: ``string``, ``hash``, ``set`` or ``zset``.
+        type: the type of its keys: ``string``, ``hash``, ``set``, ``zset`` or ``list``.
         into: the kit's method that makes the structure, such as ``strings``.
         name: the structure's name.
         parameters: the method's parameters; types by their names, ``"int"``.
         train: how many values its dictionary is trained on; 0 for none.
+        expires: whether its keys may expire; then what they become expires at the same times.
 
     Raises:
         InvalidArgumentError: the family and the structure do not go together.
@@ -45,6 +61,7 @@ class Conversion:
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict)
     train: int = 0
+    expires: bool = False
 
     def __post_init__(self) -> None:
         if self.into not in _INTO:
@@ -52,6 +69,10 @@ class Conversion:
                 f"{self.keys}: into={self.into!r}", f"use one of {', '.join(_INTO)}"
             )
         pattern = self.pattern
+        if self.expires and self.into == "packed":
+            raise InvalidArgumentError(
+                f"{self.keys}: packed records do not expire one by one", "use strings or hash"
+            )
         for end in ("meta", "0"):
             key = f"{self.base}:{end}".encode()
             if key == self.keys.encode() or (pattern and pattern.field_of(key) is not None):
@@ -84,6 +105,11 @@ class Conversion:
         return Pattern(self.keys) if "<" in self.keys else None
 
     @property
+    def by_key(self) -> bool:
+        """Whether each of its keys becomes one entry."""
+        return self.pattern is not None and self.into != "unique_visitors"
+
+    @property
     def base(self) -> str:
         """The prefix of the structure's keys."""
         return f"{self.name}:strings" if self.into == "strings" else self.name
@@ -104,7 +130,7 @@ class Conversion:
     def open(self, kit: ShardKit, component: str) -> Any:
         """Return the structure, on a kit."""
         given = {
-            name: _TYPES[value] if name == "members" else value
+            name: _TYPES[value] if name in ("members", "values") else value
             for name, value in self.parameters.items()
         }
         return getattr(kit, self.into)(self.name, component=component, **given)
@@ -144,7 +170,7 @@ class StructureForm:
         Args:
             key: the key, for messages.
             name: its field or member.
-            raw: its value as redis-py returns it; None if it is gone.
+            raw: its value as redis-py returns it, or that `Timed`; None if it is gone.
 
         Raises:
             InvalidArgumentError: the structure cannot store it.
@@ -158,6 +184,8 @@ class StructureForm:
                 found = int(found)
                 if b"%d" % found != name:
                     raise ValueError(f"{found} has another spelling")
+            if isinstance(raw, Timed):
+                return found, Timed(self._value(self.conversion, raw.value), raw.due)
             return found, None if raw is None else self._value(self.conversion, raw)
         except (ValueError, TypeError, ShardKitError) as error:
             raise InvalidArgumentError(
@@ -181,7 +209,9 @@ class StructureForm:
     def sync(self, entries: Sequence[Entry]) -> set[Any]:
         """Make the structure hold these entries; return those that differed.
 
-        Cost: one or two exchanges for 500 entries.
+        Entries that expire about now are copied, but do not count as different.
+
+        Cost: one to four exchanges for 500 entries.
         """
         there = self._read([name for name, _ in entries])
         differing = [
@@ -189,9 +219,30 @@ class StructureForm:
         ]
         self._write([(name, value) for name, value in differing if value is not None])
         self._remove([name for name, value in differing if value is None])
-        return {name for name, _ in differing}
+        return {name for name, value in differing if not (isinstance(value, Timed) and value.soon)}
+
+    def expire(self, name: bytes, due: int) -> None:
+        """Have all that became of one key expire when it does.
+
+        Args:
+            name: its field.
+            due: the time in milliseconds since 1970; -1 if it does not expire, -2 if it is gone.
+        """
+        if due > 0:
+            self.structure.pexpireat(due)
+        elif due == -1:
+            self.structure.persist()
 
     def _read(self, names: Sequence[Any]) -> list[Any]:
+        values = self._values(names)
+        if not (self.conversion.expires and self.conversion.by_key and names):
+            return values
+        return [
+            None if value is None else Timed(value, due)
+            for value, due in zip(values, self.fields.hpexpiretime(*names), strict=True)
+        ]
+
+    def _values(self, names: Sequence[Any]) -> list[Any]:
         structure = self.structure
         match self.conversion.into:
             case "strings":
@@ -206,6 +257,18 @@ class StructureForm:
         return [records[name] if any(records[name].values()) else None for name in names]
 
     def _write(self, entries: Sequence[Entry]) -> None:
+        dues: dict[int, list[Any]] = {}
+        if self.conversion.expires and self.conversion.by_key:
+            for name, timed in entries:
+                dues.setdefault(timed.due, []).append(name)
+            entries = [(name, timed.value) for name, timed in entries]
+        self._write_values(entries)
+        expiring = [
+            self.fields.deferred.hpexpireat(due, *names) for due, names in dues.items() if due > 0
+        ]
+        self.kit.together(*expiring)
+
+    def _write_values(self, entries: Sequence[Entry]) -> None:
         if not entries:
             return
         match self.conversion.into:
@@ -238,6 +301,40 @@ class StructureForm:
                 yield from (number for number, _ in self.structure.scan_iter())
 
 
+class ListForm(StructureForm):
+    """The same for a list: entries are the values by their indexes, in order.
+
+    Behind the last value comes an entry of None.
+    """
+
+    def entry(self, key: str, name: bytes, raw: Any) -> Entry:
+        """See `StructureForm.entry`; ``name`` is the index."""
+        is_text = self.conversion.parameters.get("values") != "bytes"
+        try:
+            return int(name), raw.decode() if is_text and raw is not None else raw
+        except UnicodeDecodeError as error:
+            raise InvalidArgumentError(
+                f"{key}: value {int(name)} is not text", 'add "values": "bytes" to the parameters'
+            ) from error
+
+    def sync(self, entries: Sequence[Entry]) -> set[Any]:
+        """See `StructureForm.sync`; what differs is written again with all that follows it."""
+        if not entries:
+            return set()
+        first = entries[0][0]
+        values = [value for _, value in entries if value is not None]
+        there = self.structure.lrange(first, entries[-1][0])
+        if there == values:
+            return set()
+        self.structure.ltrim(*((0, first - 1) if first else (1, 0)))
+        self.structure.rpush_many(values)
+        return {index for index, value in entries if value is not None} or {first}
+
+    def names(self) -> Iterator[Any]:
+        """See `StructureForm.names`; `sync` has removed what the family no longer has."""
+        return iter(())
+
+
 class VisitorDays(StructureForm):
     """The same for unique visitors: a member is a session of a day, and never leaves it."""
 
@@ -256,6 +353,13 @@ class VisitorDays(StructureForm):
             for n in range(self.structure.visit_many(sessions, day))
         }
 
+    def expire(self, name: bytes, due: int) -> None:
+        """See `StructureForm.expire`; a day expires up to a second later."""
+        left = due - 1000 * time.time()
+        if due > 0:
+            day = date.fromisoformat(name.decode())
+            self.structure.expire(day, max(1, ceil(left / 1000)))
+
     def names(self) -> Iterator[Any]:
         """See `StructureForm.names`."""
         return iter(())
@@ -263,7 +367,7 @@ class VisitorDays(StructureForm):
 
 def form_of(conversion: Conversion, kit: ShardKit, component: str) -> StructureForm:
     """Return the form of a conversion."""
-    made = VisitorDays if conversion.into == "unique_visitors" else StructureForm
+    made = {"unique_visitors": VisitorDays, "list": ListForm}.get(conversion.into, StructureForm)
     return made(conversion, kit, component)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
-from shardkit.admin.conversion.forms import Conversion, StructureForm, decode_all, form_of
+from shardkit.admin.conversion.forms import Conversion, StructureForm, Timed, decode_all, form_of
 from shardkit.cli.advise import model as memory
-from shardkit.cli.advise.layouts import LayoutChoice, layouts_of
+from shardkit.cli.advise.layouts import DAY, LayoutChoice, layouts_of
 from shardkit.cli.advise.model import MemoryModel, entry_size
 from shardkit.cli.advise.sampling import KeySample, SampledFamily
 from shardkit.cli.bench.servers import COMPONENT, BenchServer, ServerSource
@@ -19,6 +21,7 @@ from shardkit.structures.unique.visitors import UniqueVisitors
 _CHECKED = 20_000  # entries that are loaded: fewer take too little to be measured
 _WARM = 50  # entries that are written and deleted first: scripts and statistics take memory
 _AT_ONCE = 500
+_YEAR = 31_536_000_000  # milliseconds
 DOUBTFUL = 0.05  # predictions that differ more are doubtful
 
 Row = tuple[bytes, bytes, Any]
@@ -79,7 +82,7 @@ def advise(
     with servers.empty_server() as server:
         software, model = server.software, memory.measure(server)
     for n, family in enumerate(sample.families[:most]):
-        choices, reason = layouts_of(family)
+        choices, reason = layouts_of(family, model)
         found = []
         for choice in choices:
             progress(f"{family.family.text}: {choice.conversion.into}", n, most)
@@ -91,7 +94,7 @@ def advise(
 
 
 def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> LayoutAdvice:
-    rows = _enough(choice)
+    rows = _timed(choice.conversion, _enough(choice))
     trained = choice.conversion.train
     count = len(rows) - trained
     conversion = _planned(choice.conversion, count)
@@ -102,8 +105,9 @@ def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> Lay
     predict, dictionary = choice.predict, 0.0
     if trained:
         fields = form.fields
-        fields.train([value for _, value in entries[:trained]])
-        stored = [fields.codec.encode(value) for _, value in entries[trained : len(choice.rows)]]
+        values = [getattr(value, "value", value) for _, value in entries[: len(choice.rows)]]
+        fields.train(values[:trained])
+        stored = [fields.codec.encode(value) for value in values[trained:]]
         assert choice.with_values is not None
         predict = choice.with_values(stored)
         dictionary = server.bytes_added() - first
@@ -111,6 +115,8 @@ def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> Lay
         entries = entries[trained:]
     for page in pages(entries, _AT_ONCE):
         form.sync(page)
+    if conversion.expires and not conversion.by_key:
+        form.expire(DAY.isoformat().encode(), _due())
     measured = server.bytes_added() - first
     return LayoutAdvice(
         choice,
@@ -119,6 +125,18 @@ def _check(choice: LayoutChoice, server: BenchServer, model: MemoryModel) -> Lay
         round(predict(model, count) + dictionary),
         measured,
     )
+
+
+def _due() -> int:
+    """Return a time at which a key may expire, in the year after the next one."""
+    return round(1000 * time.time()) + random.randrange(_YEAR, 2 * _YEAR)
+
+
+def _timed(conversion: Conversion, rows: Sequence[Row]) -> list[Row]:
+    """Return rows with times to live, if they have some."""
+    if not (conversion.expires and conversion.by_key):
+        return list(rows)
+    return [(key, name, Timed(raw, _due())) for key, name, raw in rows]
 
 
 def _planned(conversion: Conversion, count: int) -> Conversion:
@@ -154,7 +172,7 @@ def _another(name: bytes, turn: int, step: int) -> bytes:
 def _warm(choice: LayoutChoice, server: BenchServer) -> None:
     conversion = replace(_planned(choice.conversion, 1), keys="warm", name="w:warm")
     form: StructureForm = form_of(conversion, server.kit, COMPONENT)
-    rows = choice.rows[:_WARM]
+    rows = _timed(conversion, choice.rows[:_WARM])
     form.sync(decode_all(form, rows))
     if isinstance(form.structure, UniqueVisitors):
         form.structure.remove(rows[0][2])

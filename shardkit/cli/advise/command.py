@@ -46,14 +46,17 @@ from shardkit.cli.output import (
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
+from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.url import cluster_of, each_url
 from shardkit.errors import InvalidArgumentError, counted
 
 _on_option = click.option(
     "--on",
     multiple=True,
     metavar="HOST:PORT/DB|URL",
-    help="A database with the keys; repeat it. By default those of the components.",
+    help="A database with the keys, or redis+cluster://HOST:PORT; repeat it. By default those of "
+    "the components.",
 )
 
 
@@ -152,9 +155,22 @@ def _databases(
             chosen, _ = components(topology, names, ShardOptions())
             yield databases_with(topology.kit, *chosen)
         return
-    entries = tuple(entry_at(text, f"--on {text}") for text in on)
-    with shardkit.connect(ShardMap({"data": Component("data", shards=entries)})) as kit:
-        yield databases_with(kit, "data")
+    entries = tuple(entry_at(text, f"--on {text}") for text in on if cluster_of(text) is None)
+    named = {"data": Component("data", shards=entries)} if entries else {}
+    for n, text in enumerate(on):
+        if (url := cluster_of(text)) is not None:  # any of its nodes will do
+            entry = Entry({"url": each_url(url)[0], "cluster": True}, f"--on {text}")
+            named[f"data-{n}"] = Component(f"data-{n}", entry=entry)
+    with shardkit.connect(ShardMap(named)) as kit:
+        databases = databases_with(kit, *named)
+        for database in databases:
+            info: Any = database.client.info("cluster")
+            if database.shard.component == "data" and int(info.get("cluster_enabled", 0)):
+                raise InvalidArgumentError(
+                    f"{database.server} is a node of a cluster, whose other nodes have keys too",
+                    f"specify --on redis+cluster://{database.server}",
+                )
+        yield databases
 
 
 def _label(layout: LayoutAdvice) -> str:

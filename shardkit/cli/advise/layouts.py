@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from math import ceil
 from typing import Any
 
 from shardkit.admin.conversion.forms import PRESENT, Conversion
 from shardkit.cli.advise.model import (
+    ExpiringFields,
     MemoryModel,
     entry_size,
     integer_width,
@@ -20,6 +21,7 @@ from shardkit.cli.advise.sampling import SampledFamily, SampledKey
 from shardkit.errors import ShardKitError
 from shardkit.structures import codec
 from shardkit.structures.layouts.growing import GROUPS, max_load
+from shardkit.structures.list.sharded_list import DEFAULT_PART_SIZE
 from shardkit.structures.packed.record_format import RecordFormat
 from shardkit.structures.unique.sizing import expected_after, parts_for
 
@@ -34,6 +36,8 @@ _PRECISIONS = ("exact", "60-bit", "compact", "hyperloglog")
 _UUID = b"\xff" * 16  # as unique visitors store one
 _SHORT = 8  # bytes of a value: a dictionary helps longer ones
 _STATE = 46  # bytes of the listpack of a group's state
+
+DAY = date(2026, 11, 26)  # on which visitors come in a check
 
 Predict = Callable[[MemoryModel, int], float]
 
@@ -65,21 +69,37 @@ class LayoutChoice:
     dense: bool = False
 
 
-def layouts_of(family: SampledFamily) -> tuple[list[LayoutChoice], str]:
-    """Return the structures that fit a family; or none, and why."""
+def layouts_of(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutChoice], str]:
+    """Return the structures that fit a family on a kind of server; or none, and why."""
+    choices, reason = _fitting(family, model)
+    if family.expires:
+        for choice in choices:
+            choice.conversion = replace(choice.conversion, expires=True)
+            if not choice.conversion.by_key:
+                choice.predict = _with_times(choice.predict)
+    return choices, reason
+
+
+def _with_times(predict: Predict) -> Predict:
+    """Return the same for a structure whose keys expire."""
+    return lambda model, count: predict(replace(model, key=model.key + model.due), count)
+
+
+def _fitting(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutChoice], str]:
     kind, pattern = family.family.type, family.pattern
-    if any(key.expires for key in family.keys):
-        return [], "its keys expire, each at its own time"
     if pattern is not None and pattern.variables == ("date",) and kind == "set":
         return list(_visitors(family)), "its members are not sessions"
-    if pattern is None and kind in ("hash", "set", "zset"):
+    if kind == "stream":
+        each = family.memory / max(family.entries, 1)
+        return [], f"a STREAM is compact at any length: {each:.0f} bytes an entry"
+    if pattern is None and kind in _LARGE:
         if not family.large:
             return [], "one small key"
-        return list(_LARGE[kind](family)), ""
-    if kind == "list":
-        return [], "a LIST is compact at any length; kit.list spreads it over servers"
+        return list(_LARGE[kind](family)), "its members are too long"
     if family.large:
         return [], "many large keys: each can be a structure; --match NAME advises on one"
+    if kind == "list":
+        return [], "a LIST is compact at any length"
     if pattern is None or kind not in ("string", "hash"):
         return [], f"no structure stores many small keys of type {kind}"
     known = [key for key in family.keys if key.value is not None]
@@ -87,7 +107,11 @@ def layouts_of(family: SampledFamily) -> tuple[list[LayoutChoice], str]:
         return [], "too few values of a size that is read: sample more"
     if kind == "string" and any(key.value[:4] == b"HYLL" for key in known):
         return [], "HyperLogLogs have no smaller form"
-    return [*_packed(family, known), *_values(family, known)], "its values are not text"
+    if not family.expires:
+        return [*_packed(family, known), *_values(family, known, model)], "its values are not text"
+    if model.fields is None:
+        return [], "its keys expire, fields of a HASH only from Redis 7.4, Valkey 9.0 on"
+    return list(_values(family, known, model)), "its values are not text"
 
 
 # ---- many small keys
@@ -106,7 +130,9 @@ def _rows(
     return [(key.name, name, key.value) for key, name in zip(keys, names, strict=True)]
 
 
-def _values(family: SampledFamily, known: Sequence[SampledKey]) -> Iterator[LayoutChoice]:
+def _values(
+    family: SampledFamily, known: Sequence[SampledKey], model: MemoryModel
+) -> Iterator[LayoutChoice]:
     """Yield hashes whose fields are the keys, with codecs."""
     pattern, kind = family.pattern, family.family.type
     assert pattern is not None
@@ -114,6 +140,8 @@ def _values(family: SampledFamily, known: Sequence[SampledKey]) -> Iterator[Layo
     rows = _rows(family, known, numbered)
     into, name = ("strings", pattern.name) if kind == "string" else ("hash", f"{pattern.name}:hash")
     for coded, note in _codecs(kind, [key.value for key in known]):
+        if family.expires:
+            note = "; ".join(filter(None, [note, "needs Redis 7.4 or Valkey 9.0: fields expire"]))
         parameters: dict[str, Any] = {} if coded is None else {"codec": coded}
         if family.numbers and not numbered:
             parameters["partition"] = "crc32"
@@ -123,6 +151,7 @@ def _values(family: SampledFamily, known: Sequence[SampledKey]) -> Iterator[Layo
             rows,
             family.count,
             numbered,
+            model.fields if family.expires else None,
             note,
         )
 
@@ -133,6 +162,7 @@ def _fields(
     rows: Sequence[Any],
     total: int,
     numbered: bool,
+    expiring: ExpiringFields | None = None,
     note: str = "",
 ) -> Iterator[LayoutChoice]:
     coded = conversion.codec
@@ -151,7 +181,12 @@ def _fields(
         length = sum(map(len, values)) / len(values)
         entry = mean_size(values)
 
+        fields = [b"%d" % (int(each) % size) if numbered else each for _, each, _ in rows]
+        pairs = list(zip(fields, values, strict=False))  # of a dictionary's check half of them
+
         def part(model: MemoryModel, count: float) -> float:
+            if expiring is not None:
+                return model.expiring_part(f"{name}:1234", pairs, count, longest <= MOST)
             if longest > MOST:
                 return model.table(f"{name}:1234", count, length)
             own = 2.0 + max(0.0, 1 - 128 / size) if numbered else text
@@ -162,13 +197,18 @@ def _fields(
         fill = size * family.density if size > 1 else 1.0
         return lambda model, count: count / fill * part(model, fill)
 
+    longest = max(map(len, stored))
+    tables = expiring is not None and (expiring.compact is None or longest > MOST)
     size = 256
-    if numbered:
-        sizes = {each: predicting(stored, each)(_ANY, total) for each in _SIZES}
+    if tables:  # Valkey's tables of more fields that expire take twice as much
+        size = 64 if numbered else 128
+        parameters["part_size"] = size
+    elif numbered:
+        any_server = replace(_ANY, fields=expiring)
+        sizes = {each: predicting(stored, each)(any_server, total) for each in _SIZES}
         size = next(each for each in _SIZES if sizes[each] <= min(sizes.values()) * _WORTH)
         if size != 128:
             parameters["part_size"] = size
-    longest = max(map(len, stored))
     settings = {
         "hash-max-listpack-value": MOST if longest > 512 else 1 << (longest - 1).bit_length()
     }
@@ -184,7 +224,7 @@ def _fields(
         rows,
         total,
         predicting(stored, size),
-        settings if LIMIT < longest <= MOST else {},
+        settings if LIMIT < longest <= MOST and not tables else {},
         (lambda values: predicting(values, size)) if trained else None,
         note=note,
         dense=numbered,
@@ -228,7 +268,7 @@ def _codecs(kind: str, values: Sequence[Any]) -> Iterator[tuple[str | None, str]
     if kind == "string":
         yield None, ""
     documents = kind == "hash" or all(value[:1] in (b"{", b"[") for value in values)
-    mean = sum(len(str(value)) for value in values) / len(values)
+    mean = sum(len(v if isinstance(v, bytes) else str(v)) for v in values) / len(values)
     names = ["tokens" if mean < _LONG else "lz4", "zstd"] if mean >= _SHORT else []
     names = ["json", "msgpack", *names] if documents else [f"{each}-text" for each in names]
     for name in names:
@@ -311,7 +351,7 @@ def _hash(family: SampledFamily) -> Iterator[LayoutChoice]:
             parameters["partition"] = "crc32"
         text = family.family.text
         conversion = Conversion(text, "hash", "hash", f"{text}:hash", parameters)
-        yield from _fields(family, conversion, rows, family.entries, numbered, note)
+        yield from _fields(family, conversion, rows, family.entries, numbered, note=note)
 
 
 def _set(family: SampledFamily) -> Iterator[LayoutChoice]:
@@ -395,10 +435,37 @@ def _score(score: float) -> bytes:
     return b"%d" % score if score == int(score) and abs(score) < 2**62 else repr(score).encode()
 
 
+def _list(family: SampledFamily) -> Iterator[LayoutChoice]:
+    text, values = family.family.text, [value for _, value in family.members]
+    entry = mean_size(values)
+    name = f"{text}:list"
+
+    def predict(model: MemoryModel, count: int) -> float:
+        full, rest = divmod(count, DEFAULT_PART_SIZE)
+        parts = full * model.list_part(f"{{{name}}}:123", DEFAULT_PART_SIZE * entry)
+        return parts + model.list_part(f"{{{name}}}:123", rest * entry)
+
+    try:
+        parameters: dict[str, Any] = {}
+        for value in values:
+            value.decode()
+    except UnicodeDecodeError:
+        parameters = {"values": "bytes"}
+    yield LayoutChoice(
+        Conversion(text, "list", "list", name, parameters),
+        [(family.keys[0].name, name, value) for name, value in family.members],
+        family.entries,
+        predict,
+        note="saves no memory; see docs/lists.md for what it is good at",
+        dense=True,
+    )
+
+
 _LARGE: Mapping[str, Callable[[SampledFamily], Iterator[LayoutChoice]]] = {
     "hash": _hash,
     "set": _set,
     "zset": _sorted_set,
+    "list": _list,
 }
 
 
@@ -412,8 +479,7 @@ def _visitors(family: SampledFamily) -> Iterator[LayoutChoice]:
         return
     hexadecimal = all(map(_is_hexadecimal, members))
     name = f"{pattern.name}:unique"
-    day = date(2026, 11, 26)
-    rows = [(family.keys[0].name, member, day) for member in members]
+    rows = [(family.keys[0].name, member, DAY) for member in members]
     per_day = ceil(family.entries / family.count)
     for precision in _PRECISIONS:
         if precision == "60-bit" and not hexadecimal:
@@ -444,9 +510,9 @@ def _day(precision: str, name: str, members: Sequence[bytes]) -> Predict:
 
     def predict(model: MemoryModel, count: int) -> float:
         if precision == "hyperloglog":
-            return model.part(f"{name}:2026-11-26", 12_304)
+            return model.part(f"{name}:{DAY}", 12_304)
         parts = parts_for(expected_after(count), size)
-        key = f"{name}:2026-11-26:123"
+        key = f"{name}:{DAY}:123"
         return parts * model.part(key, 8 + count / parts * each) + 4 * model.part(key, 40)
 
     return predict

@@ -6,12 +6,17 @@ one to nine bytes; and each its own length once more. `measure` finds what a key
 
 from __future__ import annotations
 
+import random
 import re
+import time
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
+
+from redis.exceptions import ResponseError
+from redis.utils import str_if_bytes
 
 from shardkit.cli.bench.servers import BenchServer
 
@@ -19,11 +24,32 @@ _KEYS = 4_000
 _NAME = "bench:12345"  # of the keys that are measured
 _LONG = 2_000  # bytes of a value in a table
 _TABLE = 100  # values of a table
+_FIELDS, _HASHES = 64, 40  # fields that expire, and in how many keys
+_DUE = 10  # bytes of an entry's time in a listpack
+_EMBEDDED = 128  # bytes of the largest block with a field and its value
+_NODE = 8_192  # bytes of a full node of a LIST
+_YEAR = 31_536_000_000  # milliseconds
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _WIDTHS = ((7, 1), (12, 2), (15, 3), (23, 4), (31, 5), (63, 9))
 # jemalloc's sizes: four in each doubling.
 _CLASSES: list[int] = [8, *range(16, 129, 16)]
 _CLASSES += [(4 + n) << power for power in range(5, 28) for n in range(1, 5)]
+
+
+@dataclass(frozen=True)
+class ExpiringFields:
+    """What fields of a HASH take if they expire.
+
+    Attributes:
+        embeds: whether a table has short fields and their values in one block.
+        entry: the bytes of a field in a table besides its blocks.
+        compact: the bytes of a HASH as a listpack besides the same of one that does not expire;
+            None if there is none.
+    """
+
+    embeds: bool
+    entry: float
+    compact: float | None = None
 
 
 @dataclass(frozen=True)
@@ -34,11 +60,15 @@ class MemoryModel:
         jemalloc: whether that is its allocator.
         key: the bytes of a key besides its value, its name of 11 bytes included.
         entry: the bytes of an entry in a table, besides its value.
+        due: the bytes of a key's time to live.
+        fields: what fields take that expire; None if they cannot.
     """
 
     jemalloc: bool
     key: float
     entry: float
+    due: float = 0.0
+    fields: ExpiringFields | None = None
 
     def allocated(self, size: float) -> float:
         """Return the bytes that are allocated for blocks of about this size."""
@@ -57,6 +87,37 @@ class MemoryModel:
     def table(self, name: str, count: float, size: float) -> float:
         """Return the bytes of a key with a table of entries that have values of this size."""
         return self.key + len(name) - len(_NAME) + count * (self.entry + self.allocated(size + 5))
+
+    def list_part(self, name: str, size: float) -> float:
+        """Return the bytes of a key with a LIST whose values take this size."""
+        if size + 7 <= _NODE:
+            return self.part(name, size + 7)
+        full, rest = divmod(size, _NODE - 7)
+        nodes = full * self.block(_NODE) + (full + 1) * self.block(32) + self.block(40)
+        return self.part(name, rest + 7) + nodes
+
+    def expiring_part(
+        self, name: str, pairs: Sequence[tuple[bytes, bytes]], count: float, compact: bool
+    ) -> float:
+        """Return the bytes of a HASH whose fields expire, with fields and values like some given.
+
+        ``compact`` says that no value is too long for a listpack.
+        """
+        assert self.fields is not None
+        key = self.key + len(name) - len(_NAME)
+        if compact and self.fields.compact is not None:
+            entry = fmean(entry_size(field) + entry_size(value) for field, value in pairs)
+            return key + self.fields.compact + self.allocated(7 + count * (entry + _DUE))
+        return key + count * fmean(
+            self.fields.entry + self._table_entry(len(field), len(value)) for field, value in pairs
+        )
+
+    def _table_entry(self, field: int, value: int) -> int:
+        """Return the bytes of a field that expires and its value, in a table."""
+        together = field + value + 16
+        if self.fields is not None and self.fields.embeds and together <= _EMBEDDED:
+            return self.block(together)
+        return self.block(field + 20) + self.block(value + (4 if value < 256 else 6))
 
 
 def measure(server: BenchServer) -> MemoryModel:
@@ -78,8 +139,62 @@ def measure(server: BenchServer) -> MemoryModel:
     tables = (server.bytes_added() - keys) / (_TABLE // 2) - key
     entry = tables / _TABLE - first.block(_LONG + 5)
     server.client.flushall()
-    server.close()
-    return MemoryModel(first.jemalloc, key, entry)
+    model = MemoryModel(first.jemalloc, key, entry)
+    return replace(model, due=_due(server), fields=_expiring_fields(server, model))
+
+
+def _due(server: BenchServer) -> float:
+    """Measure what a key's time to live takes."""
+    taken = []
+    for end in (None, _YEAR):
+        pipe: Any = server.client.pipeline(transaction=False)
+        for n in range(_KEYS):
+            pipe.set(f"bench:{10_000 + n}", "abcdef", px=end)
+        pipe.execute()
+        taken.append(server.bytes_added())
+    server.client.flushall()
+    return (taken[1] - taken[0]) / _KEYS
+
+
+def _expiring_fields(server: BenchServer, model: MemoryModel) -> ExpiringFields | None:
+    """Measure what fields take that expire."""
+    lengths = [(2 + 7 * n % 36, 4 + 11 * n % 56) for n in range(_FIELDS)]
+    pairs = [(b"%0*d" % (wide, n), b"v" * long) for n, (wide, long) in enumerate(lengths)]
+    fields = ExpiringFields("valkey" in server.software, 0.0)
+    try:
+        with server.limits({"hash-max-listpack-entries": 0, "hash-max-ziplist-entries": 0}):
+            each, _ = _load_expiring(server, pairs)
+    except ResponseError:  # Redis before 7.4, Valkey before 9.0
+        server.client.flushall()
+        return None
+    blocks = replace(model, fields=fields).expiring_part(_NAME, pairs, _FIELDS, False)
+    fields = replace(fields, entry=(each - blocks) / _FIELDS)
+    each, encoding = _load_expiring(server, pairs)
+    if encoding == "hashtable":
+        return fields
+    fields = replace(fields, compact=0.0)
+    block = replace(model, fields=fields).expiring_part(_NAME, pairs, _FIELDS, True)
+    return replace(fields, compact=each - block)
+
+
+def _load_expiring(server: BenchServer, pairs: Sequence[tuple[bytes, bytes]]) -> tuple[float, str]:
+    """Return the bytes of a HASH with these fields, and its encoding; removes it."""
+    choose, due = random.Random(1), round(1000 * time.time()) + _YEAR
+    before = server.bytes_added()
+    for n in range(_HASHES):
+        key = f"bench:{10_000 + n}"
+        pipe: Any = server.client.pipeline(transaction=False)
+        pipe.hset(key, mapping=dict(pairs))
+        for name, _ in pairs:
+            pipe.execute_command(
+                "HPEXPIREAT", key, due + choose.randrange(_YEAR), "FIELDS", 1, name
+            )
+        pipe.execute()
+    client: Any = server.client
+    encoding = str_if_bytes(client.object("encoding", key))
+    each = (server.bytes_added() - before) / _HASHES
+    server.client.flushall()
+    return each, encoding
 
 
 def listpack(entries: Iterable[bytes]) -> int:

@@ -6,10 +6,12 @@ SCAN returns keys in the order of their hashes, so the first thousands are a fai
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redis.exceptions import NoPermissionError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.conversion.families import KeyFamily, Pattern, families
@@ -29,6 +31,8 @@ _LARGE = 1_000  # members that make a key a large one
 _PROBED = 40  # numbers whose neighbours are looked for,
 _NEIGHBOURS = 16  # ids tried of the 128 around each
 _AROUND = 128
+_WITH_ENTRY, _OBJECT = 40, 16  # bytes of a key that MEMORY STATS and MEMORY USAGE both count
+_FEW = 100  # keys: of fewer, a table takes much by each
 _LENGTHS = {
     "string": "STRLEN",
     "hash": "HLEN",
@@ -47,9 +51,9 @@ class SampledKey:
 
     name: bytes
     type: str
-    memory: int
+    memory: float
     length: int
-    expires: bool
+    due: int  # when it expires, in milliseconds since 1970; -1 if it does not
     weight: float  # how many keys it stands for
     value: Any = None  # of a string or a small HASH; None if it was not read
 
@@ -82,6 +86,11 @@ class SampledFamily:
     def entries(self) -> int:
         """How many fields, members or bytes its keys have, about."""
         return round(sum(key.weight * key.length for key in self.keys))
+
+    @property
+    def expires(self) -> bool:
+        """Whether some of its keys expire."""
+        return any(key.due >= 0 for key in self.keys)
 
     @property
     def large(self) -> bool:
@@ -145,8 +154,10 @@ def take(
             if len(found) >= size or own >= _NAMES:
                 break
         here = max(int(database.client.dbsize()), own)
+        of_key, of_due = _table_bytes(database.client)
         for key in found:
             key.weight = here / own
+            key.memory += of_key + (of_due if key.due >= 0 else 0.0)
             homes[key.name] = database
         sampled += found
         total, seen = total + here, seen + own
@@ -202,10 +213,12 @@ def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKe
             ),
         )
         keys = []
+        now = round(1000 * time.time())
         for n, (name, kind) in enumerate(zip(page, kinds, strict=True)):
-            memory, due, length = figures[3 * n : 3 * n + 3]
+            memory, left, length = figures[3 * n : 3 * n + 3]
             if isinstance(memory, int) and isinstance(length, int):  # it may be gone
-                keys.append(SampledKey(name, kind, memory, length, int(due) > 0, 1.0))
+                due = now + left if left > 0 else -1
+                keys.append(SampledKey(name, kind, memory, length, due, 1.0))
         read = [key for key in keys if _is_read(key)]
         commands = {"string": "GET", "hash": "HGETALL"}
         values = _ask(database, ((commands[key.type], key.name) for key in read))
@@ -225,11 +238,45 @@ def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:
         pipe: Any = database.client.pipeline(transaction=False)
         for command in commands:
             pipe.execute_command(*command)
-        return list(pipe.execute(raise_on_error=False)) if len(pipe) else []
+        replies = list(pipe.execute(raise_on_error=False)) if len(pipe) else []
+    for reply in replies:
+        if isinstance(reply, NoPermissionError):
+            raise reply
+    return replies
+
+
+def _table_bytes(client: Any) -> tuple[float, float]:
+    """Return what a key takes in the table of keys, and what its expiry takes.
+
+    MEMORY USAGE does not count these, but for the entries of Redis' table.
+    """
+    number = client.connection_pool.connection_kwargs.get("db") or 0
+    tables = client.memory_stats().get(f"db.{number}") or {}
+    counts = client.info("keyspace").get(f"db{number}") or {}
+    keys, expiring = counts.get("keys", 0), counts.get("expires", 0)
+    each = tables["overhead.hashtable.main"] / keys if keys else 0.0
+    counted = _WITH_ENTRY if each > _WITH_ENTRY else _OBJECT
+    return (
+        max(0.0, each - counted) if keys >= _FEW else 0.0,
+        tables["overhead.hashtable.expires"] / expiring if expiring >= _FEW else 0.0,
+    )
+
+
+def _list_values(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]:
+    """Return some values of a LIST, from places all over it."""
+    client: Any = database.client
+    step = max(_SCAN, key.length // (_MEMBERS // _SCAN))
+    found: list[bytes] = []
+    for start in range(0, key.length, step):
+        with at_work(_SHARE):
+            found += client.lrange(key.name, start, start + _SCAN - 1)
+    return [(b"%d" % n, value) for n, value in enumerate(found[:_MEMBERS])]
 
 
 def _members(database: Database, key: SampledKey) -> list[tuple[bytes, Any]]:
     """Return some entries of a large key, in the order of their hashes."""
+    if key.type == "list":
+        return _list_values(database, key)
     scan = {"hash": "hscan", "set": "sscan", "zset": "zscan"}.get(key.type)
     if scan is None:
         return []

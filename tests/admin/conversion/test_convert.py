@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date
 from typing import Any
 from uuid import UUID
@@ -16,7 +19,8 @@ from shardkit import ShardKit, ShardKitError, ShardMap
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import databases_with
-from shardkit.local import LocalServers
+from shardkit.errors import GrowthError
+from shardkit.local import LocalCluster, LocalServers
 
 MAP = """
 defaults: {host: 127.0.0.1, socket_timeout: 30}
@@ -142,6 +146,11 @@ def fields(kit: ShardKit) -> Any:
     return {str(n): f"City {n}".encode() for n in range(2000)}
 
 
+def log(kit: ShardKit) -> Any:
+    plain(kit, "log").rpush("log", *range(2100))
+    return [str(n) for n in range(2100)]
+
+
 CASES: dict[str, tuple[Conversion, Callable[[ShardKit], Any], Callable[[Any], Any]]] = {
     "records": (
         Conversion("city:<n>", "hash", "hash", "city:hash", {"codec": "tokens"}, train=100),
@@ -164,6 +173,11 @@ CASES: dict[str, tuple[Conversion, Callable[[ShardKit], Any], Callable[[Any], An
         Conversion("ranks", "zset", "sorted_set", "ranks:sorted"),
         ranks,
         lambda found: dict(found.zscan_iter()),
+    ),
+    "list": (
+        Conversion("log", "list", "list", "log:list"),
+        log,
+        lambda found: list(found.items()),
     ),
     "hash": (
         Conversion("cities", "hash", "hash", "cities:hash"),
@@ -199,6 +213,159 @@ def test_a_large_key_that_changes_is_compared_again_at_the_end(kit: ShardKit) ->
     assert conversion.open(kit, "new").smembers() == expected - {5, 6} | {9999}
 
 
+def test_a_list_that_is_pushed_and_popped_is_compared_again_at_the_end(kit: ShardKit) -> None:
+    expected = log(kit)
+    conversion = CASES["list"][0]
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            plain(kit, "log").lpop("log", 3)
+            plain(kit, "log").rpush("log", "last")
+        return asked > 3
+
+    copied(kit, conversion, stopped=stopped)
+    assert list(conversion.open(kit, "new").items()) == [*expected[3:], "last"]
+    plain(kit, "log").delete("log")
+    assert copied(kit, conversion, offline=True).entries == 0
+    assert list(conversion.open(kit, "new").items()) == []
+
+
+def expiring(conversion: Conversion) -> Conversion:
+    return replace(conversion, expires=True)
+
+
+def test_strings_keep_their_times_to_live_while_clients_change_them(kit: ShardKit) -> None:
+    old = kit.key_sharded("old")
+    due = 1000 * (round(time.time()) + 1000)
+    for n in range(400):
+        key = f"user:{n}:name"
+        old[key].set(key, n, pxat=due + n if n % 4 else None)
+    asked = 0
+
+    def change(n: int, command: str, *args: Any) -> None:
+        key = f"user:{n}:name"
+        client: Any = old[key]
+        client.execute_command(command, key, *args)
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            change(1, "PEXPIREAT", due + 5000)
+            change(2, "PERSIST")
+            change(3, "PEXPIRE", 1)  # it is gone before the copy ends
+            change(4, "SET", "other", "PXAT", due)
+        return asked > 3
+
+    result = copied(kit, expiring(NAMES), stopped=stopped)
+    assert (result.entries, result.passes) == (400, 2)
+    names = kit.strings("user:name", component="new")
+    fields = kit.hash("user:name:strings", component="new")
+    expected = {n: due + n if n % 4 else -1 for n in range(400)}
+    expected |= {1: due + 5000, 2: -1, 3: -2, 4: due}
+    assert fields.hpexpiretime(*expected) == list(expected.values())
+    assert names.mget([2, 3, 4]) == [b"2", None, b"other"]
+
+
+def test_records_keep_their_times_to_live_with_a_trained_codec(kit: ShardKit) -> None:
+    expected = records(kit)
+    due = 1000 * (round(time.time()) + 1000)
+    for n in range(0, 200, 2):
+        plain(kit, f"city:{n}").pexpireat(f"city:{n}", due)
+    conversion = expiring(CASES["records"][0])
+    assert copied(kit, conversion).passes == 2
+    hash_ = conversion.open(kit, "new")
+    assert hash_.hgetall() == expected
+    assert hash_.hpexpiretime(*range(200)) == [due, -1] * 100
+
+
+@pytest.mark.parametrize("case", ["set", "sorted set", "list", "hash"])
+def test_a_structure_expires_when_its_key_does(kit: ShardKit, case: str) -> None:
+    conversion, write, read = CASES[case]
+    expected = write(kit)
+    plain(kit, conversion.keys).expire(conversion.keys, 1000)
+    copied(kit, expiring(conversion))
+    structure = conversion.open(kit, "new")
+    assert read(structure) == expected
+    assert 990 < structure.ttl() <= 1000
+    plain(kit, conversion.keys).persist(conversion.keys)
+    copied(kit, expiring(conversion), offline=True)
+    assert structure.ttl() == -1
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def clustered(cluster: LocalCluster) -> Iterator[ShardKit]:
+    entries = {"old": {"entry": dict(cluster.entry.fields)}}
+    with (
+        LocalServers(ShardMap.parse("components: {new: {entry: {}}}"), ports="free") as running,
+        cluster.client() as client,
+    ):
+        client.flushall()
+        entries["new"] = {"entry": dict(running.servers[0].entry.fields)}
+        with shardkit.connect(ShardMap.parse(json.dumps({"components": entries}))) as opened:
+            yield opened
+
+
+def test_a_family_of_a_cluster_is_copied_while_clients_write(
+    clustered: ShardKit, cluster: LocalCluster
+) -> None:
+    asked = 0
+    with cluster.client() as client:
+        for n in range(600):
+            client.set(f"user:{n}:name", n, px=10**6 if n % 2 else None)
+        client.sadd("ids", *range(5, 2000))
+
+        def stopped() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == 1:
+                for n in range(50):
+                    client.set(f"user:{n}:name", f"changed {n}")
+                client.delete("user:599:name")
+            return asked > 3
+
+        result = copied(clustered, expiring(NAMES), stopped=stopped)
+    assert (result.entries, result.passes, result.followed) == (600, 2, 51)
+    names = clustered.strings("user:name", component="new")
+    assert names.mget([7, 100, 599]) == [b"changed 7", b"100", None]
+    fields = clustered.hash("user:name:strings", component="new")
+    assert [due > 0 for due in fields.hpexpiretime(7, 101, 102)] == [False, True, False]
+    assert copied(clustered, NAMES, offline=True).removed == 0
+    conversion = CASES["set"][0]
+    assert copied(clustered, conversion).entries == 1995
+    assert conversion.open(clustered, "new").scard() == 1995
+
+
+def test_a_copy_during_which_slots_have_moved_is_refused(
+    clustered: ShardKit, cluster: LocalCluster
+) -> None:
+    asked = 0
+
+    def stopped() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked == 1:
+            first: Any = cluster.nodes[0].client()
+            second: Any = cluster.nodes[1].client()
+            with first, second:
+                new = second.execute_command("CLUSTER MYID")
+                for node in (second, first):
+                    node.execute_command("CLUSTER SETSLOT", 0, "NODE", new)
+        return True
+
+    with pytest.raises(GrowthError, match="slots of the cluster have moved"):
+        copied(clustered, NAMES, stopped=stopped)
+
+
 def test_days_of_visitors_become_unique_visitors(kit: ShardKit) -> None:
     choose = random.Random(3)
     for day in (1, 2):
@@ -211,6 +378,16 @@ def test_days_of_visitors_become_unique_visitors(kit: ShardKit) -> None:
     visitors = conversion.open(kit, "new")
     assert [visitors.count(date(2026, 11, day)) for day in (1, 2)] == [100, 200]
     assert result.copied == 300
+    plain(kit, "unique:2026-11-02").expire("unique:2026-11-02", 1000)
+    copied(kit, expiring(conversion), offline=True)
+    left = {
+        key: round(client.ttl(key))
+        for client in (each.client for each in databases_with(kit, "new"))
+        for key in client.scan_iter(match="visitors:2026-11-0*")
+    }
+    assert left
+    for key, seconds in left.items():
+        assert 990 < seconds <= 1001 if b"2026-11-02" in key else seconds == -1, key
 
 
 @pytest.mark.parametrize(

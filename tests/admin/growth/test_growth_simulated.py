@@ -330,7 +330,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "_wait_until_left",
         nothing,
-        28,
+        72,
     ),
     (
         "writers wait until no reader is left",
@@ -375,7 +375,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         nothing,
         10,
     ),
-    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
+    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 28),
     (
         "entries are pushed when a split is decided",
         SplitData,
