@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -46,6 +47,7 @@ _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
+_LATE = 0.25  # seconds for an exchange, beyond which times to live are not exact
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
 
 
@@ -115,6 +117,7 @@ class DatabaseCopy:
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
         self._changed: dict[tuple[int, bytes], None] = {}
+        self._late: dict[tuple[int, bytes], None] = {}  # their times to live may be wrong
         self._slices = Slices()
         # What has been read, by target, until there is enough of it to be written.
         self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
@@ -148,12 +151,15 @@ class DatabaseCopy:
         end = 0.0
         while True:
             changed = self.capture.take(_PAGE)
-            self._copy_changed(changed)
+            late = list(islice(self._late, _PAGE))
+            for each in late:
+                del self._late[each]
+            self._copy_changed([*changed, *late])
             if until():
                 end = end or time.monotonic() + _PATIENCE
                 if len(changed) <= NEAR or time.monotonic() > end:
                     return
-            if not changed:
+            if not changed and not late:
                 time.sleep(0.005)
 
     def finish(self, *, proven: bool = False) -> list[tuple[int, bytes]]:
@@ -211,6 +217,7 @@ class DatabaseCopy:
             for key, left, packed in zip(keys, times, values, strict=True)
         }
         self._slices.note(len(keys), sum(each.size for each in read.values()))
+        self._note_expiring(read, at)
         for target, own in self._rule.there(source, keys).items():
             waiting = self._read[target]
             for key in own:
@@ -232,10 +239,18 @@ class DatabaseCopy:
                     targets, total = [], _Waiting()
             self._write(targets)
 
+    def _note_expiring(self, read: Mapping[bytes, _Read], since: float) -> None:
+        """Have keys that expire be copied again if that took too long for a busy machine."""
+        if time.monotonic() > since + _LATE:
+            self._late |= {(each.number, key): None for key, each in read.items() if each.left >= 0}
+
     def _write(self, targets: Sequence[Place]) -> None:
         """Write what has been read for databases of one server."""
         if not targets:
             return
+        with self._refusals():
+            for target in self._guarded.keys() & set(targets):
+                self._guarded[target].settle()
         reads = {target: self._read.pop(target) for target in targets}
         now = time.monotonic()
         writes: dict[Place, Sequence[Commands]] = {}
@@ -254,6 +269,8 @@ class DatabaseCopy:
             writes[place] = [restored, gone]
         with self._refusals():
             self._send(writes)
+        for each in reads.values():
+            self._note_expiring(each.keys, now)
         self.keys += sum(len(each.keys) for each in reads.values())
         self.bytes += sum(each.size for each in reads.values())
 
