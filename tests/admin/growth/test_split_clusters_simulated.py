@@ -139,7 +139,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_same",
         only_first,
-        70,
+        137,
     ),
     ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 14),
     (
@@ -158,7 +158,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         nothing,
         139,
     ),
-    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 10),
+    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 29),
 ]
 
 
