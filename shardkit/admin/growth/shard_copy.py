@@ -48,6 +48,7 @@ _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's ti
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
 _LATE = 0.25  # seconds for an exchange, beyond which times to live are not exact
+_PASSES = 3  # over such keys before a comparison
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
 
 
@@ -145,15 +146,15 @@ class DatabaseCopy:
                     guarded.end()
         self._writers, self._guarded = None, {}
         self._write_rest()
+        for _ in range(_PASSES * len(self._late) // _PAGE + 1):
+            self._copy_changed(self._take_late())
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
         while True:
             changed = self.capture.take(_PAGE)
-            late = list(islice(self._late, _PAGE))
-            for each in late:
-                del self._late[each]
+            late = self._take_late()
             self._copy_changed([*changed, *late])
             if until():
                 end = end or time.monotonic() + _PATIENCE
@@ -201,8 +202,8 @@ class DatabaseCopy:
                 with at_work(share):
                     # The server reads the next slice while this process handles one.
                     while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
-                        line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
                         asked.append((part, time.monotonic()))
+                        line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
                     if not asked:
                         return
                     self._take(source, *asked.popleft(), accepted(line.replies()))
@@ -238,6 +239,12 @@ class DatabaseCopy:
                     self._write(targets)
                     targets, total = [], _Waiting()
             self._write(targets)
+
+    def _take_late(self) -> list[tuple[int, bytes]]:
+        late = list(islice(self._late, _PAGE))
+        for each in late:
+            del self._late[each]
+        return late
 
     def _note_expiring(self, read: Mapping[bytes, _Read], since: float) -> None:
         """Have keys that expire be copied again if that took too long for a busy machine."""

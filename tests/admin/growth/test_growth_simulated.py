@@ -382,7 +382,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        46,
+        513,
     ),
     (
         "clients ask for the fence of a split",

@@ -148,7 +148,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate,
         "wait_until_read",
         nothing,
-        70,
+        162,
     ),
     (
         "the cluster takes no writes while shards are still read",
@@ -156,7 +156,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate.ClusterGate,
         "admit_readers",
         nothing,
-        139,
+        201,
     ),
     ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 29),
 ]
