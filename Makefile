@@ -111,7 +111,7 @@ kills: setup  ## movers, failovers and servers killed at fifty moments each, und
 	  tests/admin/growth/test_killed_failovers.py
 
 growth: setup  ## 4 shards of another program become 64 on 16 servers under load, and 4 again; MEGABYTES=1000 SHARDS=64
-	MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k to_$(or $(SHARDS),64)
+	CASES=all MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k to_$(or $(SHARDS),64)
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)
