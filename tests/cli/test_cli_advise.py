@@ -75,7 +75,7 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
         return empty.bytes_added() - before
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take(
     server: LocalServer, at: list[str], read_json: ReadJson
 ) -> None:
@@ -113,7 +113,7 @@ def test_what_keys_take_that_expire_includes_their_times(
     server: LocalServer,
 ) -> None:
     with shardkit.connect(map_of(server)) as kit:
-        found = take(databases_with(kit, "old"), 40_000)
+        found = take(databases_with(kit, "old"), 1_000, "session:*")
     [sessions] = [each for each in found.families if each.family.text == "session:<uuid>"]
     with ServerSource().empty_server() as empty:
         before = empty.bytes_added()
@@ -121,7 +121,8 @@ def test_what_keys_take_that_expire_includes_their_times(
         for key in sessions.keys:
             pipe.set(key.name, key.value, pxat=key.due)
         pipe.execute()
-        assert sessions.memory == pytest.approx(empty.bytes_added() - before, rel=0.05)
+        taken = sum(key.memory for key in sessions.keys)
+        assert taken == pytest.approx(empty.bytes_added() - before, rel=0.05)
 
 
 @pytest.mark.timeout(300)
@@ -144,7 +145,8 @@ def test_a_cluster_is_sampled_and_converted_as_a_whole(
         assert read_json(*command, "--offline")["copied"] == 300
         with shardkit.connect(where) as kit:
             conversion = Conversion.parse(plan.read_text())
-            assert 990 < conversion.open(kit, "new").ttl(77) <= 1000
+            left = conversion.open(kit, "new").pttl(77)
+            assert left == pytest.approx(client.pttl("user:77:name"), abs=1000)
 
 
 def test_the_code_of_every_choice_runs(
