@@ -121,7 +121,7 @@ class JudgedEntry:
 
     @property
     def keys(self) -> int | None:
-        """The number of keys in its database without those of a push or a fence; None if unknown."""
+        """The number of keys in its database but for configuration; None if unknown."""
         if not self.server.info:
             return None
         database = self.row.database
