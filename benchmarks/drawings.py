@@ -109,6 +109,40 @@ def growth(kept: Kept) -> None:
         dict.fromkeys(values, 1.5),
         "goal: at most 1.5",
     )
+    ways = {
+        "MIGRATE": "MIGRATE",
+        "copy": "a split, copied",
+        "the whole split": "a split, all of it",
+    }
+    bars(
+        PLOTS / "growth_split_work.svg",
+        "A split from 4 to 8 shards: processor time for 1,000 keys",
+        {
+            f"{value} bytes: {label}": {
+                who: row[f"{way}: ms of {who} for 1,000 keys"]
+                for who in ("the client", "old servers", "new servers")
+            }
+            for value, row in kept["splits"]["by bytes of a value"].items()
+            for way, label in ways.items()
+        },
+        "ms",
+    )
+    curves(
+        PLOTS / "growth_split_holds.svg",
+        "How long writers wait at a split from 4 shards to more",
+        {
+            "milliseconds": {
+                name: [
+                    (float(count), row[key]) for count, row in kept["splits"]["by shards"].items()
+                ]
+                for name, key in (
+                    ("writers held", "writers held, ms"),
+                    ("the longest call", "longest call, ms"),
+                )
+            }
+        },
+        "shards",
+    )
 
 
 def part_sizes(kept: Kept) -> None:

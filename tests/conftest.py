@@ -26,11 +26,11 @@ from lua_keys import watch
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.local import LocalServer, LocalServers, find_server
+from shardkit.local import LocalCluster, LocalServer, LocalServers, find_server
 
 # No test fails because the machine is busy. ``make examples`` tries more of each.
 settings.register_profile(
-    "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "40"))
+    "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "25"))
 )
 settings.load_profile("patient")
 
@@ -111,6 +111,31 @@ def servers() -> Iterator[LocalServers]:
     """Real servers for the map above, on free ports, for the whole session."""
     with LocalServers(ShardMap.parse(MAP), ports="free") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def whole_cluster() -> Iterator[LocalCluster]:
+    """A cluster of three masters for the whole session."""
+    with LocalCluster() as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(whole_cluster: LocalCluster) -> LocalCluster:
+    """The same, empty; a test leaves its nodes, slots and users as they were."""
+    for node in whole_cluster.nodes:
+        with node.client() as client:
+            client.flushall()
+            client.script_flush()
+            client.config_resetstat()
+    return whole_cluster
+
+
+@pytest.fixture
+def cluster_map(cluster: LocalCluster) -> ShardMap:
+    """A map of it, as the component ``cluster``."""
+    components = {"cluster": {"entry": dict(cluster.entry.fields)}}
+    return ShardMap.parse(json.dumps({"components": components}))
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-import shardkit
-
-PACKAGE = Path(shardkit.__file__).parent
+from parsed import PACKAGE, statements, tree_of
 
 # Bottom first. Within a group files may import one another, as long as there is no cycle.
 GROUPS = [
@@ -59,10 +58,6 @@ def modules() -> dict[str, Path]:
     return found
 
 
-def anywhere(tree: ast.Module) -> Iterator[ast.AST]:
-    return ast.walk(tree)
-
-
 def when_imported(tree: ast.AST) -> Iterator[ast.AST]:
     """What runs when a file is imported: neither functions, nor what is for type checkers."""
     for node in ast.iter_child_nodes(tree):
@@ -73,13 +68,9 @@ def when_imported(tree: ast.AST) -> Iterator[ast.AST]:
             yield from when_imported(node)
 
 
-def imports(
-    path: Path,
-    known: dict[str, Path],
-    nodes: Callable[[ast.Module], Iterator[ast.AST]] = anywhere,
-) -> Iterator[str]:
-    """The modules of the package that a file imports."""
-    for node in nodes(ast.parse(path.read_text(encoding="utf-8"))):
+def imports(nodes: Iterator[ast.AST], path: Path, known: dict[str, Path]) -> Iterator[str]:
+    """The modules of the package that statements import."""
+    for node in nodes:
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -93,6 +84,18 @@ def imports(
                 while below and below not in known:  # a name in a module
                     below = below.rpartition(".")[0]
                 yield below or "__init__"
+
+
+@cache
+def graphs() -> tuple[dict[str, set[str]], dict[str, set[str]]]:
+    """What each module imports: anywhere, and when it is imported itself."""
+    known = modules()
+    anywhere, at_once = {}, {}
+    for module, path in known.items():
+        tree = tree_of(path)
+        anywhere[module] = set(imports(statements(tree), path, known))
+        at_once[module] = set(imports(when_imported(tree), path, known))
+    return anywhere, at_once
 
 
 def group(module: str) -> int:
@@ -132,21 +135,19 @@ def test_the_architecture_page_names_files_that_exist_and_define_what_it_says() 
 
 
 def test_a_file_imports_only_from_its_own_group_or_from_below() -> None:
-    known = modules()
     upward = [
         f"{module} imports {imported}"
-        for module, path in known.items()
-        for imported in imports(path, known)
+        for module, found in graphs()[0].items()
+        for imported in found
         if group(imported) > group(module)
     ]
     assert upward == []
 
 
 def test_no_imports_form_a_cycle() -> None:
-    known = modules()
-    graph = {module: set(imports(path, known)) - {module} for module, path in known.items()}
+    graph = {module: found - {module} for module, found in graphs()[0].items()}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the cycle
-    assert len(order) == len(known)
+    assert len(order) == len(modules())
 
 
 def test_threads_that_import_components_at_once_do_not_wait_for_one_another() -> None:
@@ -154,12 +155,11 @@ def test_threads_that_import_components_at_once_do_not_wait_for_one_another() ->
 
     Python up to 3.14 answers such a circle by an error in one of the threads.
     """
-    known = modules()
     components = GROUPS[GROUPS.index("structures") : GROUPS.index("kit")]
     graph = {}
-    for module, path in known.items():
+    for module, found in graphs()[1].items():
         package = module.rpartition(".")[0]
         if module.split(".")[0] in components:
-            graph[module] = {*imports(path, known, when_imported), package} - {"", module}
+            graph[module] = {*found, package} - {"", module}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
     assert {"structures", "search.index", "social.network"} <= set(order)

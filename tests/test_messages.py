@@ -13,11 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from parsed import PACKAGE, tree_of
 
 from shardkit import errors
 from shardkit.errors import counted
 
-PACKAGE = Path(errors.__file__).parent
 ERRORS = {
     name
     for name in errors.__all__
@@ -34,6 +34,7 @@ PARTS = {
     "_problem": ("path", "value", "problem", "remedy"),
     "BadUrlError": ("problem", "remedy"),
 }
+MAKERS = ERRORS | PARTS.keys()
 BANNED = re.compile(
     r"\b(so (many|long|much)|all the same|anew|meanwhile|go(es)? on|begun|(is|are) to be|also if"
     r"|may not|not to be had|nobody knows|whoever|he|his|mend)\b|\bsay --"
@@ -125,15 +126,14 @@ def faults_of(call: ast.Call) -> Iterator[str]:
 def errors_in(tree: ast.AST) -> Iterator[ast.Call]:
     """Yield the calls that make an error."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and name_of(node) in ERRORS | PARTS.keys() and node.args:
+        if isinstance(node, ast.Call) and name_of(node) in MAKERS and node.args:
             yield node
 
 
 def faults_in(path: Path) -> list[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
     return [
         f"{path.name}:{call.lineno}: {fault}: {ast.unparse(call)}"
-        for call in errors_in(tree)
+        for call in errors_in(tree_of(path))
         for fault in faults_of(call)
     ]
 

@@ -8,16 +8,13 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-
-import shardkit
-
-PACKAGE = Path(shardkit.__file__).parent
+from parsed import PACKAGE, statements, tree_of
 
 
 def test_a_class_name_means_one_thing() -> None:
     places = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in statements(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 # To a reader, a leading underscore does not make a name a different one.
                 places[node.name.lstrip("_")].append(f"{path.relative_to(PACKAGE)}: {node.name}")

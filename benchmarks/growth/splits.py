@@ -20,14 +20,13 @@ from typing import Any
 from zlib import crc32
 
 import redis
-from report import PLOTS, conditions, show
+from report import conditions, show
 
 from growth.moves import ALONE, busy
 from growth.neighbours import neighbours
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import start_split
-from shardkit.cli.bench import plots
 from shardkit.local import LocalServer
 
 COMPONENT = "users"
@@ -205,49 +204,17 @@ def holds(count: int) -> Figures:
 
 
 def run() -> Figures:
-    """Measure both, and draw them."""
+    """Measure both."""
     by_size = {str(value): speed(value) for value in SIZES}
     names = list(by_size[str(SIZES[0])])
     rows = [(name, *(row[name] for row in by_size.values())) for name in names]
     show("a split from 4 to 8 shards, by bytes of a value", ["", *map(str, SIZES)], rows)
-    ways = {
-        "MIGRATE": "MIGRATE",
-        "copy": "a split, copied",
-        "the whole split": "a split, all of it",
-    }
-    plots.bars(
-        PLOTS / "growth_split_work.svg",
-        "A split from 4 to 8 shards: processor time for 1,000 keys",
-        {
-            f"{value} bytes: {shown}": {
-                who: row[f"{way}: ms of {who} for 1,000 keys"]
-                for who in ("the client", "old servers", "new servers")
-            }
-            for value, row in by_size.items()
-            for way, shown in ways.items()
-        },
-        "ms",
-    )
     by_count = {str(count): holds(count) for count in COUNTS}
     names = list(by_count[str(COUNTS[0])])
     show(
         f"a split from 4 shards of {KEYS:,} keys, under load",
         ["shards", *names],
         [(count, *row.values()) for count, row in by_count.items()],
-    )
-    plots.curves(
-        PLOTS / "growth_split_holds.svg",
-        "How long writers wait at a split from 4 shards to more",
-        {
-            "milliseconds": {
-                name: [(float(count), row[key]) for count, row in by_count.items()]
-                for name, key in (
-                    ("writers held", "writers held, ms"),
-                    ("the longest call", "longest call, ms"),
-                )
-            }
-        },
-        "shards",
     )
     load = {"load average": round(os.getloadavg()[1])}
     found = {"rounds": ROUNDS, "megabytes": MEGABYTES, "by bytes of a value": by_size}

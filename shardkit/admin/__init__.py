@@ -31,6 +31,7 @@ from shardkit.admin.persistence import (
     rewrite_aof,
     save_snapshot,
 )
+from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
@@ -54,6 +55,7 @@ __all__ = [
     "PasswordRotation",
     "PendingProcess",
     "PersistenceState",
+    "PlannedStructure",
     "QueueStatus",
     "Retirement",
     "ServerBackup",
@@ -75,11 +77,13 @@ __all__ = [
     "lock_states",
     "measure_disk_rate",
     "persistence_of",
+    "planned_structures",
     "push",
     "queue_names",
     "queue_status",
     "read_heat",
     "remove",
+    "replan",
     "restore",
     "restore_objects",
     "rewrite_aof",

@@ -45,6 +45,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -97,6 +98,8 @@ class Ads(Structure[Face]):
     The first write of a process takes one more exchange, to compare the parameters.
     """
 
+    deferred: DeferredFace[Ads[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -133,11 +136,6 @@ class Ads(Structure[Face]):
         self._schema = schema
         self._clock = clock or ServerClock()
         self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
-
-    @property
-    def deferred(self) -> Ads[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- ads
 

@@ -146,6 +146,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Publish files in chunks over shards for many readers, and read them.",
         ),
         "logs": ("shardkit.cli.commands.logs:logs", "Show a log, and follow it."),
+        "replan": (
+            "shardkit.cli.commands.replan:replan_command",
+            "Give structures that have outgrown their plan more parts.",
+        ),
     },
     "Trying it out": {
         "shell": ("shardkit.cli.commands.shell:shell", "Open Python with a kit."),

@@ -38,6 +38,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -97,6 +98,8 @@ class AddressBook(Structure[Face]):
     three in a new book, to look for members without parameters.
     """
 
+    deferred: DeferredFace[AddressBook[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -123,11 +126,6 @@ class AddressBook(Structure[Face]):
         self._sought: list[str] = []
         self._meta.data_keys = lambda: [(component, key) for key in self._sought]
         super().__init__(driver, component, name)
-
-    @property
-    def deferred(self) -> AddressBook[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def join(self, group: str | int, name: str) -> Operation[bool]:

@@ -26,6 +26,7 @@ from shardkit.operations.commands import Argument, Command, Transaction, script_
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -62,6 +63,8 @@ class RecentContacts(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[RecentContacts[Deferred]]
+
     MAX_LIMIT: ClassVar[dict[str, int]] = {"list": 10_000, "time": 1_000_000}
 
     def __init__(
@@ -79,11 +82,6 @@ class RecentContacts(Structure[Face]):
         self.limit = limit
         self.order = order
         super().__init__(driver, component, name)
-
-    @property
-    def deferred(self) -> RecentContacts[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def touch(self, user: str | int, contact: str) -> Operation[None]:

@@ -120,7 +120,8 @@ class Entry:
                 extra=log_records.fields("entry-unknown-fields", entry=where, unknown=unknown),
             )
         self._canonical = json.dumps(dict(fields), sort_keys=True)
-        self.known: dict[str, Any] = json.loads(json.dumps(dict(known)))
+        copied = json.dumps(dict(known)) if unknown else self._canonical
+        self.known: dict[str, Any] = json.loads(copied)
         self.is_cluster = bool(self.known.get("cluster", False))
         self.is_sentinel = "sentinel" in self.known
         self.database = database_of(self.known)
@@ -257,30 +258,44 @@ class Entry:
         return f"Entry({self.masked()})"
 
 
+class _RepeatedError(Exception):
+    """An object has the same field twice."""
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedError(next(name for n, name in enumerate(names) if name in names[:n]))
+    return fields
+
+
+_decoder = json.JSONDecoder(object_pairs_hook=_once)
+
+
 def load_json(text: str | bytes, where: str) -> Any:
     """Read JSON; refuse an object that has the same field twice.
 
     Raises:
         InvalidEntryError: the text is not JSON, or a field appears twice.
     """
-
-    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        fields: dict[str, Any] = {}
-        for name, value in pairs:
-            if name in fields:
-                raise InvalidEntryError(f"{where}: {shown_name(name)} appears twice", "remove one")
-            fields[name] = value
-        return fields
-
+    twice = None
+    why = ""
     try:
-        return json.loads(text, object_pairs_hook=once)
+        if isinstance(text, bytes):
+            text = text.decode(json.detect_encoding(text), "surrogatepass")
+        return _decoder.decode(text)
+    except _RepeatedError as error:
+        twice = shown_name(str(error))
     except RecursionError:
         why = ": it is nested too deeply"
     except json.JSONDecodeError as error:
         why = f" at character {error.pos}"
     except ValueError:  # not UTF-8, or a number of thousands of digits
-        why = ""
+        pass
     # Raised outside the handler: the caught error contains the text, and so perhaps a password.
+    if twice is not None:
+        raise InvalidEntryError(f"{where}: {twice} appears twice", "remove one")
     raise InvalidEntryError(
         f"{where}: is not JSON{why}", "push the shard map again: shardkit config push"
     )

@@ -13,7 +13,7 @@ from typing import Any
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.holdable import UNSET, Holdable, Holder
 from shardkit.operations.arguments import Seconds
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
 from shardkit.structures.base.server_clock import ServerClock
 
 
@@ -28,6 +28,8 @@ class Election(Holdable[Face]):
                 leadership.guard("data").execute(("SET", "cleaned", 1))
     """
 
+    deferred: DeferredFace[Election[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -38,11 +40,6 @@ class Election(Holdable[Face]):
         **options: Any,
     ) -> None:
         super().__init__(driver, component, name, renewals, clock, kind="election", **options)
-
-    @property
-    def deferred(self) -> Election[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def campaign(

@@ -30,7 +30,15 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -45,6 +53,8 @@ class CountdownLatch(Structure[Face]):
     A latch that was never set is open. Its key expires eight days after its latest use.
     """
 
+    deferred: DeferredFace[CountdownLatch[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -56,11 +66,6 @@ class CountdownLatch(Structure[Face]):
         super().__init__(driver, component, name)
         self.key = base_key("latch", name)
         self._monotonic = (clock or ServerClock()).monotonic
-
-    @property
-    def deferred(self) -> CountdownLatch[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def set(self, count: int) -> Operation[bool]:
@@ -135,6 +140,8 @@ class Barrier(Structure[Face]):
         clock: tells the time.
     """
 
+    deferred: DeferredFace[Barrier[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -149,11 +156,6 @@ class Barrier(Structure[Face]):
         check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
         self.parties = parties
         self._monotonic = (clock or ServerClock()).monotonic
-
-    @property
-    def deferred(self) -> Barrier[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:

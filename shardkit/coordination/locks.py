@@ -9,7 +9,7 @@ from shardkit.coordination.hold import AsyncRenewals, Renewals
 from shardkit.coordination.holdable import EXCLUSIVE, SHARED, Holdable
 from shardkit.operations.commands import script_call
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -26,10 +26,7 @@ class Lock(Holdable[Face]):
             held.guard("shop").execute(("HSET", "stock:7", "left", 3))
     """
 
-    @property
-    def deferred(self) -> Lock[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
+    deferred: DeferredFace[Lock[Deferred]]
 
 
 class Semaphore(Holdable[Face]):
@@ -41,6 +38,8 @@ class Semaphore(Holdable[Face]):
         driver, component, name, renewals, clock, options: see `Holdable`.
         limit: the most holders, 1 to 10,000. The first call stores it; others must use the same.
     """
+
+    deferred: DeferredFace[Semaphore[Deferred]]
 
     def __init__(
         self,
@@ -65,11 +64,6 @@ class Semaphore(Holdable[Face]):
             limit=limit,
             **options,
         )
-
-    @property
-    def deferred(self) -> Semaphore[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def resize(self, limit: int) -> Operation[int]:

@@ -29,6 +29,7 @@ from shardkit.operations.commands import Command, Key, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -87,6 +88,8 @@ class RateLimit(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[RateLimit[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -127,11 +130,6 @@ class RateLimit(Structure[Face]):
         self._script = script(f"coordination/{algorithm}")
         self._each = f"{window / limit:.6f}" if algorithm == GCRA else f"{window}"
         self._monotonic = (clock or ServerClock()).monotonic
-
-    @property
-    def deferred(self) -> RateLimit[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def hit(self, key: Key, hits: int = 1) -> Operation[RateDecision]:

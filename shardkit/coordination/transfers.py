@@ -47,7 +47,15 @@ from shardkit.errors import (
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -134,6 +142,8 @@ class Transfers(Structure[Face]):
         clock: tells the time and makes ids.
     """
 
+    deferred: DeferredFace[Transfers[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -150,11 +160,6 @@ class Transfers(Structure[Face]):
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
         self.grace: float = grace
         self._clock = clock or ServerClock()
-
-    @property
-    def deferred(self) -> Transfers[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def transfer(self, *legs: Leg) -> Operation[TransferResult]:

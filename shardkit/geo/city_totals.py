@@ -34,6 +34,7 @@ from shardkit.operations.commands import Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -69,14 +70,11 @@ class CityTotals(Structure[Face]):
         name: the prefix of its keys.
     """
 
+    deferred: DeferredFace[CityTotals[Deferred]]
+
     def __init__(self, driver: Driver, component: str, name: str = "daily") -> None:
         check_name(name)
         super().__init__(driver, component, name)
-
-    @property
-    def deferred(self) -> CityTotals[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def add(self, file: str, tally: LogTally) -> Operation[bool]:

@@ -38,6 +38,7 @@ from shardkit.geo.view_cache import GenerationView, ViewCache
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -100,6 +101,8 @@ class IpToCity(Structure[Face]):
     exchanges.
     """
 
+    deferred: DeferredFace[IpToCity[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -110,14 +113,9 @@ class IpToCity(Structure[Face]):
         check_name(name)
         super().__init__(driver, component, name)
         self._generations = Generations(component, name)
-        self._store = BlockStore(self._deferred()._driver, component, name, self._generations)
+        self._store = BlockStore(self.deferred._driver, component, name, self._generations)
         self._clock = clock or ServerClock()
         self._cache = ViewCache()
-
-    @property
-    def deferred(self) -> IpToCity[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def find(self, address: Address) -> Operation[City | None]:

@@ -42,6 +42,7 @@ from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -88,6 +89,8 @@ class JobSearch(Structure[Face]):
     The first write of a process takes one more exchange, to compare the parameters.
     """
 
+    deferred: DeferredFace[JobSearch[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -107,11 +110,6 @@ class JobSearch(Structure[Face]):
         super().__init__(driver, component, name)
         self._schema = schema
         self.measure = measure
-
-    @property
-    def deferred(self) -> JobSearch[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- jobs
 

@@ -24,7 +24,15 @@ from urllib.parse import quote
 from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.damage import damage, stored_integer
 
@@ -43,16 +51,13 @@ class Market(Structure[Face]):
         transfers: its accounts; call ``transfers.recover()`` from time to time.
     """
 
+    deferred: DeferredFace[Market[Deferred]]
+
     def __init__(
         self, driver: Driver, component: str, name: str = "market", **options: Any
     ) -> None:
         super().__init__(driver, component, name)
         self.transfers: Transfers[Any] = Transfers(driver, component, name, **options)
-
-    @property
-    def deferred(self) -> Market[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def deposit(self, user: str, money: int = 0, items: Iterable[str] = ()) -> Operation[None]:

@@ -54,6 +54,7 @@ from shardkit.operations.commands import Argument, Command, Key, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -132,6 +133,8 @@ class Chats(Structure[Face]):
         clock: tells the time.
     """
 
+    deferred: DeferredFace[Chats[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -141,11 +144,6 @@ class Chats(Structure[Face]):
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
         self._clock = clock or ServerClock()
-
-    @property
-    def deferred(self) -> Chats[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- members
 

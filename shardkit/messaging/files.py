@@ -83,6 +83,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -253,6 +254,8 @@ class Files(Structure[Face]):
         clock: tells the time.
     """
 
+    deferred: DeferredFace[Files[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -265,11 +268,6 @@ class Files(Structure[Face]):
         check_integer(name, "attempts", attempts, 1, 1000)
         self._attempts = attempts
         self._clock = clock or ServerClock()
-
-    @property
-    def deferred(self) -> Files[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- channels
 

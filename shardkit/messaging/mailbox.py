@@ -52,6 +52,7 @@ from shardkit.operations.commands import Argument, Command, Replies, Transaction
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -125,6 +126,8 @@ class Mailboxes(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[Mailboxes[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -149,11 +152,6 @@ class Mailboxes(Structure[Face]):
             "drop" if policy == DROP_OLDEST else "refuse",
         )
         self._clock = clock or ServerClock()
-
-    @property
-    def deferred(self) -> Mailboxes[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- for senders
 

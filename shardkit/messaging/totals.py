@@ -35,6 +35,7 @@ from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -168,13 +169,10 @@ class Totals(Structure[Face]):
         name: the prefix of their keys.
     """
 
+    deferred: DeferredFace[Totals[Deferred]]
+
     def __init__(self, driver: Driver, component: str, name: str = "totals") -> None:
         super().__init__(driver, component, check_prefix(name))
-
-    @property
-    def deferred(self) -> Totals[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def flush(

@@ -22,7 +22,14 @@ from typing import Any, ParamSpec, Self, TypeVar
 from shardkit.metrics.logs import Logs
 from shardkit.metrics.statistics import MOST_SLOWEST, MeasuredValues, Statistics
 from shardkit.operations.arguments import Seconds, in_seconds
-from shardkit.operations.operation import Deferred, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -40,6 +47,8 @@ class AccessTimes(Structure[Face]):
         logs: where `warn` counts its warnings.
         log: the log's name.
     """
+
+    deferred: DeferredFace[AccessTimes[Deferred]]
 
     def __init__(
         self,
@@ -70,11 +79,6 @@ class AccessTimes(Structure[Face]):
             errors: also record a block that raises.
         """
         return TimedBlock(self.record, context, errors)
-
-    @property
-    def deferred(self) -> AccessTimes[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def flush(self) -> Operation[bool]:

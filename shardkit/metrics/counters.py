@@ -33,6 +33,7 @@ from shardkit.operations.commands import Argument, Command, Pause, Transaction, 
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -127,6 +128,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[TimeSliceCounters[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -155,11 +158,6 @@ class TimeSliceCounters(RecordingStructure[Face]):
         self._kept: list[Argument] = [len(given)]
         for precision, kept in self.precisions.items():
             self._kept += [precision, kept]
-
-    @property
-    def deferred(self) -> TimeSliceCounters[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- counting
 

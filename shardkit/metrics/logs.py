@@ -29,6 +29,7 @@ from shardkit.operations.commands import Argument, Command, Pause, Transaction, 
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -161,6 +162,8 @@ class Logs(RecordingStructure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[Logs[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -173,11 +176,6 @@ class Logs(RecordingStructure[Face]):
         check_integer(check_prefix(name), "limit", limit, 1, MOST_LIMIT)
         super().__init__(driver, background, component, name, clock, _Messages, limit)
         self.limit = limit
-
-    @property
-    def deferred(self) -> Logs[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- logging
 

@@ -19,7 +19,15 @@ from typing import NamedTuple
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Transaction
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Structure,
+    operation,
+)
 from shardkit.queues.keys import check_prefix
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.server_clock import ServerClock
@@ -51,6 +59,8 @@ class Maintenance(Structure[Face]):
         clock: tells the time.
     """
 
+    deferred: DeferredFace[Maintenance[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -61,11 +71,6 @@ class Maintenance(Structure[Face]):
         super().__init__(driver, component, check_prefix(name))
         self._clock = clock or ServerClock()
         self._known: dict[str, tuple[float, MaintenanceState | None]] = {}
-
-    @property
-    def deferred(self) -> Maintenance[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def turn_on(

@@ -37,7 +37,7 @@ from shardkit.metrics.outbox import Background, RecordingStructure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, Driver, Face, Operation, operation
+from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
@@ -252,6 +252,8 @@ class MeasuredValues(RecordingStructure[Face]):
         clock: tells the time.
     """
 
+    deferred: DeferredFace[MeasuredValues[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -262,11 +264,6 @@ class MeasuredValues(RecordingStructure[Face]):
     ) -> None:
         check_name(name)
         super().__init__(driver, background, component, name, clock, _Measured)
-
-    @property
-    def deferred(self) -> MeasuredValues[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     def record(self, context: str, kind: str, value: float) -> None:
         """Record a value; the kit sends them once a second. Never blocks or awaits.

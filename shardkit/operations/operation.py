@@ -43,7 +43,6 @@ from typing import (
     Generic,
     ParamSpec,
     Protocol,
-    Self,
     TypeAlias,
     TypeVar,
     get_args,
@@ -69,6 +68,7 @@ from shardkit.operations.commands import (
 
 P = ParamSpec("P")
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 Step: TypeAlias = Batch | Locate | Pause | Subscribe | AwaitWakeup | Abandon | Call
 Operation: TypeAlias = Generator[Step, Any, T]
@@ -168,6 +168,13 @@ _PARTS = frozenset(
 )
 
 
+class DeferredFace(Protocol[T_co]):
+    """The type of `Structure.deferred`: ``deferred: DeferredFace[Guestbook[Deferred]]``."""
+
+    def __get__(self, obj: Any, owner: Any = None) -> T_co:
+        """Return the structure with that face."""
+
+
 class Structure(Generic[Face]):
     """The base of everything that has operations. Threads may share it, and so may tasks.
 
@@ -190,8 +197,9 @@ class Structure(Generic[Face]):
         """Return a command for the shard on which ``key`` lives."""
         return Command(self.component, key, args, None, idempotent)
 
-    def _deferred(self) -> Self:
-        """Return this structure with the face that returns steps."""
+    @property
+    def deferred(self) -> Any:
+        """The face whose calls return steps, for ``yield from`` and ``together``."""
         deferred = copy.copy(self)
         deferred._driver = _Defer()
         return deferred

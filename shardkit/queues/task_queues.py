@@ -45,6 +45,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, rows_of, shown
 from shardkit.operations.commands import Argument, Key, Transaction
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -109,6 +110,8 @@ class TaskQueues(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[TaskQueues[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -127,11 +130,6 @@ class TaskQueues(Structure[Face]):
         self._clock = clock or ServerClock()
         self._commands = QueueCommands(component, name, attempts, self._clock)
         self._turns = [0]  # rotations of queues with one priority; shared by all faces
-
-    @property
-    def deferred(self) -> TaskQueues[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def unknown_delay(self) -> float:

@@ -54,6 +54,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -137,6 +138,8 @@ class SearchIndex(Structure[Face]):
         InvalidArgumentError: an argument cannot be used.
     """
 
+    deferred: DeferredFace[SearchIndex[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -158,11 +161,6 @@ class SearchIndex(Structure[Face]):
         clock = clock or ServerClock()
         self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
-
-    @property
-    def deferred(self) -> SearchIndex[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- documents
 

@@ -39,6 +39,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -122,6 +123,8 @@ class SocialNetwork(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    deferred: DeferredFace[SocialNetwork[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -190,11 +193,6 @@ class SocialNetwork(Structure[Face]):
             self._jobs,
         )
         self._check = NetworkCheck(layout, self._statuses, profile_limit)
-
-    @property
-    def deferred(self) -> SocialNetwork[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @property
     def callbacks(self) -> dict[str, Callable[..., Any]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -17,13 +16,7 @@ from shardkit.errors import ConfigError
 from shardkit.local import LocalCluster
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
+@pytest.fixture
 def components(cluster: LocalCluster) -> list[Component]:
     """One component on the cluster, with 100 keys."""
     entry = {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}

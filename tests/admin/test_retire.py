@@ -166,8 +166,10 @@ def test_an_unknown_server_keeps_the_data(own_server: LocalServer, config: redis
         delete_data(replace(retirement, others=away.components), quiet=0)
 
 
-def test_any_named_node_of_a_cluster_keeps_the_data(config: redis.Redis) -> None:
-    with LocalCluster() as cluster, cluster.client() as client:
+def test_any_named_node_of_a_cluster_keeps_the_data(
+    config: redis.Redis, cluster: LocalCluster
+) -> None:
+    with cluster.client() as client:
         client.set("k", "v")
         first, second, *_ = [node.port for node in client.get_primaries()]
         nodes = [{"cluster": True, "host": "127.0.0.1", "port": port} for port in (first, second)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -19,7 +18,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.kit.kit import ShardKit
-from shardkit.local import LocalCluster, LocalServer
+from shardkit.local import LocalServer
 from shardkit.search.text.analyzer import Analyzer
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
@@ -486,16 +485,9 @@ def test_without_a_server_the_ads_of_others_are_shown_if_partial_is_requested() 
             assert ads.record_click(served.target, served.ad) is True
 
 
-@pytest.fixture(scope="module")
-def ad_cluster() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        entries = {"components": {"cluster": {"entry": dict(cluster.entry.fields)}}}
-        yield ShardMap.parse(json.dumps(entries))
-
-
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_ads_on_a_cluster(kind: str, ad_cluster: ShardMap) -> None:
-    with faced(kind, ad_cluster) as face:
+def test_ads_on_a_cluster(kind: str, cluster_map: ShardMap) -> None:
+    with faced(kind, cluster_map) as face:
         ads = face.kit.ads(kind, component="cluster", shards=3)
         wanted = [(f"{n}", BERLIN, "red", "cpc", n) for n in range(12)]
         assert face.run(ads.index_many(wanted)) == 12

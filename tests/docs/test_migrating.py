@@ -132,6 +132,7 @@ def test_the_map_of_a_section_can_be_used(text: str) -> None:
         assert component.entry.is_cluster
 
 
+@pytest.mark.long(4)
 @pytest.mark.parametrize("name", FILES)
 def test_keys_of_a_program_are_adopted_used_and_split_by_the_commands_of_the_page(
     name: str, fresh: list[LocalServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

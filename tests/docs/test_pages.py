@@ -128,9 +128,26 @@ def test_a_public_package_has_what_it_exports(module: str) -> None:
             assert exported.__doc__, f"{module}.{name}"
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[LocalServers]:
+    shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
+    with LocalServers(shard_map, ports="free") as servers:
+        yield servers
+
+
+@pytest.fixture
+def servers(running: LocalServers) -> LocalServers:
+    """The servers of the pages, empty."""
+    for server in running.servers:
+        with server.client() as client:
+            client.flushall()
+            client.script_flush()
+    return running
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_examples_of_a_page_show_what_happens(
-    page: str, monkeypatch: pytest.MonkeyPatch
+    page: str, servers: LocalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = PAGES[page]
     connect, aconnect = shardkit.connect, shardkit.aconnect
@@ -160,11 +177,9 @@ def test_the_examples_of_a_page_show_what_happens(
 
         return KitOpening(opening())
 
-    shard_map = ShardMap.load(ROOT / "configs" / "local.yaml")
-    with LocalServers(shard_map, ports="free") as servers:
-        monkeypatch.setattr(shardkit, "connect", opens)
-        monkeypatch.setattr(shardkit, "aconnect", aopens)
-        assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
+    monkeypatch.setattr(shardkit, "connect", opens)
+    monkeypatch.setattr(shardkit, "aconnect", aopens)
+    assert asyncio.run(main()) == text.count("  #> ") + text.count("  #! ")
 
 
 def test_readme_and_start_have_the_figures_of_the_page_on_memory() -> None:

@@ -122,12 +122,12 @@ def everything(servers: LocalServers, kit: ShardKit) -> dict[str, Any]:
 def test_the_bulk_load_leaves_the_same_keys_as_following_one_by_one(
     servers: LocalServers, kit: ShardKit
 ) -> None:
-    people = list(People(40, 6, 1000, 3).following())
+    people = list(People(24, 6, 1000, 3).following())
     limit = 8
     seen = []
     for bulk in (True, False):
         network = kit.social(**PLACES, fan_out_limit=limit)
-        uids = create_users(kit, network, 40, ignore)
+        uids = create_users(kit, network, 24, ignore)
         if bulk:
             load = BulkFollow(network, uids, limit)
             kit.driver.run(load.run(people, ignore))
@@ -229,11 +229,11 @@ async def test_a_worker_that_cannot_go_on_is_an_error(servers: LocalServers) -> 
 
 
 def test_the_report_is_a_document() -> None:
-    result = run("--json", "--users", "120", "--seconds", "0.3", "--follows", "6", "--seed", "5")
+    result = run("--json", "--users", "100", "--seconds", "0.3", "--follows", "6", "--seed", "5")
     assert result.exception is None, result.output
     assert result.return_value == 0
     found = json.loads(result.stdout)
-    assert (found["built"]["users"], found["built"]["posts"]) == (120, 60)
+    assert (found["built"]["users"], found["built"]["posts"]) == (100, 50)
     assert found["built"]["most"] > found["built"]["median"]
     assert found["pages"] > 0
     assert 0 < found["page_milliseconds"]["p50"] <= found["page_milliseconds"]["p99"]

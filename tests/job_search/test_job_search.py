@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -23,7 +23,6 @@ from shardkit.errors import (
 )
 from shardkit.job_search.job_search import JobSearch
 from shardkit.kit.kit import ShardKit
-from shardkit.local import LocalCluster
 from shardkit.search.model.results import read_cursor
 from shardkit.search.parts import WORK_PER_CALL
 
@@ -310,8 +309,8 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_jobs_on_a_cluster(kind: str, job_cluster: ShardMap) -> None:
-    with faced(kind, job_cluster) as face:
+def test_jobs_on_a_cluster(kind: str, cluster_map: ShardMap) -> None:
+    with faced(kind, cluster_map) as face:
         jobs = face.kit.job_search(kind, component="cluster", shards=3, measure="years")
         new = face.run(jobs.index_many((f"{n}", {"a": n / 10}) for n in range(40)))
         assert new == 40
@@ -319,13 +318,6 @@ def test_jobs_on_a_cluster(kind: str, job_cluster: ShardMap) -> None:
         assert face.run(jobs.qualified("7", {"a": 0.7})) is True
         assert face.run(jobs.remove("0")) is True
         assert face.run(jobs.count()) == 39
-
-
-@pytest.fixture(scope="module")
-def job_cluster() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        entries = {"components": {"cluster": {"entry": dict(cluster.entry.fields)}}}
-        yield ShardMap.parse(json.dumps(entries))
 
 
 def test_requirements_that_are_no_numbers_are_named(face: Face, kit: ShardKit) -> None:

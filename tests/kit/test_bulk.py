@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, RoutingError
 from shardkit.kit import bulk
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalServers
 
 KEYS = [f"k{n}" for n in range(1000)]
 
@@ -22,14 +21,6 @@ KEYS = [f"k{n}" for n in range(1000)]
 def router(face: Face, request: pytest.FixtureRequest) -> Any:
     """A router over 16 shards, or over a component that is not sharded."""
     return face.kit.key_sharded(request.param)
-
-
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    """A map of one component, a cluster of three masters."""
-    with LocalCluster() as cluster:
-        components = {"slots": {"entry": dict(cluster.entry.fields)}}
-        yield ShardMap.parse(json.dumps({"components": components}))
 
 
 def test_values_are_set_and_read_in_the_order_of_the_keys(face: Face, router: Any) -> None:
@@ -85,7 +76,7 @@ def test_a_cluster_is_asked_slot_by_slot(kind: str, cluster_map: ShardMap) -> No
     from faces import faced
 
     with faced(kind, cluster_map) as face:
-        router = face.kit.key_sharded("slots")
+        router = face.kit.key_sharded("cluster")
         face.run(router.mset({key: n for n, key in enumerate(KEYS)}))
         assert face.run(router.mget(KEYS)) == [b"%d" % n for n in range(1000)]
         assert face.run(router.exists(*KEYS, "missing")) == 1000

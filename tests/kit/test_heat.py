@@ -287,17 +287,18 @@ def test_it_is_off_unless_it_is_asked_for(
     assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"
 
 
-def test_a_cluster_as_config_server_keeps_heat_in_its_one_slot() -> None:
-    with LocalCluster() as cluster, LocalServer() as server:
-        url = f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}"
-        shard_map = ShardMap.parse(f"components: {{shop: {{entry: {{port: {server.port}}}}}}}")
-        with config_client(url) as client:
-            push(client, shard_map)
-            with shardkit.connect(url, heat=1) as kit:
-                listening()
-                kit.client("shop").get("k")
-            assert [each.name for each in read_heat(client).kinds["key"]] == ["k"]
-        with cluster.client() as plain:
-            names = [key for key in plain.scan_iter() if b"heat" in key]
-            assert names
-            assert all(key.startswith(b"{config}:heat:") for key in names)
+def test_a_cluster_as_config_server_keeps_heat_in_its_one_slot(
+    cluster: LocalCluster, own_server: LocalServer
+) -> None:
+    url = f"redis+cluster://127.0.0.1:{cluster.nodes[0].port}"
+    shard_map = ShardMap.parse(f"components: {{shop: {{entry: {{port: {own_server.port}}}}}}}")
+    with config_client(url) as client:
+        push(client, shard_map)
+        with shardkit.connect(url, heat=1) as kit:
+            listening()
+            kit.client("shop").get("k")
+        assert [each.name for each in read_heat(client).kinds["key"]] == ["k"]
+    with cluster.client() as plain:
+        names = [key for key in plain.scan_iter() if b"heat" in key]
+        assert names
+        assert all(key.startswith(b"{config}:heat:") for key in names)

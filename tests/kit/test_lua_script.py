@@ -180,23 +180,22 @@ async def test_awaiting_pipelines_over_shards_collect_it(akit: AsyncShardKit) ->
 # ---- a cluster
 
 
-async def test_clusters_and_their_pipelines_take_it() -> None:
-    with LocalCluster() as whole:
-        keys = [f"k{n}" for n in range(30)]
-        with whole.client() as cluster:
-            for n in (1, 2):
-                assert [BUMP(cluster, [key], [1]) for key in keys] == [n] * 30
-            with cluster.pipeline() as pipe:
-                for key in keys:
-                    assert BUMP(pipe, [key], [1]) is pipe
-                assert pipe.execute() == [3] * 30
-        node = whole.nodes[0]
-        async with aioredis.RedisCluster(host="127.0.0.1", port=node.port) as acluster:
-            assert [await BUMP(acluster, [key], [1]) for key in keys] == [4] * 30
-            async with acluster.pipeline() as apipe:
-                for key in keys:
-                    assert BUMP(apipe, [key], [1]) is apipe
-                assert await apipe.execute() == [5] * 30
+async def test_clusters_and_their_pipelines_take_it(cluster: LocalCluster) -> None:
+    keys = [f"k{n}" for n in range(30)]
+    with cluster.client() as client:
+        for n in (1, 2):
+            assert [BUMP(client, [key], [1]) for key in keys] == [n] * 30
+        with client.pipeline() as pipe:
+            for key in keys:
+                assert BUMP(pipe, [key], [1]) is pipe
+            assert pipe.execute() == [3] * 30
+    node = cluster.nodes[0]
+    async with aioredis.RedisCluster(host="127.0.0.1", port=node.port) as acluster:
+        assert [await BUMP(acluster, [key], [1]) for key in keys] == [4] * 30
+        async with acluster.pipeline() as apipe:
+            for key in keys:
+                assert BUMP(apipe, [key], [1]) is apipe
+            assert await apipe.execute() == [5] * 30
 
 
 # ---- operations

@@ -41,7 +41,7 @@ class Things(Structure[Face]):
     def both(self, *numbers: int) -> Operation[list[Any]]:
         found = []
         for n in numbers:
-            found += [(yield from self._deferred().first(n))]
+            found += [(yield from self.deferred.first(n))]
         return found
 
     @stream
@@ -69,7 +69,7 @@ async def test_each_face_gives_its_own_kind_of_value() -> None:
     coroutine = awaiting().first(7)
     assert inspect.iscoroutine(coroutine)
     assert await coroutine == 7
-    steps = blocking()._deferred().first(7)
+    steps = blocking().deferred.first(7)
     assert inspect.isgenerator(steps)
     assert next(steps) == [say("GET", 7)]
 
@@ -81,7 +81,7 @@ async def test_streams_are_iterators_of_their_face() -> None:
     awaited = awaiting().all(2)
     assert isinstance(awaited, AsyncIterator)
     assert [n async for n in awaited] == [0, 0, 1, -1]
-    assert inspect.isgenerator(blocking()._deferred().all(1))
+    assert inspect.isgenerator(blocking().deferred.all(1))
 
 
 async def test_operations_compose_on_every_face() -> None:
@@ -93,7 +93,7 @@ async def test_operations_compose_on_every_face() -> None:
 def test_nothing_is_sent_before_a_deferred_operation_runs() -> None:
     link = ScriptedLink()
     things: Any = Things(BlockingDriver(link), "c", "things")
-    steps = things._deferred().first(1)
+    steps = things.deferred.first(1)
     assert link.record == []
     assert BlockingDriver(link).run(steps) == 1
 
@@ -131,7 +131,7 @@ def test_methods_show_their_signature_and_text_on_every_face() -> None:
         assert "first(n: 'int', *, word: 'str' = 'GET') -> 'Any'" in shown
         assert "Return the first." in shown
         assert inspect.getsource(things.first).lstrip().startswith("@operation")
-    deferred = blocking()._deferred()
+    deferred = blocking().deferred
     assert inspect.signature(deferred.first).return_annotation == "Operation[Any]"
     assert inspect.signature(deferred.all).return_annotation == "Stream[int]"
     assert inspect.signature(blocking().all).return_annotation == "Iterator[int]"
@@ -151,13 +151,13 @@ def test_only_awaiting_operations_are_coroutine_functions() -> None:
     assert asyncio.iscoroutinefunction(awaiting().first)
     assert not asyncio.iscoroutinefunction(awaiting().all)
     assert not asyncio.iscoroutinefunction(blocking().first)
-    assert not asyncio.iscoroutinefunction(awaiting()._deferred().first)
+    assert not asyncio.iscoroutinefunction(awaiting().deferred.first)
     assert not asyncio.iscoroutinefunction(Things.first)
 
 
 def test_a_structure_shows_what_it_is() -> None:
     assert repr(blocking()) == "Things('things', component='c')"
-    assert repr(blocking()._deferred()) == repr(blocking())
+    assert repr(blocking().deferred) == repr(blocking())
 
 
 async def test_an_override_takes_the_steps_of_what_it_overrides() -> None:

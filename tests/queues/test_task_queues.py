@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from faces import Face, clocked, faced
 from queue_helpers import Clock, server_of, unclaimed
 
-import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
-from shardkit.local import LocalCluster
 from shardkit.operations.commands import Transaction
 from shardkit.operations.operation import Page
 from shardkit.queues import QueueCounts, check
@@ -677,17 +674,8 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
 # ---- on a cluster
 
 
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        entry = dict(cluster.entry.fields)
-        yield ShardMap.parse(json.dumps({"components": {"cluster": {"entry": entry}}}))
-
-
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
 def test_queues_live_all_over_a_cluster(cluster_map: ShardMap, kind: str) -> None:
-    with shardkit.connect(cluster_map) as kit:
-        kit.client("cluster").flushall()
     with faced(kind, cluster_map) as face:
         queues, run = face.kit.queues(component="cluster", attempts=1), face.run
         names = [f"q{n}" for n in range(6)]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import random
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from social_helpers import LIMITS, act, compare, opened, populate, seen, stoppin
 
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalServers
 from shardkit.operations.commands import Call
 from shardkit.social.keys import USER
 from shardkit.social.sql_stores import SQLiteStatusStore
@@ -25,13 +23,6 @@ components:
   lines: {shards: [{port: 7001, db: 1}, {port: 7003}]}
   relations: {shards: [{port: 7001, db: 2}, {port: 7002}]}
 """
-
-
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        components = {"cluster": {"entry": dict(cluster.entry.fields)}}
-        yield ShardMap.parse(json.dumps({"components": components}))
 
 
 def test_a_network_over_a_cluster(cluster_map: ShardMap) -> None:

@@ -18,7 +18,7 @@ from store_helpers import status
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalServers
 from shardkit.operations.commands import Call, Locate, Pause
 from shardkit.operations.operation import Operation
 from shardkit.social.sql_stores import SQLiteStatusStore
@@ -308,16 +308,14 @@ def test_keys_of_statuses_may_have_a_tag(kit: ShardKit, store: CountingStore) ->
     assert kit.client("few", shard).keys() == [b"status:{5}:gone"]
 
 
-def test_it_works_on_a_cluster(store: CountingStore) -> None:
-    with LocalCluster() as cluster:
-        described = {"components": {"social": {"entry": dict(cluster.entry.fields)}}}
-        with shardkit.connect(ShardMap.parse(json.dumps(described))) as kit:
-            cached = CachedStatuses(store, "social", limit=40)
-            many = {n: status(n) for n in range(1, 51)}
-            kit.driver.run(cached.write(many))
-            assert kit.driver.run(cached.read(many)) == many
-            assert kit.driver.run(cached.remove(range(1, 11))) == 10
-            assert set(kit.driver.run(cached.read(many))) == set(range(11, 51))
+def test_it_works_on_a_cluster(store: CountingStore, cluster_map: ShardMap) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        cached = CachedStatuses(store, "cluster", limit=40)
+        many = {n: status(n) for n in range(1, 51)}
+        kit.driver.run(cached.write(many))
+        assert kit.driver.run(cached.read(many)) == many
+        assert kit.driver.run(cached.remove(range(1, 11))) == 10
+        assert set(kit.driver.run(cached.read(many))) == set(range(11, 51))
 
 
 def test_a_shard_that_is_away_is_an_error_and_the_deletion_may_be_repeated(

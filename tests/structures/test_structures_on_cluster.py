@@ -21,22 +21,18 @@ DAY = date(2015, 5, 17)
 NEXT = DAY + timedelta(days=1)
 
 
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster, LocalServer() as server:
-        components = {
-            "cluster": {"entry": dict(cluster.entry.fields)},
-            "single": {"entry": {"port": server.port}},
-        }
-        yield ShardMap.parse(json.dumps({"components": components}))
+@pytest.fixture
+def both_map(cluster: LocalCluster, own_server: LocalServer) -> ShardMap:
+    components = {
+        "cluster": {"entry": dict(cluster.entry.fields)},
+        "single": {"entry": {"port": own_server.port}},
+    }
+    return ShardMap.parse(json.dumps({"components": components}))
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
-def on_cluster(request: pytest.FixtureRequest, cluster_map: ShardMap) -> Iterator[Face]:
-    with shardkit.connect(cluster_map) as kit:
-        for component in ("cluster", "single"):
-            kit.client(component).flushall()
-    with faced(request.param, cluster_map) as face:
+def on_cluster(request: pytest.FixtureRequest, both_map: ShardMap) -> Iterator[Face]:
+    with faced(request.param, both_map) as face:
         yield face
 
 

@@ -18,12 +18,15 @@ import hashlib
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 import redis
 
+from shardkit.admin.growth.exchange import accepted, ask, one_connection
 from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.network.connections.redis_private import reply_callbacks
 
 D = TypeVar("D")
 Where: TypeAlias = Callable[[D, Sequence[bytes]], Mapping[D, Sequence[bytes]]]
@@ -150,11 +153,8 @@ def compare(
         other, name = second(number), label(number)
         for at, keys in _grouped(number, other, ignored, back):
             one = first(at)
-            with one.pipeline(transaction=False) as pipe:  # on a cluster each has another slot
-                for key in keys:
-                    pipe.exists(key)
-                if all(pipe.execute()):
-                    continue
+            if all(ask(one, [("EXISTS", key) for key in keys])):  # a cluster's have other slots
+                continue
             [settled] = _settled([(other, one, keys)])
             for key, (kind, _, why) in settled.items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):
@@ -176,7 +176,7 @@ def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
 
 def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
     """Return which of some keys are not the same on two servers just now. Cost: two pages."""
-    mine, there = _digests(one, keys), _digests(other, keys)
+    mine, there = _digests((one, other), keys)
     return [key for key in keys if _difference(mine[key], there[key])]
 
 
@@ -218,10 +218,10 @@ def _looked(
     one: Any, other: Any, keys: Sequence[bytes], slices: Slices | None = None
 ) -> dict[bytes, _Found]:
     """Return each key's type and digest on one server, and how the other's differs just now."""
-    before, right = _digests(one, keys, slices), _digests(other, keys)
+    before, right = _digests((one, other), keys, slices)
     after = before
     if any(before[key][:2] != right[key][:2] for key in keys):
-        after = _digests(one, keys)
+        [after] = _digests((one,), keys)
     found = {}
     for key in keys:
         why = _difference(before[key], right[key]) and _difference(after[key], right[key])
@@ -277,57 +277,72 @@ _FIRST: dict[str, tuple[Any, ...]] = {
     "stream": ("XRANGE", "-", "+", "COUNT", _MEMBERS),
     "none": ("EXISTS",),
 }
+_PARSED = frozenset({"hash", "set", "zset", "stream"})  # into values of redis-py's
 _CHANGED = b"changing"
 
 
 def _digests(
-    client: Any, keys: Sequence[bytes], slices: Slices | None = None
-) -> dict[bytes, tuple[str, bytes, int]]:
-    """Return each key's type, digest, and when it expires, in milliseconds; negative for never.
+    clients: Sequence[Any], keys: Sequence[bytes], slices: Slices | None = None
+) -> list[dict[bytes, tuple[str, bytes, int]]]:
+    """Return each key's type, digest, and when it expires, of each client's database.
 
-    Cost: two exchanges, and more for values that are large.
+    The time is in milliseconds, and negative for never. Cost: two exchanges with all servers at
+    once, and more for values that are large.
     """
-    with client.pipeline(transaction=False) as pipe:
-        for key in keys:
-            pipe.type(key)
-            pipe.pttl(key)
-        answers = pipe.execute()
-    now = round(1000 * time.monotonic())  # the two sides are read at different times
-    kinds = [kind.decode() if isinstance(kind, bytes) else kind for kind in answers[::2]]
-    with client.pipeline(transaction=False) as pipe:
-        for key, kind in zip(keys, kinds, strict=True):
-            name, *args = _FIRST.get(kind, ("DUMP",))  # a module's type is dumped
-            pipe.execute_command(name, key, *args)
-        if "hash" in kinds:
-            pipe.info("keyspace")
-        values = pipe.execute(raise_on_error=False)
-    keyspace = values.pop() if "hash" in kinds else {}
-    if isinstance(keyspace, Exception):
-        raise keyspace
+    with ExitStack() as stack:
+        lines = [stack.enter_context(one_connection(client)) for client in clients]
+        for line in lines:
+            line.post([("TYPE", key) for key in keys], [("PTTL", key) for key in keys])
+        # The two sides are read at different times.
+        said = [(accepted(line.replies()), round(1000 * time.monotonic())) for line in lines]
+        kinds = [[kind.decode() for kind in answers[: len(keys)]] for answers, _ in said]
+        for line, own in zip(lines, kinds, strict=True):
+            firsts = [_FIRST.get(kind, ("DUMP",)) for kind in own]  # a module's type is dumped
+            line.post(
+                [(name, key, *args) for key, (name, *args) in zip(keys, firsts, strict=True)],
+                [("INFO", "keyspace")] if "hash" in own else [],
+            )
+        values = [line.replies() for line in lines]
     if slices is not None:
-        slices.note(len(keys), sum(map(_size, values)))
-    # As Valkey and Redis call the number of hashes whose fields expire.
-    expiring = any(
+        slices.note(len(keys), sum(map(_size, values[0])))
+    found: list[dict[bytes, tuple[str, bytes, int]]] = []
+    for client, own, replies, (answers, now) in zip(clients, kinds, values, said, strict=True):
+        parse = reply_callbacks(client)
+        expiring = "hash" in own and _has_expiring_fields(parse["INFO"](replies.pop()))
+        result = {}
+        for n, (key, kind, left) in enumerate(zip(keys, own, answers[len(keys) :], strict=True)):
+            value = replies[n]
+            if found and kind == kinds[0][n] == "string" and _is_whole(value, values[0][n]):
+                digest = found[0][key][1]
+            else:
+                if kind in _PARSED and not isinstance(value, Exception):
+                    value = parse[_FIRST[kind][0]](value)
+                whole = b"" if kind == "none" else _value(client, key, kind, value, expiring)
+                digest = _hash(key, kind.encode(), whole)
+            result[key] = kind, digest, left if left < 0 else now + left
+        found.append(result)
+    return found
+
+
+def _is_whole(value: Any, other: Any) -> bool:
+    """Whether two replies are the same string, and all of it."""
+    return isinstance(value, bytes) and len(value) < _BYTES and bool(value == other)
+
+
+def _has_expiring_fields(keyspace: Mapping[str, Any]) -> bool:
+    """Whether fields of hashes expire, by the numbers of Valkey and Redis."""
+    return any(
         each.get("keys_with_volatile_items") or each.get("subexpiry") for each in keyspace.values()
     )
-    found = {}
-    for key, kind, left, value in zip(keys, kinds, answers[1::2], values, strict=True):
-        digest = b"" if kind == "none" else _value(client, key, kind, value, expiring)
-        found[key] = (
-            kind,
-            _hash(key, kind.encode(), digest),
-            int(left) if left < 0 else now + int(left),
-        )
-    return found
 
 
 def _size(value: Any) -> int:
     """Return the approximate bytes of a value that `_FIRST` has read."""
     if isinstance(value, bytes):
         return len(value)
-    if isinstance(value, tuple):  # a cursor and members
-        value = value[1]
-    return _MEMBER * len(value) if isinstance(value, (list, dict)) else 0
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[1], list):
+        value = value[1]  # a cursor and members
+    return _MEMBER * len(value) if isinstance(value, list) else 0
 
 
 def _hash(*parts: bytes) -> bytes:

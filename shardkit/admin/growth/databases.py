@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth.exchange import accepted, one_connection
 from shardkit.admin.growth.fence import is_own
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.servers import connected_to
@@ -88,15 +89,18 @@ def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
     return keys
 
 
-def pages(client: Any) -> Iterator[list[bytes]]:
-    """Yield the keys of a database that are not shardkit's own, some at a time."""
-    cursor: Any = None
-    while cursor != 0:
-        cursor, keys = client.scan(cursor or 0, count=_PAGE)
-        cursor = int(cursor)
-        page = [key for key in keys if not is_own(key)]
-        if page:
-            yield page
+def pages(client: Any, count: int = _PAGE) -> Iterator[list[bytes]]:
+    """Yield the keys of a database that are not shardkit's own, about `count` at a time."""
+    with one_connection(client) as line:
+        cursor: Any = None
+        line.post([("SCAN", 0, "COUNT", count)])
+        while cursor != b"0":
+            [(cursor, keys)] = accepted(line.replies())
+            if cursor != b"0":  # the server is at it while the caller works
+                line.post([("SCAN", cursor, "COUNT", count)])
+            page = [key for key in keys if not is_own(key)]
+            if page:
+                yield page
 
 
 def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str, str]]:

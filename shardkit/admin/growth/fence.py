@@ -23,15 +23,31 @@ the source first, and then checks the target. So of two movers at least one find
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
 
+from shardkit.admin.growth.exchange import (
+    Clients,
+    Commands,
+    Line,
+    accepted,
+    ask_each,
+    by_server,
+    one_connection,
+    select,
+)
+from shardkit.admin.growth.relocation import Place
 from shardkit.config.stored import WITNESS_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.links.resp import Arguments
+
+Fences: TypeAlias = Mapping[Place, bytes | None]
+Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
+"""Batches of commands."""
 
 FORMAT = 1
 OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
@@ -49,6 +65,14 @@ while at <= #ARGV do
     at = last + 1
 end
 return {-1, ''}"""
+
+
+class WriteRefusedError(ResponseError):
+    """A server refuses a command of a transaction, for a ``key`` at a ``place``."""
+
+    def __init__(self, text: str, place: Place, key: Any) -> None:
+        super().__init__(text)
+        self.place, self.key = place, key
 
 
 def is_own(key: bytes) -> bool:
@@ -75,8 +99,8 @@ def move_of(value: bytes | None) -> str | None:
         return None
 
 
-def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None:
-    """Set the fence of this attempt at a target.
+def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
+    """Set the fence of this attempt at targets.
 
     A command that arrives late does nothing: another mover may have finished by then, so that a
     fence would close a database in use.
@@ -84,58 +108,55 @@ def take(client: Any, value: bytes, require_lease: Callable[[], object]) -> None
     Raises:
         GrowthError: the lease has ended.
     """
-    key = fence_key(client)
-    while True:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.watch(key)
-            require_lease()
-            pipe.multi()
-            pipe.set(key, value)
-            with suppress(WatchError):
-                pipe.execute()
-                return
+
+    def mark(fences: Fences) -> Writes:
+        require_lease()
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in fences}
+
+    while _transact(clients, mark) is None:
+        pass
 
 
-def close_for(client: Any, value: bytes, seconds: float) -> None:
-    """Close a database for some seconds.
+def close_for(clients: Clients, value: bytes, seconds: float) -> None:
+    """Close databases for some seconds.
 
     Raises:
-        GrowthError: it is already closed.
+        GrowthError: one is already closed.
     """
-    if not client.set(fence_key(client), value, nx=True, px=max(1, round(1000 * seconds))):
+    until = ("NX", "PX", max(1, round(1000 * seconds)))
+    if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
         raise GrowthError(
             f"the database is already closed: {FENCE_KEY} is set", "wait until it expires"
         )
 
 
-def make_permanent(client: Any, value: bytes) -> bool:
-    """Close a database for good, if it is still closed by this attempt."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        if pipe.get(fence_key(client)) != value:
-            return False
-        pipe.multi()
-        pipe.persist(fence_key(client))
-        pipe.get(fence_key(client))
-        try:
-            _, now = pipe.execute()
-        except WatchError:
-            return False
-        return bool(now == value)
+def fences_of(clients: Clients) -> list[bytes | None]:
+    """Return the fences of databases, by server."""
+    return ask_each(clients, lambda client: ("GET", fence_key(client)))
 
 
-def change(client: Any, move: str, value: bytes) -> None:
-    """Replace the fence of a move; a database without it stays open."""
-    while True:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.watch(fence_key(client))
-            if move_of(pipe.get(fence_key(client))) != move:
-                return
-            pipe.multi()
-            pipe.set(fence_key(client), value)
-            with suppress(WatchError):
-                pipe.execute()
-                return
+def make_permanent(clients: Clients, value: bytes) -> bool:
+    """Close databases for good, if all are still closed by this attempt."""
+
+    def persist(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            return {}
+        keys = {place: fence_key(client) for place, client in clients.items()}
+        return {place: [[("PERSIST", key), ("GET", key)]] for place, key in keys.items()}
+
+    answers = _transact(clients, persist) or ()
+    return bool(answers) and all(fence == value for fence in answers[1::2])
+
+
+def change(clients: Clients, move: str, value: bytes) -> None:
+    """Replace the fences of a move; databases without one stay open."""
+
+    def replace(fences: Fences) -> Writes:
+        own = (place for place, fence in fences.items() if move_of(fence) == move)
+        return {place: [[("SET", fence_key(clients[place]), value)]] for place in own}
+
+    while _transact(clients, replace) is None:
+        pass
 
 
 def is_permanent(client: Any, move: str) -> bool:
@@ -143,16 +164,23 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
-def lift(client: Any, move: str, value: bytes | None = None) -> None:
-    """Open a database that a move has closed; with ``value`` only if this attempt closed it."""
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        there = pipe.get(fence_key(client))
-        if there == value if value is not None else move_of(there) == move:
-            pipe.multi()
-            pipe.delete(fence_key(client))
-            with suppress(WatchError):  # it has just expired, or is another attempt's
-                pipe.execute()
+def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
+    """Open databases that a move has closed; with ``value`` those that this attempt closed."""
+    first: dict[Place, bytes | None] = {}
+
+    def delete(fences: Fences) -> Writes:
+        found = first or fences
+        own = [
+            place
+            for place, fence in fences.items()
+            if fence == found[place]  # else it is another attempt's now
+            and (fence == value if value is not None else move_of(fence) == move)
+        ]
+        first.update(found)
+        return {place: [[("DEL", fence_key(clients[place]))]] for place in own}
+
+    while _transact(clients, delete) is None:
+        pass
 
 
 def lift_unless_permanent(client: Any, move: str) -> bool:
@@ -171,46 +199,144 @@ def lift_unless_permanent(client: Any, move: str) -> bool:
                 return True
 
 
-def write_under(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
-    """Write to a database in one transaction, if it has the fence of this attempt.
+def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
+    """Write to databases, in one transaction for each server, if all have this attempt's fence.
 
     Raises:
-        GrowthError: it has not; another process has taken over.
+        GrowthError: one has not; another process has taken over.
+        WriteRefusedError: a server refuses one of the commands.
     """
-    if hasattr(client, "mark"):
-        return _write_to_master(client, value, write)
-    with client.pipeline(transaction=True) as pipe:
-        pipe.watch(fence_key(client))
-        there = pipe.get(fence_key(client)) == value
-        if there:
-            pipe.multi()
-            write(pipe)
-            try:
-                answers: list[Any] = pipe.execute()
-            except WatchError:
-                there = False
+    masters = {place for place, client in clients.items() if hasattr(client, "mark")}
+    for place in masters:
+        batches = writes[place]
+        _write_to_master(place, clients[place], value, [each for one in batches for each in one])
+    if masters:
+        return
+
+    def require(fences: Fences) -> Writes:
+        if any(fence != value for fence in fences.values()):
+            raise _taken_over()
+        return writes
+
+    if _transact(clients, require) is None:
+        raise _taken_over()
+
+
+def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any] | None:
+    """Execute what a function makes of the fences of databases, in a transaction for each server.
+
+    Return the replies; or None if a fence has changed in between, and nothing was executed on that
+    server. Cost: two exchanges with each server, with all of them at once.
+
+    Raises:
+        WriteRefusedError: a server refuses one of the commands.
+    """
+    with ExitStack() as stack:
+        lines: list[tuple[Line, list[Place]]] = []
+        for server, own in by_server(clients).items():
+            line = stack.enter_context(one_connection(next(iter(own.values()))))
+            lines.append((line, [Place(server, number) for number in own]))
+            commands: list[Arguments] = []
+            for number, client in own.items():
+                key = fence_key(client)
+                commands += [select(number), ("WATCH", key), ("GET", key)]
+            line.post(commands)
+        fences: dict[Place, bytes | None] = {}
+        for line, places in lines:
+            fences |= zip(places, accepted(line.replies())[2::3], strict=True)
+        writes = decide(fences)
+        sent: list[list[tuple[Place, Commands]]] = []
+        for line, places in lines:
+            batches = [
+                (place, batch)
+                for place in places
+                if place in writes
+                for batch in ([select(place.database)], *writes[place])
+            ]
+            sent.append(batches)
+            home = [select(places[0].database)]
+            if batches:
+                line.post([("MULTI",)], *(batch for _, batch in batches), [("EXEC",)], home)
             else:
-                return answers
-    raise _taken_over()
+                line.post([("UNWATCH",)], home)
+        done = [
+            _executed(batches, line.replies()[:-1]) if batches else []
+            for batches, (line, _) in zip(sent, lines, strict=True)
+        ]
+    return None if None in done else [answer for own in done for answer in own or ()]
 
 
-def _write_to_master(client: Any, value: bytes, write: Callable[[Any], object]) -> list[Any]:
-    with client.pipeline(transaction=False) as pipe:
-        write(pipe)
-        commands = [args for args, _ in pipe.command_stack]
-        pipe.reset()
+def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) -> list[Any] | None:
+    """Return what the commands of a transaction answered, but for SELECT; None if it was aborted.
+
+    Raises:
+        WriteRefusedError: the server refused one of them.
+    """
+    *queued, done = replies
+    if done is None:
+        return None
+    answers = []
+    results = iter(done if isinstance(done, list) else queued[1:])
+    for place, batch in sent:
+        for args, answer in zip(batch, results, strict=False):
+            if isinstance(answer, Exception):
+                raise WriteRefusedError(str(answer), place, args[1])
+            if args[0] != "SELECT":
+                answers.append(answer)
+    if isinstance(done, Exception):
+        raise done
+    return answers
+
+
+class GuardedWrites:
+    """Writes to a database, each a transaction under the fence of this attempt.
+
+    The reply to one is read when the next one is due, or at the end: as `write_under` then.
+    """
+
+    def __init__(self, place: Place, client: Any, value: bytes) -> None:
+        self._place, self._value = place, value
+        self._line = Line(client)
+        self._watch: Commands = [("WATCH", fence_key(client)), ("GET", fence_key(client))]
+        self._sent: list[tuple[Place, Commands]] = []
+        self._ended = False
+        self._line.post(self._watch)
+
+    def write(self, batches: Sequence[Commands]) -> None:
+        """Send commands."""
+        self._settle()
+        self._sent = [(self._place, batch) for batch in batches]
+        self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
+
+    def _settle(self) -> None:
+        *replies, _, fence = self._line.replies()
+        if replies and _executed(self._sent, replies) is None:
+            raise _taken_over()
+        if isinstance(fence, Exception):
+            raise fence
+        if fence != self._value:
+            raise _taken_over()
+
+    def end(self) -> None:
+        """Read the last reply."""
+        self._settle()
+        self._line.ask([("UNWATCH",)])
+        self._ended = True
+
+    def close(self) -> None:
+        """Give the connection back, or close it if the writes have not ended."""
+        self._line.close(self._ended)
+
+
+def _write_to_master(place: Place, client: Any, value: bytes, commands: Commands) -> None:
     if not commands:
-        return []
+        return
     sent = [part for args in commands for part in (len(args), *args)]
     failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
     if failed > 0:
-        raise ResponseError(
-            f"Command # {failed} ({commands[failed - 1][0]}) of pipeline caused error: "
-            f"{text.decode(errors='replace')}"
-        )
+        raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
     if failed == 0:
         raise _taken_over()
-    return []
 
 
 def _taken_over() -> GrowthError:

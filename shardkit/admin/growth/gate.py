@@ -17,6 +17,7 @@ from shardkit.admin.growth import cluster_nodes
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
 from shardkit.admin.growth.databases import at_once, connections_to, only_reads
 from shardkit.admin.growth.entries import wait_until_read
+from shardkit.admin.growth.exchange import Clients, by_server
 from shardkit.admin.growth.fence import (
     change,
     close_for,
@@ -40,16 +41,7 @@ _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 
 T = TypeVar("T")
 
-Clients: TypeAlias = Mapping[Place, Any]
 Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
-
-
-def by_server(clients: Mapping[Place, Any]) -> dict[ServerAddress, dict[int, Any]]:
-    """Return the clients of each server, by the numbers of their databases."""
-    found: dict[ServerAddress, dict[int, Any]] = {}
-    for place, client in clients.items():
-        found.setdefault(place.server, {})[place.database] = client
-    return found
 
 
 def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:
@@ -157,19 +149,17 @@ class CopyGate:
 
     def enter(self, clients: Clients, attempt: bytes) -> None:
         """Have only this attempt write to the targets."""
-        for client in clients.values():
-            take(client, attempt, self._lease.check)
+        take(clients, attempt, self._lease.check)
 
     def take_back(self, clients: Clients) -> bool:
         """Open what earlier attempts have closed; return False if one of them has decided."""
-        first, *others = clients.values()
-        for client in others:
-            lift(client, self._move.id)
-        return lift_unless_permanent(first, self._move.id)
+        first, *others = clients
+        lift({place: clients[place] for place in others}, self._move.id)
+        return lift_unless_permanent(clients[first], self._move.id)
 
     def close(self, clients: Clients, value: bytes, seconds: float, offline: bool) -> None:
         """Close to writers, at most for some seconds."""
-        each_of(partial(close_for, value=value, seconds=seconds), clients)
+        close_for(clients, value, seconds)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
         """Wait until the writers that were connected before the hold have left.
@@ -192,29 +182,28 @@ class CopyGate:
         ``rest`` copies what was changed until then, where that is possible.
         """
         first, *others = clients
-        keep = partial(make_permanent, value=value)
-        closed = all(each_of(keep, {place: clients[place] for place in others}))
-        return closed and make_permanent(clients[first], value)
+        closed = not others or make_permanent({place: clients[place] for place in others}, value)
+        return closed and make_permanent({first: clients[first]}, value)
 
     def let_go(self, clients: Clients, value: bytes) -> None:
         """Open what this attempt has closed."""
-        each_of(lambda client: lift(client, self._move.id, value), clients)
+        lift(clients, self._move.id, value)
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""
         move = self._move
         value = fence_value(move.id, attempt, move.target, readers=True)
-        each_of(lambda client: change(client, move.id, value), clients)
+        change(clients, move.id, value)
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Send all clients away from the sources, readers too."""
         move = self._move
         value = fence_value(move.id, attempt, move.target)
-        each_of(lambda client: change(client, move.id, value), clients)
+        change(clients, move.id, value)
 
     def open(self, clients: Clients) -> None:
         """Have the targets be written, too."""
-        each_of(lambda client: lift(client, self._move.id), clients)
+        lift(clients, self._move.id)
 
     def require_slots(self, clients: Clients) -> None:
         """Check that keys have the same places as at the start of the copy.

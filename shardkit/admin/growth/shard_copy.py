@@ -16,19 +16,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import KeyCapture, Standstill
-from shardkit.admin.growth.fence import fence_key, is_own, write_under
+from shardkit.admin.growth.databases import pages
+from shardkit.admin.growth.exchange import Commands, accepted, by_server, one_connection
+from shardkit.admin.growth.fence import (
+    GuardedWrites,
+    WriteRefusedError,
+    Writes,
+    fence_key,
+    is_own,
+    write_under,
+)
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, MissedChangesError
-from shardkit.operations.server_errors import failed_command
+from shardkit.network.links.resp import Arguments
 
 _PAGE = 200
 _KEYS = 96  # keys that are written at a time,
@@ -105,8 +116,10 @@ class DatabaseCopy:
         self._streams: set[tuple[int, bytes]] = set()
         self._changed: dict[tuple[int, bytes], None] = {}
         self._slices = Slices()
-        # What has been read, by target and key, until there is enough of it to be written.
-        self._read: defaultdict[Place, dict[bytes, _Read]] = defaultdict(dict)
+        # What has been read, by target, until there is enough of it to be written.
+        self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
+        self._writers: ExitStack | None = None  # closes those of `copy_all`
+        self._guarded: dict[Place, GuardedWrites] = {}
         self.keys = self.bytes = 0
 
     def copy_all(self, progress: Callable[[], object]) -> None:
@@ -115,13 +128,19 @@ class DatabaseCopy:
         Raises:
             GrowthError: a server or the connection was lost, or the target refuses values.
         """
-        for number, source in self._sources.items():
-            cursor: Any = None
-            while cursor != 0:
-                cursor, keys = source.scan(cursor or 0, count=_PAGE)
-                cursor = int(cursor)
-                self._copy(number, [key for key in keys if not is_own(key)], self._share)
+
+        def told(source: Any) -> Iterator[list[bytes]]:
+            for page in pages(source, _PAGE):
+                yield page
                 progress()
+
+        with ExitStack() as self._writers:
+            for number, source in self._sources.items():
+                self._copy(number, told(source), self._share)
+            for guarded in self._guarded.values():
+                with self._refusals():
+                    guarded.end()
+        self._writers, self._guarded = None, {}
         self._write_rest()
 
     def follow(self, until: Callable[[], bool]) -> None:
@@ -161,80 +180,126 @@ class DatabaseCopy:
         self._changed.update(dict.fromkeys(each for each in changed if not is_own(each[1])))
         self._read.clear()
         for number in self._sources:
-            self._copy(number, [key for at, key in self._changed if at == number])
+            self._copy(number, [[key for at, key in self._changed if at == number]])
         self._write_rest()
         copied, self._changed = self._changed, {}
         return list(copied)
 
-    def _copy(self, number: int, keys: Sequence[bytes], share: float = 1.0) -> None:
+    def _copy(self, number: int, lists: Iterable[Sequence[bytes]], share: float = 1.0) -> None:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
-        for part in self._slices.of(keys):
-            with at_work(share):
-                read = self._dumped(number, part)
-                for target, own in self._rule.there(source, part).items():
-                    waiting = self._read[target]
-                    waiting |= {key: read[key] for key in own}
-                    if len(waiting) >= _KEYS or sum(map(_size, waiting.values())) >= _BYTES:
-                        self._write(target)
+        parts = (part for keys in lists for part in self._slices.of(keys))
+        asked: deque[Sequence[bytes]] = deque()
+        with one_connection(self._sources[number]) as line:
+            while True:
+                with at_work(share):
+                    # The server reads the next slice while this process handles one.
+                    while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
+                        line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
+                        asked.append(part)
+                    if not asked:
+                        return
+                    self._take(source, asked.popleft(), accepted(line.replies()))
+
+    def _take(self, source: Place, keys: Sequence[bytes], answers: Sequence[Any]) -> None:
+        """Keep what was read of keys, and write it when it is enough."""
+        now = time.monotonic()
+        times, values = answers[: len(keys)], answers[len(keys) :]
+        read = {
+            key: _Read(source.database, left, packed, now, len(packed or b""))
+            for key, left, packed in zip(keys, times, values, strict=True)
+        }
+        self._slices.note(len(keys), sum(each.size for each in read.values()))
+        for target, own in self._rule.there(source, keys).items():
+            waiting = self._read[target]
+            for key in own:
+                waiting.keys[key] = read[key]
+                waiting.size += read[key].size
+            if waiting.is_enough:
+                self._write([target])
 
     def _write_rest(self) -> None:
-        for target in [target for target, waiting in self._read.items() if waiting]:
-            self._write(target)
+        for server, own in by_server(self._read).items():
+            targets: list[Place] = []
+            total = _Waiting()
+            for target in (Place(server, number) for number, each in own.items() if each.keys):
+                targets.append(target)
+                total.keys |= self._read[target].keys
+                total.size += self._read[target].size
+                if total.is_enough:
+                    self._write(targets)
+                    targets, total = [], _Waiting()
+            self._write(targets)
 
-    def _dumped(self, number: int, keys: Sequence[bytes]) -> dict[bytes, _Read]:
-        """Return each key's remaining time to live, its DUMP, and when they were read."""
-        with self._sources[number].pipeline(transaction=False) as pipe:
-            for key in keys:
-                pipe.pttl(key).dump(key)
-            answers = pipe.execute()
+    def _write(self, targets: Sequence[Place]) -> None:
+        """Write what has been read for databases of one server."""
+        if not targets:
+            return
+        reads = {target: self._read.pop(target) for target in targets}
         now = time.monotonic()
-        found = {
-            key: _Read(number, left, packed, now)
-            for key, left, packed in zip(keys, answers[::2], answers[1::2], strict=True)
-        }
-        self._slices.note(len(keys), sum(map(_size, found.values())))
-        return found
-
-    def _write(self, target: Place) -> None:
-        read, self._read[target] = self._read[target], {}
-        now = time.monotonic()
-
-        def write(pipe: Any) -> None:
-            for key, (number, left, packed, at) in read.items():
+        writes: dict[Place, Sequence[Commands]] = {}
+        for place, waiting in reads.items():
+            restored: list[Arguments] = []
+            gone: list[Arguments] = []
+            for key, (number, left, packed, at, _) in waiting.keys.items():
                 if packed is None or left == -2:
-                    pipe.unlink(key)
+                    gone.append(("UNLINK", key))
                     self._streams.discard((number, key))
                     continue
                 if packed[0] in _STREAMS:
                     self._streams.add((number, key))
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
-                pipe.restore(key, left, packed, replace=True)
+                restored.append(("RESTORE", key, left, packed, "REPLACE"))
+            writes[place] = [restored, gone]
+        with self._refusals():
+            self._send(writes)
+        self.keys += sum(len(each.keys) for each in reads.values())
+        self.bytes += sum(each.size for each in reads.values())
 
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Name the shard and the key of what a server refuses to write."""
         try:
-            write_under(self._targets[target], self.value, write)
-        except ResponseError as error:
-            count, text = failed_command(error)
-            key = list(read)[max(0, count - 1)].decode(errors="backslashreplace")
+            yield
+        except WriteRefusedError as error:
             raise GrowthError(
-                f"{self._rule.names[target]}: the target refuses key {key}: {text}",
+                f"{self._rule.names[error.place]}: the target refuses key "
+                f"{error.key.decode(errors='backslashreplace')}: {error}",
                 "check whether it is of an older version, or full",
-            ) from None  # redis-py's error shows the value
-        self.keys += len(read)
-        self.bytes += sum(map(_size, read.values()))
+            ) from None
+
+    def _send(self, writes: Writes) -> None:
+        [target, *others] = writes
+        client = self._targets[target]
+        if self._writers is None or others or hasattr(client, "mark"):
+            write_under({each: self._targets[each] for each in writes}, self.value, writes)
+            return
+        if target not in self._guarded:
+            guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
+            self._writers.callback(guarded.close)
+        self._guarded[target].write(writes[target])
 
 
 class _Read(NamedTuple):
-    """What was read of a key: its time to live in milliseconds, its DUMP, and when."""
+    """What was read of a key: its time to live in milliseconds, its DUMP, when, and its size."""
 
     number: int
     left: int
     packed: bytes | None
     at: float
+    size: int
 
 
-def _size(read: _Read) -> int:
-    return len(read.packed or b"")
+@dataclass(slots=True)
+class _Waiting:
+    """What has been read for a target, and is not written yet."""
+
+    keys: dict[bytes, _Read] = field(default_factory=dict)
+    size: int = 0
+
+    @property
+    def is_enough(self) -> bool:
+        return len(self.keys) >= _KEYS or self.size >= _BYTES
 
 
 class Follower:

@@ -20,9 +20,10 @@ use. Subscriptions do not move.
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
@@ -44,21 +45,21 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
+from shardkit.admin.growth.exchange import Clients, ask_all, by_server
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
     change,
     fence_key,
     fence_value,
+    fences_of,
     lift,
     move_of,
     write_under,
 )
 from shardkit.admin.growth.gate import (
-    Clients,
     ClusterGate,
     CopyGate,
-    by_server,
     each_of,
     update_nodes,
     wait_for_readers,
@@ -218,8 +219,7 @@ class ShardMover(Mover):
 
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
-        targets = (move_of(client.get(fence_key(client))) for client in new.values())
-        return self._old_gate.is_closed(old) or self._move.id in targets
+        return self._old_gate.is_closed(old) or self._move.id in map(move_of, fences_of(new))
 
     # ---- before it is decided
 
@@ -250,8 +250,7 @@ class ShardMover(Mover):
             }
         self._lease.write(move)
         if self._take_over(old, new):
-            for client in new.values():
-                write_under(client, self._attempt, emptying(client, self._attempt))
+            empty(new, self._attempt)
         else:
             self._reached("fenced")
 
@@ -345,12 +344,14 @@ class ShardMover(Mover):
         return compared
 
     @staticmethod
-    def _run_of(clients: Clients) -> list[tuple[str, int]]:
+    def _run_of(clients: Clients) -> list[tuple[bytes, ...]]:
         """Return each server's run, and how many keys it has evicted."""
+        sections = [("INFO", "server"), ("INFO", "stats")]
         servers = [next(iter(own.values())) for own in by_server(clients).values()]
+        texts = [b"\n".join(said) for said in ask_all([(client, [sections]) for client in servers])]
         return [
-            (str(each.info("server")["run_id"]), int(each.info("stats")["evicted_keys"]))
-            for each in servers
+            tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
+            for text in texts
         ]
 
     def _hold_and_decide(
@@ -359,7 +360,7 @@ class ShardMover(Mover):
         new: Clients,
         copies: Sequence[DatabaseCopy],
         compared: ServerComparison | None,
-        before: list[tuple[str, int]],
+        before: list[tuple[bytes, ...]],
         stack: ExitStack,
     ) -> None:
         move = self._move
@@ -368,10 +369,11 @@ class ShardMover(Mover):
         for attempt in range(_ATTEMPTS):
             if attempt:
                 time.sleep(self._hold)  # writers that waited go first
-                at_once(lambda copy: copy.follow(lambda: True), copies)
             self._progress("holding writers")
             # All know of it before writers are held: then it takes less than a second to read.
             wait_until_read(self._config, self._held(f"{move.name} soon"))
+            if not self._offline:
+                at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
             value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
             decided = deciding = False
@@ -409,7 +411,7 @@ class ShardMover(Mover):
             "try again when there are fewer writes, or allow more time: --hold",
         )
 
-    def _is_other_run(self, new: Clients, before: list[tuple[str, int]]) -> bool:
+    def _is_other_run(self, new: Clients, before: list[tuple[bytes, ...]]) -> bool:
         try:
             return self._run_of(new) != before
         except (RedisError, OSError):
@@ -417,7 +419,7 @@ class ShardMover(Mover):
 
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
-        if any(each_of(lambda client: client.get(fence_key(client)) != self._attempt, new)):
+        if set(fences_of(new)) != {self._attempt}:
             raise GrowthError(
                 "another process has taken over this move", "see: shardkit move status"
             )
@@ -428,7 +430,7 @@ class ShardMover(Mover):
         new: Clients,
         copies: Sequence[DatabaseCopy],
         compared: ServerComparison,
-        before: list[tuple[str, int]],
+        before: list[tuple[bytes, ...]],
     ) -> None:
         """Copy the rest, and certify that both sides are the same, while no client writes.
 
@@ -491,8 +493,7 @@ class ShardMover(Mover):
                 for page in pages(client)
                 for key in self._maybe_written(place, client, new, page)
             }
-            marks = (client.get(fence_key(client)) for client in new.values())
-            if all(move_of(mark) == self._move.id for mark in marks):
+            if all(move_of(mark) == self._move.id for mark in fences_of(new)):
                 return captures, written
         return None, set()
 
@@ -565,7 +566,7 @@ class ShardMover(Mover):
 
         place_of = {client: place for place, client in old.items()}
 
-        def empty(client: Any) -> None:
+        def clear(client: Any) -> None:
             place, value = place_of[client], client.get(fence_key(client))
             if move_of(value) != move.id:
                 return  # reversed in the meantime: it is in use
@@ -576,10 +577,10 @@ class ShardMover(Mover):
                 else:
                     keys = [key for key in page if (place, key) not in stale]
                 if keys:
-                    write_under(client, value, _unlinking(keys))
+                    write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
-            each_of(empty, old)
+            each_of(clear, old)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -599,7 +600,7 @@ class ShardMover(Mover):
         """
         move, config = self._move, self._config
         value = fence_value(move.id, secrets.token_hex(8), move.target)
-        each_of(lambda client: change(client, move.id, value), old)
+        change(old, move.id, value)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
             return
@@ -617,9 +618,7 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
-                        each_of(
-                            lambda client: write_under(client, value, emptying(client, value)), old
-                        )
+                        empty(old, value)
                         captures = self._captures(new, attempt)
                     copies = [
                         DatabaseCopy(
@@ -721,8 +720,7 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            marks = [move_of(client.get(fence_key(client))) for client in new.values()]
-            taken = move.id in marks
+            taken = move.id in map(move_of, fences_of(new))
             if (
                 move.phase != "begun"
                 or self._has_decided(old)
@@ -732,14 +730,14 @@ class ShardMover(Mover):
                     f"{move.target} has taken over",
                     f"resume it, and then: {self._command('reverse')}",
                 )
-            for place, client in new.items():
-                if taken:
-                    write_under(client, self._attempt, emptying(client, self._attempt))
-                    lift(client, move.id)
+            if taken:
+                empty(new, self._attempt)
+                lift(new, move.id)
+                for place, client in new.items():
                     fence = move.fences.get(str(place))
                     if fence is not None:
                         client.set(fence_key(client), fence)
-            each_of(lambda client: lift(client, move.id), old)
+            lift(old, move.id)
             self._restore_notifications(old)
         self._reached("aborted")
 
@@ -778,15 +776,8 @@ def reversed_move(move: Move) -> Move:
     )
 
 
-def emptying(client: Any, value: bytes) -> Callable[[Any], object]:
-    """Return what empties a target except for its fence."""
-
-    def empty(pipe: Any) -> None:
-        pipe.flushdb(asynchronous=True)
-        pipe.set(fence_key(client), value)
-
-    return empty
-
-
-def _unlinking(keys: Sequence[bytes]) -> Callable[[Any], object]:
-    return lambda pipe: pipe.unlink(*keys)
+def empty(clients: Clients, value: bytes) -> None:
+    """Empty targets except for their fences, if these are those of this attempt."""
+    flush = ("FLUSHDB", "ASYNC")
+    keys = {place: fence_key(client) for place, client in clients.items()}
+    write_under(clients, value, {at: [[flush, ("SET", key, value)]] for at, key in keys.items()})

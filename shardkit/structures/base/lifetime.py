@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from shardkit.errors import DamagedDataError
+from shardkit.errors import DamagedDataError, StructureError
 from shardkit.operations.commands import Argument, Command, Reply, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
@@ -84,6 +84,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         ``lost`` says that there may be other keys without parameters.
         """
         while True:
+            self._refuse_while_planned()
             generation = self.meta.generation
             [[marked, *due]] = yield [self.meta.beginning()]
             if marked >= 0:
@@ -95,6 +96,13 @@ class ExpirableStructure(PartitionedStructure[Face]):
         # Without parameters the generation is unknown.
         of = ChangeScope(generation, (-1, *due)) if marked else ChangeScope(ANY_GENERATION)
         return (yield from self._remove_marked(of))
+
+    def _refuse_while_planned(self, *, sure: bool = False) -> None:
+        if sure or self.meta.planning:
+            raise StructureError(
+                f"{self.name} is being planned anew, so it can be neither deleted nor expire",
+                "try again afterwards, or call replan() again if that was interrupted",
+            )
 
     def _complete_deletion(self) -> Operation[None]:
         """Complete a deletion that another client began, unless a third one has."""
@@ -214,6 +222,8 @@ class ExpirableStructure(PartitionedStructure[Face]):
         if reply is None:
             return False
         due, left, number, before = reply
+        if due == -3:
+            self._refuse_while_planned(sure=True)
         generation = ChangeScope(number, (-1, before))
         if due == -2:  # a time in the past
             yield from self._remove_marked(generation)

@@ -100,6 +100,8 @@ _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
 LEASE = 1.0
+# The same while a structure is planned anew; see structures/layouts/replan.py.
+SHORT_LEASE = 0.05
 # Milliseconds for which a deletion is recorded where parts do not name their parameters.
 LAST_WRITES = 60_000
 _GENERATION = _HINT + "life"
@@ -118,6 +120,10 @@ _WARNED = log_records.Once()  # components whose warning was logged
 _OPEN = "structures/base/open_structure"
 # Set in the parameters of a structure that is being deleted.
 DELETING = "deleting"
+# The number of the plan, if it is not the first one; and how far the next one is.
+PLAN, PLANNING = "plan", "planning"
+# Seconds for which writers wait while parts of two plans change places, and between two looks.
+_HELD, _LOOK = 5.0, 0.01
 
 
 class ChangeScope(NamedTuple):
@@ -133,6 +139,8 @@ class Metadata:
     # Set by the structure: complete a deletion, or a new expiry, that another client began.
     complete_deletion: Callable[[], Operation[object]] | None = None
     complete_expiry: Callable[[], Operation[object]] | None = None
+    # Set by a layout that is planned: it has another number, and is for another total, from now on.
+    follow: Callable[[int, int], None] | None = None
     # Returns keys of which at least one exists if the structure has data; None: do not check.
     data_keys: Callable[[], Iterable[tuple[To, str]]] | None = None
 
@@ -147,6 +155,8 @@ class Metadata:
         self.key = meta_key(name)
         self.parameters = {field: str(value) for field, value in parameters.items()}
         self.checked = False  # the stored ones are the same
+        self.plan = 1
+        self.planning = ""  # how far another plan is, as last read
         self.due = 0  # when the structure expires: milliseconds since 1970; 0 for never
         self.deleting = False  # a client began to delete it
         self.expiring = False  # a client began to change its expiry
@@ -169,7 +179,8 @@ class Metadata:
     def _written(self) -> dict[str, str]:
         """The parameters that differ from their defaults: these are stored."""
         defaults = self._defaults
-        return {n: text for n, text in self.parameters.items() if defaults.get(n) != text}
+        plan = {PLAN: str(self.plan)} if self.plan > 1 else {}
+        return {n: text for n, text in self.parameters.items() if defaults.get(n) != text} | plan
 
     @property
     def component(self) -> str:
@@ -183,9 +194,29 @@ class Metadata:
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
-        if create and self.leased and time.monotonic() - self._read_at > LEASE:
-            return False
+        if (create and self.leased) or self.follow is not None:
+            lease = SHORT_LEASE if self.planning else LEASE
+            if (create and self.is_held) or time.monotonic() - self._read_at > lease:
+                return False
         return self.checked
+
+    @property
+    def is_held(self) -> bool:
+        """Whether writers wait while parts of two plans change places."""
+        return self.planning.startswith(("frozen ", "published "))
+
+    def next_step(self, step: str, **fields: Argument) -> Command:
+        """Return the command for the next step of a plan: see ``lua/plan_anew.lua``.
+
+        ``step`` is a whole text, or a word in the place of the present one's.
+        """
+        if step and " " not in step:
+            step = " ".join([step, *self.planning.split()[1:]])
+        args: list[Argument] = [self.planning, step]
+        for field, value in fields.items():
+            args += (field, value)
+        lua = script("structures/base/plan_anew")
+        return script_call(self.to, lua, [self.key], args, idempotent=True)
 
     def opening(self, *, create: bool) -> Command:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
@@ -271,8 +302,8 @@ class Metadata:
         )
         return script_call(self.to, removing, self._generation_keys, args, idempotent=True)
 
-    def compare(self, reply: Sequence[Any], *, create: bool) -> None:
-        """Compare the reply to `opening` with these parameters.
+    def compare(self, reply: Sequence[Any], *, create: bool, asked_at: float | None = None) -> None:
+        """Compare the reply to `opening`, sent at ``asked_at``, with these parameters.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -294,6 +325,9 @@ class Metadata:
         self._seen = {
             field: value for field, value in stored.items() if not field.startswith(_HINT)
         } or (self._written if create and self._creates else {})
+        self.planning = stored.get(PLANNING, "")
+        if self.follow is not None and "total" in stored:
+            self._follow_plan(stored)
         stored = self._known(stored)
         if stored and stored != self.parameters:
             raise ParameterMismatchError(
@@ -305,7 +339,15 @@ class Metadata:
         created = create and self._creates
         self.data_ruled_out = self.data_ruled_out or bool(stored)
         self.checked = not self.deleting and (created or bool(stored))
-        self._read_at = time.monotonic()
+        self._read_at = time.monotonic() if asked_at is None else asked_at
+
+    def _follow_plan(self, stored: Mapping[str, str]) -> None:
+        plan = stored_integer(self.to, self.key, PLAN, stored.get(PLAN, "1"), 1)
+        if plan != self.plan:
+            total = stored_integer(self.to, self.key, "total", stored["total"], 1)
+            assert self.follow is not None
+            self.follow(plan, total)
+            self.parameters["total"], self.plan = str(total), plan
 
     def generation_of(self, stored: Mapping[str, str]) -> int:
         """Return the generation in stored parameters."""
@@ -341,7 +383,7 @@ def deciding(stored: Mapping[str, str]) -> dict[str, str]:
     return {
         RENAMED.get(field, field): value
         for field, value in stored.items()
-        if field not in ("format", DELETING) and not field.startswith(_HINT)
+        if field not in ("format", DELETING, PLAN, PLANNING) and not field.startswith(_HINT)
     }
 
 
@@ -366,7 +408,9 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
     Cost: one exchange; none once all have been compared.
     """
     new = [meta for meta in metas if not meta.is_checked(create=create)]
+    held_since = None
     while new:
+        asked_at = time.monotonic()
         asked = [meta for meta in new if create and meta.asks_policy]
         openings = [meta.opening(create=create) for meta in new]
         if asked:
@@ -377,8 +421,9 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
         else:
             replies = yield openings
         again = []
+        held = False
         for meta, reply in zip(new, replies[: len(new)], strict=True):
-            meta.compare(reply, create=create)
+            meta.compare(reply, create=create, asked_at=asked_at)
             if create and meta.deleting:
                 if meta.complete_deletion is not None:
                     yield from meta.complete_deletion()
@@ -386,12 +431,26 @@ def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[No
             elif meta.expiring and meta.complete_expiry is not None:
                 meta.expiring = False
                 yield from meta.complete_expiry()
+            elif create and meta.is_held:
+                held = True
+                again.append(meta)
             elif not meta.data_ruled_out and meta.data_keys is not None:
                 if (error := (yield from lost_parameters(meta))) is not None:
                     raise error
                 meta.data_ruled_out = True
                 again.append(meta)
         new = [meta for meta in again if create]
+        if held:
+            held_since = held_since or asked_at
+            if asked_at > held_since + _HELD:  # the process that plans has stopped: go on without
+                goes_on = {"frozen": "copying", "published": "clearing"}
+                yield [
+                    meta.next_step(goes_on[meta.planning.split()[0]])
+                    for meta in new
+                    if meta.is_held
+                ]
+            else:
+                yield Pause(_LOOK)
 
 
 def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> None:

@@ -31,6 +31,22 @@ _SETTLE_PART = "structures/base/settle_part"
 ATTEMPTS = 10
 
 
+class PlanChanged(Exception):
+    """The structure was planned anew during a write.
+
+    Attributes:
+        results: the reply to each write that is done.
+        left: the writes that are not, whose members have other parts now.
+        replies: all replies, for failures.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.results: dict[int, Reply] = {}
+        self.left: list[int] = []
+        self.replies = Replies()
+
+
 class PartReply(NamedTuple):
     """The reply of a script that writes to a part."""
 
@@ -47,19 +63,21 @@ def settled_writes(
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
     first: PartReply | None = None,
+    plan: int = 1,
 ) -> Operation[dict[int, Reply]]:
     """Write to parts; settle those that were created, and repeat refused writes.
 
     ``keys`` has the part of each write. ``send`` sends some writes with the structure's expiry; it
     returns all replies, and by write those that are no failures. With a ``registry``, the parts'
     ``numbers`` are registered first. ``first`` is the reply to the only write, if it was already
-    sent.
+    sent. ``plan`` is the number of the plan that has these parts.
 
     Returns:
         The reply to each write.
 
     Raises:
         ParameterMismatchError: the structure exists with other parameters.
+        PlanChanged: it has another plan.
         ShardErrors: shards failed; writes to the others are settled.
 
     Cost: one exchange; two more if parts were created; one more if they were not registered.
@@ -96,7 +114,15 @@ def settled_writes(
                 again[registry.key] = sorted(registry.ranges(numbers[keys[at]] for at in created))
                 unsettled.setdefault(registry.key, meta.end)
             undoing = [_removal(meta, keys[at], unsettled[keys[at]]) for at in created]
-            gone = yield from settle(meta, unsettled, undoing, again, replies)
+            try:
+                gone = yield from settle(meta, unsettled, undoing, again, replies, plan)
+            except PlanChanged as change:
+                # A part that was created, and has another expiry now, was copied with the write.
+                removed = (yield undoing) if undoing else []
+                undone = [at for at, reply in zip(created, removed, strict=True) if reply != 2]
+                change.left, change.replies = [*waiting, *undone], replies
+                change.results = {at: r for at, r in results.items() if at not in undone}
+                raise
             waiting = [*waiting, *(at for at in created if keys[at] in gone)]
             if registry is not None and registry.key in gone:
                 registry.reset()
@@ -177,6 +203,7 @@ def settle(
     undo: Sequence[Command] = (),
     added: Mapping[str, Sequence[int]] = MappingProxyType({}),
     written: Replies | None = None,
+    plan: int = 1,
 ) -> Operation[set[str]]:
     """Open a structure once more, and give parts its expiry.
 
@@ -189,6 +216,7 @@ def settle(
 
     Raises:
         ParameterMismatchError: it has other parameters; the write was undone.
+        PlanChanged: it has another plan; nothing was done.
 
     Cost: two exchanges.
     """
@@ -197,6 +225,8 @@ def settle(
     lua = script(_SETTLE_PART)
     for _ in range(ATTEMPTS):
         yield from open_again(meta, undo, written)
+        if meta.plan != plan:
+            raise PlanChanged
         replies = yield [
             script_call(
                 meta.to, lua, [key], [expiry, meta.end, meta.later_generation, *added.get(key, ())]

@@ -37,6 +37,7 @@ from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -68,6 +69,7 @@ from shardkit.structures.layouts.base import Chunk, Layout
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
 from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.replan import plan_anew
 from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 
@@ -114,6 +116,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     this process to each range of 64 parts of numbers.
     """
 
+    deferred: DeferredFace[ShardedHash[Deferred, F, V]]
+
     kind: ClassVar[str] = "hash"
     _form = "hash"
 
@@ -132,7 +136,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         self._fields: Members[F] = Members(fields, name, self._find, "field")
         self._values: CodedValues[V] = CodedValues(component, name, codec_named(codec))
         self.codec: Codec[V] = self._values.codec
-        self.total = total
         growing = total is None
         hashed = part_size or (DEFAULT_PART_SIZE_OF_HASHED if growing else DEFAULT_PART_SIZE)
         numbered = DEFAULT_PART_SIZE if part_size is None else part_size
@@ -159,9 +162,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         self._largest_part = max(self.part_size, hashed)
 
     @property
-    def deferred(self) -> ShardedHash[Deferred, F, V]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
+    def total(self) -> int | None:
+        """About how many fields it is planned for; None if its parts split as they fill."""
+        return int(self.parameters["total"]) if "total" in self.parameters else None
 
     @operation
     def hset(
@@ -246,7 +249,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             StructureError: the stored value was not written through the codec.
         """
         sent = self._fields.encode(key)
-        if not self.meta.checked:
+        if not self.meta.checked or self.meta.follow is not None:
             yield from self._open()
         stored = yield from self.layout.read_one("HGET", sent)
         if stored is None or self._values.raw:
@@ -658,6 +661,31 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Read everything and yield the damage; see `ShardedSet.check`."""
         yield (yield from confirmed(lambda: suspected(self._values.load())))
         yield from super()._check()
+
+    @operation
+    def replan(self, total: int) -> Operation[int]:
+        """Plan parts for another number of fields, while clients use the hash.
+
+        Everything is copied into new parts, which are a multiple of the present ones. Clients
+        follow, whatever total their code says. Writers wait once, for some tenths of a second;
+        readers do not. If it was interrupted, call it again.
+
+        Args:
+            total: about how many fields there will be; rounded up to such a multiple.
+
+        Returns:
+            How many parts there are.
+
+        Raises:
+            InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
+                the partition ``redis-in-action``.
+            StructureError: the hash does not exist, or expires; or another process does the same.
+
+        Cost: that of reading and writing everything at least once, and some exchanges for every
+        1,000 parts. It takes a minute more, until the old parts are removed. In the meantime the
+        hash takes twice the memory, and can neither be deleted nor expire.
+        """
+        return (yield from plan_anew(self.meta, self.layout, "HASH", total))
 
     @operation
     def rebuild(self) -> Operation[int]:

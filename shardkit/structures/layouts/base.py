@@ -15,7 +15,13 @@ from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
-from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, settled_writes
+from shardkit.structures.base.writes import (
+    REFUSED,
+    WRITTEN,
+    PartReply,
+    PlanChanged,
+    settled_writes,
+)
 
 T = TypeVar("T")
 
@@ -186,40 +192,43 @@ def write_parts(
     build: Build[T],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
-) -> Operation[list[tuple[list[T], Reply]]]:
+    plan: int = 1,
+) -> Operation[tuple[list[tuple[list[T], Reply]], list[tuple[str, list[bytes], list[T]]], Replies]]:
     """Write to parts that are keys of their own; settle those that were created.
 
     With a ``registry``, the parts' ``numbers`` are registered before.
 
     Returns:
-        For each part the owned values of its members, and the reply; in no order.
+        For each part the owned values of its members, and the reply, in no order. Then the
+        ``groups`` that are not written, because the structure has another plan now; and in that
+        case all replies, for failures.
 
     Cost: one exchange; two more if parts were created.
     """
-    # The key, the owned values, and the command. A bulk load makes thousands of them: each copy of
-    # the members that is not made saves 2% of its time.
-    writes: list[tuple[str, list[T], tuple[Argument, ...]]] = []
+    # The key, the members, their owned values, and the command. A bulk load makes thousands of
+    # them: each copy of the members that is not made saves 2% of its time.
+    writes: list[tuple[str, list[bytes], list[T], tuple[Argument, ...]]] = []
     for key, members, owned in groups:
         if len(members) <= MEMBERS_PER_SCRIPT:
-            writes.append((key, owned, build(members, owned)))
+            writes.append((key, members, owned, build(members, owned)))
             continue
         for at in range(0, len(members), MEMBERS_PER_SCRIPT):
             some, its = members[at : at + MEMBERS_PER_SCRIPT], owned[at : at + MEMBERS_PER_SCRIPT]
-            writes.append((key, its, build(some, its)))
+            writes.append((key, some, its, build(some, its)))
     lua = script(WRITE_PART)
     first = None
     if len(writes) == 1 and (registry is None or not registry.unseen((numbers or {}).values())):
-        [(key, its, sent)] = writes  # the usual case, in fewer steps
+        [(key, _, its, sent)] = writes  # the usual case, in fewer steps
         [(state, *rest)] = yield [script_call(component, lua, [key], (meta.end, *sent))]
         if state == WRITTEN:
-            return [(its, rest[0])]
+            return [(its, rest[0])], [], Replies()
         first = PartReply(0, state, None if state == REFUSED else rest[0], rest[-1])
 
     def send(waiting: Sequence[int]) -> Operation[tuple[Replies, list[PartReply]]]:
         end = meta.end
         calls = [
             script_call(component, lua, [key], chain((end,), sent))
-            for key, _, sent in map(writes.__getitem__, waiting)
+            for key, _, _, sent in map(writes.__getitem__, waiting)
         ]
         # The failure of a single command is raised unchanged.
         replies = (yield calls) if len(calls) == 1 else (yield Partial(calls))
@@ -230,8 +239,23 @@ def write_parts(
         ]
 
     keys = {at: key for at, (key, *_) in enumerate(writes)}
-    results = yield from settled_writes(meta, keys, send, registry, numbers, first)
-    return [(writes[at][1], reply) for at, reply in results.items()]
+    left: list[tuple[str, list[bytes], list[T]]] = []
+    failures = Replies()
+    try:
+        results = yield from settled_writes(meta, keys, send, registry, numbers, first, plan)
+    except PlanChanged as change:
+        results, failures = change.results, change.replies
+        left = [writes[at][:3] for at in change.left]
+    return [(writes[at][2], reply) for at, reply in results.items()], left, failures
+
+
+def members_of(
+    groups: Iterable[tuple[str, list[bytes], list[T]]], *, bare: bool
+) -> list[tuple[bytes, T]]:
+    """Return the members of groups with their owned values; see `grouped`."""
+    if bare:
+        return BareMembers(member for _, members, _ in groups for member in members)
+    return [pair for _, members, owned in groups for pair in zip(members, owned, strict=True)]
 
 
 def grouped(

@@ -1,35 +1,92 @@
-"""A fixed number of parts: ``<name>:0`` to ``<name>:<count - 1>``."""
+"""A planned number of parts: ``<name>:0`` to ``<name>:<count - 1>``.
+
+The structure may be planned anew (`shardkit.structures.layouts.replan`). The parts of its second
+plan are ``<name>:plan2:0`` and so on. A method reads the plan once: another call may change it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from shardkit.operations.commands import Argument, Columns, Command, Reply
+from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
-from shardkit.routing.partition import part_count, partition_of_all
+from shardkit.routing.partition import Partition, PartitionAll, part_count, partition_of_all
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, grouped, write_parts
+from shardkit.structures.layouts.base import (
+    BareMembers,
+    Build,
+    Chunk,
+    Layout,
+    T,
+    grouped,
+    members_of,
+    write_parts,
+)
 
 # A structure with members has one in these, unless it has fewer members than parts.
 PARTS_PROBED = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The parts of a planned structure.
+
+    Attributes:
+        number: how often it was planned.
+        prefix: of the keys of its parts.
+        count: how many parts there are, of members that are hashed.
+        part_of: returns the part of a member.
+        parts_of: returns the parts of members.
+    """
+
+    number: int
+    prefix: str
+    count: int
+    part_of: Partition
+    parts_of: PartitionAll
+
+
+class Parts(list[int]):
+    """Numbers of parts; ``plan`` has them."""
+
+    def __init__(self, numbers: Iterable[int], plan: Plan) -> None:
+        super().__init__(numbers)
+        self.plan = plan
+
+
 class FixedLayout(Layout):
-    """Parts whose number, computed from ``total`` and ``part_size``, never changes.
+    """Parts whose number, computed from ``total`` and ``part_size``, is planned.
 
     Raises:
         InvalidArgumentError: an argument is out of range.
     """
 
     def __init__(self, component: str, name: str, rule: str, total: int, part_size: int) -> None:
-        self._part_of = hashed_partition(name, rule, total, part_size)
-        self._parts_of = partition_of_all(rule, total, part_size)
-        self.count = part_count(total, part_size)
         self.component = component
-        self._name = name
+        self._name, self.rule, self.part_size = name, rule, part_size
+        self.plan = self.planned(1, total)
+
+    def planned(self, number: int, total: int) -> Plan:
+        """Return a plan for a total."""
+        part_of = hashed_partition(self._name, self.rule, total, self.part_size)  # checks them
+        prefix = self._name if number == 1 else f"{self._name}:plan{number}"
+        count = part_count(total, self.part_size)
+        parts_of = partition_of_all(self.rule, total, self.part_size)
+        return Plan(number, prefix, count, part_of, parts_of)
+
+    def follow(self, number: int, total: int) -> None:
+        """Have another plan from now on."""
+        self.plan = self.planned(number, total)
+
+    @property
+    def count(self) -> int:
+        """The number of parts."""
+        return self.plan.count
 
     @property
     def first_key(self) -> str:
@@ -38,15 +95,15 @@ class FixedLayout(Layout):
 
     def part_of(self, member: bytes) -> int:
         """Return the number of a member's part."""
-        return self._part_of(member)
+        return self.plan.part_of(member)
 
     def holds(self, part: int, stored: bytes) -> bool:
         """Return whether a stored member belongs to a part."""
-        return self._part_of(stored) == part
+        return self.plan.part_of(stored) == part
 
     def key(self, part: int) -> str:
         """Return the key of a part."""
-        return f"{self._name}:{part}"
+        return f"{self.plan.prefix}:{part}"
 
     def command(self, part: int, name: str, *args: Argument) -> Command:
         """Return a command for a part."""
@@ -55,7 +112,8 @@ class FixedLayout(Layout):
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
-        key = f"{self._name}:{self._part_of(member)}"
+        plan = self.plan
+        key = f"{plan.prefix}:{plan.part_of(member)}"
         [reply] = yield [Command(self.component, key, (name, key, member, *args))]
         return reply
 
@@ -63,9 +121,11 @@ class FixedLayout(Layout):
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.read`."""
-        groups = grouped(members, self._parts_of)
+        plan = self.plan
+        groups = grouped(members, plan.parts_of)
+        component, prefix = self.component, plan.prefix
         replies = yield [
-            self.command(part, *build(stored, owned))  # type: ignore[arg-type]
+            _command(component, f"{prefix}:{part}", *build(stored, owned))
             for part, (stored, owned) in groups.items()
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
@@ -73,16 +133,27 @@ class FixedLayout(Layout):
     def bind(self, meta: Metadata) -> None:
         """See `Layout.bind`."""
         super().bind(meta)
-        meta.leased = True
+        meta.leased, meta.follow = True, self.follow
 
     def write(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
         """See `Layout.write`."""
         assert self.meta is not None
-        groups = grouped(members, self._parts_of).items()
-        sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups)
-        return (yield from write_parts(self.meta, self.component, sent, build))
+        done: list[tuple[list[T], Reply]] = []
+        bare = isinstance(members, BareMembers)
+        while True:
+            plan = self.plan
+            groups = grouped(members, plan.parts_of).items()
+            sent = ((f"{plan.prefix}:{n}", stored, owned) for n, (stored, owned) in groups)
+            written, left, failures = yield from write_parts(
+                self.meta, self.component, sent, build, plan=plan.number
+            )
+            done += written
+            if not left:
+                raise_failures(failures)
+                return done
+            members = members_of(left, bare=bare)
 
     def part_count(self) -> int:
         """See `Layout.part_count`."""
@@ -90,7 +161,8 @@ class FixedLayout(Layout):
 
     def key_of(self, member: bytes) -> str:
         """See `Layout.key_of`."""
-        return self.key(self._part_of(member))
+        plan = self.plan
+        return f"{plan.prefix}:{plan.part_of(member)}"
 
     def part_keys(self) -> Iterator[str]:
         """See `Layout.part_keys`."""
@@ -106,14 +178,16 @@ class FixedLayout(Layout):
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: ranges of parts."""
-        for start in range(0, self.count, size):
-            yield range(start, min(start + size, self.count))
+        plan = self.plan
+        for start in range(0, plan.count, size):
+            yield Parts(range(start, min(start + size, plan.count)), plan)
 
     def read_parts(
         self, chunk: Sequence[int], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
         """See `Layout.read_parts`."""
-        keys = list(map(self.key, chunk))
+        prefix = getattr(chunk, "plan", self.plan).prefix
+        keys = [f"{prefix}:{part}" for part in chunk]
         replies = yield Columns.each(self.component, name, keys, *args)
         return [(None, reply) for reply in replies]
 
@@ -125,3 +199,7 @@ class FixedLayout(Layout):
             keys = list(map(self.key, chunk))
             total += yield from send_to_parts(self.meta, generation, name, keys, *args)
         return total
+
+
+def _command(component: str, key: str, name: Any, *args: Argument) -> Command:
+    return Command(component, key, (name, key, *args))

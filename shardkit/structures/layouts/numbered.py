@@ -20,14 +20,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from shardkit.operations.commands import Argument, Columns, Command, Reply
+from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, write_parts
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import Build, Chunk, Layout, T, members_of, write_parts
+from shardkit.structures.layouts.fixed import FixedLayout, Parts
 
 PARTS_PER_RANGE = 64
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
@@ -42,9 +42,20 @@ class NumberedLayout(Layout):
         self._size = part_size
         self._digits = len(str(part_size - 1))
         self.rest = rest
-        highest = (10**LONGEST_NUMBER - 1) // part_size
-        self.registry = PartRegistry(component, name, PARTS_PER_RANGE, highest)
+        self.registry = self.registry_at(name)
         self._parts: list[int] = []
+
+    def registry_at(self, prefix: str) -> PartRegistry:
+        """Return the registry of parts with a prefix."""
+        highest = (10**LONGEST_NUMBER - 1) // self._size
+        return PartRegistry(self.component, prefix, PARTS_PER_RANGE, highest)
+
+    def follow(self, number: int, total: int) -> None:
+        """See `FixedLayout.follow`."""
+        assert isinstance(self.rest, FixedLayout)
+        self.rest.follow(number, total)
+        self._name = self.rest.plan.prefix
+        self.registry = self.registry_at(self._name)
 
     @property
     def first_key(self) -> str:
@@ -73,7 +84,7 @@ class NumberedLayout(Layout):
         place = self.place(member)
         if place is None:
             return (yield from self.rest.read_one(name, member, *args))
-        key = f"{self._name}:{place[0]}"
+        key = self.key(place[0])
         sent = (name, key, place[1], *args) if args else (name, key, place[1])
         return (yield [Command(self.component, key, sent)])[0]
 
@@ -102,12 +113,23 @@ class NumberedLayout(Layout):
         if numbers:
             assert self.meta is not None
             groups = _by_part(numbers)
-            sent = ((self.key(part), stored, owned) for part, (stored, owned) in groups.items())
-            parts = {self.key(part): part for part in groups}
+            plan, prefix = 1, self._name
+            if isinstance(self.rest, FixedLayout):
+                plan, prefix = self.rest.plan.number, self.rest.plan.prefix
+            sent = ((f"{prefix}:{part}", *group) for part, group in groups.items())
+            parts = {f"{prefix}:{part}": part for part in groups}
             registry = self.registry if adds else None
-            results = yield from write_parts(
-                self.meta, self.component, sent, build, registry, parts
+            results, left, failures = yield from write_parts(
+                self.meta, self.component, sent, build, registry, parts, plan
             )
+            if left:
+                again = [
+                    (key, [self.member(parts[key], each) for each in stored], owned)
+                    for key, stored, owned in left
+                ]
+                rest = members_of(again, bare=False)
+                results += yield from self.write(rest, build, adds=adds)
+            raise_failures(failures)
         if others:
             results += yield from self.rest.write(others, build, adds=adds)
         return results
@@ -151,9 +173,11 @@ class NumberedLayout(Layout):
 
     def refresh_numbers(self) -> Operation[None]:
         """Read the registered parts of numbers. Cost: one exchange."""
-        parts = self.registry.parts((yield from self.registry.read()))
-        if isinstance(self.rest, FixedLayout):
-            self._parts = sorted({*parts, *range(self.rest.count)})
+        registry, rest = self.registry, self.rest
+        plan = rest.plan if isinstance(rest, FixedLayout) else None
+        parts = registry.parts((yield from registry.read()))
+        if plan is not None:
+            self._parts = Parts(sorted({*parts, *range(plan.count)}), plan)
         else:
             self._parts = list(parts)
 
@@ -173,8 +197,10 @@ class NumberedLayout(Layout):
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
-        for start in range(0, len(self._parts), size):
-            yield self._parts[start : start + size]
+        parts = self._parts
+        for start in range(0, len(parts), size):
+            some = parts[start : start + size]
+            yield Parts(some, parts.plan) if isinstance(parts, Parts) else some
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.chunks(size)
 
@@ -184,7 +210,8 @@ class NumberedLayout(Layout):
         """See `Layout.read_parts`."""
         if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self.rest.read_parts(chunk, name, *args))
-        keys = list(map(self.key, chunk))
+        prefix = chunk.plan.prefix if isinstance(chunk, Parts) else self._name
+        keys = [f"{prefix}:{part}" for part in chunk]
         replies = yield Columns.each(self.component, name, keys, *args)
         return list(zip(chunk, replies, strict=True))
 
@@ -212,6 +239,8 @@ class NumberedLayout(Layout):
         super().bind(meta)
         meta.leased = True
         self.rest.bind(meta)
+        if isinstance(self.rest, FixedLayout):
+            meta.follow = self.follow
 
     def reset(self) -> None:
         """See `Layout.reset`."""

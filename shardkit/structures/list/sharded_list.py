@@ -52,6 +52,7 @@ from shardkit.operations.commands import Argument, Command, Locate, Reply, scrip
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -112,6 +113,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     The first operation costs one more exchange, which checks the parameters.
     """
 
+    deferred: DeferredFace[ShardedList[Deferred, M]]
+
     kind: ClassVar[str] = "list"
 
     def __init__(
@@ -135,11 +138,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         ]
         signal = self._scripts.signal
         self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
-
-    @property
-    def deferred(self) -> ShardedList[Deferred, M]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- both ends
 

@@ -36,6 +36,7 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -151,6 +152,8 @@ class Locations(Structure[Face]):
     Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
 
+    deferred: DeferredFace[Locations[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -166,11 +169,6 @@ class Locations(Structure[Face]):
         self.records: PackedRecords[Face] = PackedRecords(
             driver, component, name, fields, part_size
         )
-
-    @property
-    def deferred(self) -> Locations[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def set(self, user_id: int, country: str | None, region: str | None = None) -> Operation[None]:

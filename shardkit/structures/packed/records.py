@@ -39,6 +39,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Columns
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -99,6 +100,8 @@ class PackedRecords(ExpirableStructure[Face]):
     object into a part one more, to register the part.
     """
 
+    deferred: DeferredFace[PackedRecords[Deferred]]
+
     kind: ClassVar[str] = "packed"
 
     def __init__(
@@ -130,11 +133,6 @@ class PackedRecords(ExpirableStructure[Face]):
         self.meta.data_keys = lambda: [
             (component, key) for key in (self.store.registry.key, self.part_key(0))
         ]
-
-    @property
-    def deferred(self) -> PackedRecords[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     def place(self, record_id: int) -> tuple[str, int]:
         """Return the key of a record's part, and its first bit there. No exchange."""

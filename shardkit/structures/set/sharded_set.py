@@ -37,12 +37,18 @@ from collections.abc import Iterable, Sequence, Sized
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeAlias
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
+from shardkit.errors import (
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    StructureError,
+)
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -60,6 +66,7 @@ from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
+from shardkit.structures.layouts.replan import plan_anew
 from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.set import algebra
@@ -108,6 +115,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     The first operation costs one more exchange, to check the parameters.
     """
 
+    deferred: DeferredFace[ShardedSet[Deferred, M]]
+
     kind: ClassVar[str] = "set"
 
     def __init__(
@@ -124,7 +133,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         self._members: Members[M] = Members(members, name, self._find)
         if part_size is None:
             part_size = FORMS[_FORMS[members]].usual[0]
-        self.total = total
         self.part_size = self._largest_part = part_size
         self._form = _FORMS[members]
         self.layout: FixedLayout | GrowingLayout
@@ -141,9 +149,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             self.meta.data_keys = None
 
     @property
-    def deferred(self) -> ShardedSet[Deferred, M]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
+    def total(self) -> int | None:
+        """About how many members it is planned for; None if its parts split as they fill."""
+        return int(self.parameters["total"]) if "total" in self.parameters else None
 
     @property
     def parts(self) -> int:
@@ -164,7 +172,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     def key_of(self, member: Key) -> str:
         """Return the key that holds a member; see `part_of`. No exchange."""
-        return self.part_key(self.part_of(member))
+        return self._fixed().key_of(self._members.encode(member))
 
     def by_key(self, members: Iterable[Key]) -> dict[str, list[bytes]]:
         """Return members, encoded as they are sent, by the key that holds them. No exchange.
@@ -172,12 +180,12 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: a member does not fit, or the parts split as they fill.
         """
-        part_of, encode = self._fixed().part_of, self._members.encode
-        groups: dict[int, list[bytes]] = {}
+        key_of, encode = self._fixed().key_of, self._members.encode
+        groups: dict[str, list[bytes]] = {}
         for member in members:
             sent = encode(member)
-            groups.setdefault(part_of(sent), []).append(sent)
-        return {self.part_key(part): group for part, group in groups.items()}
+            groups.setdefault(key_of(sent), []).append(sent)
+        return groups
 
     @operation
     def sadd(self, *values: M) -> Operation[int]:
@@ -481,6 +489,31 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return (yield from self._store("SDIFF", list_or_args(keys, args)))
 
     @operation
+    def replan(self, total: int) -> Operation[int]:
+        """Plan parts for another number of members, while clients use the set.
+
+        Everything is copied into new parts, which are a multiple of the present ones. Clients
+        follow, whatever total their code says. Writers wait once, for some tenths of a second;
+        readers do not. If it was interrupted, call it again.
+
+        Args:
+            total: about how many members there will be; rounded up to such a multiple.
+
+        Returns:
+            How many parts there are.
+
+        Raises:
+            InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
+                the partition ``redis-in-action``.
+            StructureError: the set does not exist, or expires; or another process does the same.
+
+        Cost: that of reading and writing everything at least once, and some exchanges for every
+        1,000 parts. It takes a minute more, until the old parts are removed. In the meantime the
+        set takes twice the memory, and cannot be deleted, expire or be combined with others.
+        """
+        return (yield from plan_anew(self.meta, self.layout, "SET", total))
+
+    @operation
     def rebuild(self) -> Operation[int]:
         """Repair the damage that `check` finds, where possible; return the number of members.
 
@@ -534,13 +567,19 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                     f"{self.name}: {shown(other)} is not a sharded set",
                     "give sets as kit.set makes them, each as an argument",
                 )
+        yield from open_all([other.meta for other in sets])
+        for other in sets:
             if other.parameters != self.parameters:
                 raise ParameterMismatchError(
                     f"{other.name!r} and {self.name!r} cannot be combined: "
                     f"{differences(other.parameters, self.parameters)}",
                     "combine sets with the same parameters, as only their parts match",
                 )
-        yield from open_all([other.meta for other in sets])
+            if other.meta.planning:
+                raise StructureError(
+                    f"{other.name} is being planned anew, so it cannot be combined with others",
+                    "try again afterwards, or call replan() again if that was interrupted",
+                )
         return [other.layout for other in sets]
 
     def _store(self, verb: str, sources: Sequence[ShardedSet[Any, M]]) -> Operation[int]:

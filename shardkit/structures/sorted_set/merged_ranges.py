@@ -33,6 +33,7 @@ from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, scrip
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -191,6 +192,8 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         InvalidArgumentError: an argument is invalid.
     """
 
+    deferred: DeferredFace[ScoreRanges[Deferred, M]]
+
     def __init__(
         self,
         driver: Driver,
@@ -213,11 +216,6 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
             self.places = [
                 (ShardOf(component, n, shards), part_key(name, n)) for n in range(shards)
             ]
-
-    @property
-    def deferred(self) -> ScoreRanges[Deferred, M]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     @operation
     def page(

@@ -46,6 +46,7 @@ from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -128,6 +129,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     atomic, changes of several groups are not.
     """
 
+    deferred: DeferredFace[ShardedSortedSet[Deferred, M]]
+
     kind: ClassVar[str] = "sorted-set"
     _form = "zset"
     layout: ScoredGroups
@@ -156,11 +159,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self.layout = ScoredGroups(component, name, part_size, groups, bound, total or 1)
         parameters = {"groups": groups, "part_size": part_size, "bound": bound}
         super().__init__(driver, component, name, {**parameters, "members": members.__name__})
-
-    @property
-    def deferred(self) -> ShardedSortedSet[Deferred, M]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- writing
 

@@ -60,6 +60,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
     Deferred,
+    DeferredFace,
     Driver,
     Face,
     Operation,
@@ -141,6 +142,8 @@ class UniqueVisitors(Structure[Face]):
     a process costs up to two more exchanges, and so does its first for a day.
     """
 
+    deferred: DeferredFace[UniqueVisitors[Deferred]]
+
     def __init__(
         self,
         driver: Driver,
@@ -163,11 +166,6 @@ class UniqueVisitors(Structure[Face]):
         self.partition = self._settings.partition
         self._clock = clock or ServerClock()
         self._home = Home(component)
-
-    @property
-    def deferred(self) -> UniqueVisitors[Deferred]:
-        """The same object, but its calls return operations, to combine with ``kit.together``."""
-        return self._deferred()  # type: ignore[return-value]
 
     # ---- without an exchange
 

@@ -17,7 +17,7 @@ from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.processes import SimulatedProcess
 from shardkit.testing.simulation.protocol import is_outage
 
-SCHEDULES = int(os.environ.get("SCHEDULES", "20"))
+SCHEDULES = int(os.environ.get("SCHEDULES", "8"))
 MOST_FOR_A_MUTATION = 200
 connectors: dict[SimulatedProcess, SimulatedConnector] = {}
 

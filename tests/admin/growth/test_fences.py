@@ -9,9 +9,11 @@ import pytest
 import redis
 
 from shardkit.admin.growth.fence import (
+    WriteRefusedError,
     change,
     close_for,
     fence_value,
+    fences_of,
     is_permanent,
     lift,
     lift_unless_permanent,
@@ -20,6 +22,7 @@ from shardkit.admin.growth.fence import (
     take,
     write_under,
 )
+from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
@@ -27,22 +30,24 @@ from shardkit.network.connections.databases import FENCE_KEY
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
 
 
-class Late(redis.Redis):
-    """A client that is late: something is done just before its first transaction is executed."""
+ZERO, THREE, FIVE = (Place(ServerAddress("a", 1), number) for number in (0, 3, 5))
 
-    meanwhile: list[Callable[[], object]]
 
-    def pipeline(self, *args: Any, **options: Any) -> Any:
-        pipe = super().pipeline(*args, **options)
-        execute = pipe.execute
+class LateConnection(redis.Connection):
+    """A connection that is late: something is done just before its first transaction is sent."""
 
-        def late(*args: Any, **options: Any) -> Any:
+    meanwhile: list[Callable[[], object]] = []  # noqa: RUF012 - of the one test
+
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        if b"MULTI" in b"".join(map(bytes, command)):
             while self.meanwhile:
                 self.meanwhile.pop()()
-            return execute(*args, **options)
+        super().send_packed_command(command, check_health)
 
-        pipe.execute = late  # type: ignore[method-assign]
-        return pipe
+
+def late_client(server: LocalServer, **options: Any) -> redis.Redis:
+    pool = redis.ConnectionPool(connection_class=LateConnection, port=server.port, **options)
+    return redis.Redis.from_pool(pool)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"\xff", b"[]", b"{}", b"null", b"7"])
@@ -53,28 +58,28 @@ def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
 
 def test_a_database_that_is_closed_is_not_closed_once_more(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        close_for(client, MINE, 60)
+        close_for({ZERO: client}, MINE, 60)
         with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
-            close_for(client, OTHERS, 60)
+            close_for({ZERO: client}, OTHERS, 60)
         assert client.get(FENCE_KEY) == MINE
         assert not is_permanent(client, "mine")
 
 
 def test_a_database_is_opened_unless_it_is_closed_for_good(own_server: LocalServer) -> None:
     with own_server.client() as client:
-        close_for(client, MINE, 60)
+        close_for({ZERO: client}, MINE, 60)
         assert lift_unless_permanent(client, "other's")
         assert client.get(FENCE_KEY) == MINE
         assert lift_unless_permanent(client, "mine")
         assert not client.exists(FENCE_KEY)
-        close_for(client, MINE, 60)
-        assert make_permanent(client, MINE)
+        close_for({ZERO: client}, MINE, 60)
+        assert make_permanent({ZERO: client}, MINE)
         assert not lift_unless_permanent(client, "mine")
         assert is_permanent(client, "mine")
 
 
 def test_of_those_who_are_at_a_fence_at_once_the_first_has_it(own_server: LocalServer) -> None:
-    with own_server.client() as client, Late(port=own_server.port) as late:
+    with own_server.client() as client, late_client(own_server) as late:
 
         def replaced() -> None:
             client.set(FENCE_KEY, OTHERS, px=60_000)
@@ -85,21 +90,21 @@ def test_of_those_who_are_at_a_fence_at_once_the_first_has_it(own_server: LocalS
             client.set(FENCE_KEY, MINE, px=60_000)
 
         client.set(FENCE_KEY, MINE, px=60_000)
-        late.meanwhile = [replaced]
-        assert not make_permanent(late, MINE)
+        LateConnection.meanwhile = [replaced]
+        assert not make_permanent({ZERO: late}, MINE)
         left_alone()
-        late.meanwhile = [replaced]
+        LateConnection.meanwhile = [replaced]
         with pytest.raises(GrowthError, match="another process has taken over this move; see: sha"):
-            write_under(late, MINE, lambda pipe: pipe.set("k", "v"))
+            write_under({ZERO: late}, MINE, {ZERO: [[("SET", "k", "v")]]})
         assert not client.exists("k")
         left_alone()
-        late.meanwhile = [replaced]
-        lift(late, "mine")
+        LateConnection.meanwhile = [replaced]
+        lift({ZERO: late}, "mine")
         left_alone()
-        late.meanwhile = [replaced]
-        change(late, "mine", MINE + b" ")
+        LateConnection.meanwhile = [replaced]
+        change({ZERO: late}, "mine", MINE + b" ")
         left_alone()
-        late.meanwhile = [lambda: make_permanent(client, MINE)]
+        LateConnection.meanwhile = [lambda: make_permanent({ZERO: client}, MINE)]
         assert not lift_unless_permanent(late, "mine"), "it was decided just before"
         assert is_permanent(client, "mine")
 
@@ -112,17 +117,54 @@ def test_a_fence_that_comes_late_is_not_set(own_server: LocalServer) -> None:
         if has_ended:
             raise GrowthError("the lease ended", "resume")
 
-    with own_server.client() as client, Late(port=own_server.port) as late:
+    with own_server.client() as client, late_client(own_server) as late:
 
         def finish() -> None:
             client.set(FENCE_KEY, OTHERS)
             client.delete(FENCE_KEY)
             has_ended.append(True)
 
-        late.meanwhile = [finish]
+        LateConnection.meanwhile = [finish]
         with pytest.raises(GrowthError, match="the lease ended"):
-            take(late, MINE, require_lease)
+            take({ZERO: late}, MINE, require_lease)
         assert not client.exists(FENCE_KEY)
         has_ended.clear()
-        take(late, MINE, require_lease)
+        take({ZERO: late}, MINE, require_lease)
         assert client.get(FENCE_KEY) == MINE
+
+
+def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> None:
+    """Those that another attempt has taken in between stay as they are."""
+    with (
+        own_server.client() as zero,
+        own_server.client(db=3) as three,
+        late_client(own_server, db=5) as late,
+        own_server.client(db=5) as five,
+    ):
+        both = {FIVE: late, THREE: three}
+        close_for(both, MINE, 60)
+        with pytest.raises(GrowthError, match="is already closed"):
+            close_for({ZERO: zero, **both}, OTHERS, 60)
+        assert fences_of({**both, ZERO: zero}) == [MINE, MINE, OTHERS]
+
+        def replaced() -> None:
+            three.set(FENCE_KEY, OTHERS)
+
+        LateConnection.meanwhile = [replaced]
+        assert not make_permanent(both, MINE)
+        assert not is_permanent(five, "mine")
+        three.set(FENCE_KEY, MINE, px=60_000)
+        assert make_permanent(both, MINE)
+        assert is_permanent(five, "mine")
+        assert is_permanent(three, "mine")
+        writes: Any = {FIVE: [[("SET", "k", 5)]], THREE: [[("SET", "k", 3), ("DEL", "l")]]}
+        write_under(both, MINE, writes)
+        assert (zero.get("k"), three.get("k"), five.get("k")) == (None, b"3", b"5")
+        assert late.get("k") == b"5", "it is in its own database again"
+        with pytest.raises(WriteRefusedError, match="wrong number of arguments") as refused:
+            write_under(both, MINE, {FIVE: [[("SET", "l", 1)], [("RESTORE", "k")]]})
+        assert (refused.value.key, refused.value.place) == ("k", FIVE)
+        assert not five.exists("l")
+        LateConnection.meanwhile = [replaced]
+        lift(both, "other's", MINE)
+        assert (three.get(FENCE_KEY), five.get(FENCE_KEY)) == (OTHERS, None)

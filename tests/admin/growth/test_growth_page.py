@@ -90,7 +90,7 @@ def write_by_hand(servers: Sequence[LocalServer]) -> dict[str, bytes]:
 
 
 @pytest.mark.timeout(120 + 3 * MEGABYTES)
-@pytest.mark.long(2)
+@pytest.mark.long(1)
 @pytest.mark.parametrize(
     ("servers", "shards"), [(4, 16), (16, 64), (16, 256)], ids=["to_16", "to_64", "to_256"]
 )

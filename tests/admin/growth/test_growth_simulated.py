@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from operator import eq
 from typing import Any
 
@@ -298,17 +297,14 @@ def forget(mover: Any, copies: Any, captures: Any) -> str:
 
 
 def close_first(
-    work: Any, clients: dict[Any, Any], each: Callable[..., Any] = gate.each_of
-) -> list[Any]:
+    of: Any, clients: dict[Any, Any], *args: Any, close: Any = gate.CopyGate.close
+) -> None:
     """Take back the fences of all shards but the first, which tell of changes all the same."""
-    if not isinstance(work, partial):
-        return each(work, clients)
-    if work.func is gate.make_permanent:
-        return []
-    answers = each(work, clients)
-    for client in list(clients.values())[1:]:
-        client.delete(FENCE_KEY)
-    return answers
+    close(of, clients, *args)
+    [first, *others] = clients
+    for place in others:
+        clients[place].delete(FENCE_KEY)
+    of.decide = lambda clients, value, rest: gate.make_permanent({first: clients[first]}, value)
 
 
 def push_first(mover: Any, new: Any) -> None:
@@ -334,7 +330,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "_wait_until_left",
         nothing,
-        28,
+        72,
     ),
     (
         "writers wait until no reader is left",
@@ -379,7 +375,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         nothing,
         10,
     ),
-    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
+    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 28),
     (
         "entries are pushed when a split is decided",
         SplitData,
@@ -407,10 +403,10 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "all shards of a split are closed",
         SplitData,
-        gate,
-        "each_of",
+        gate.CopyGate,
+        "close",
         close_first,
-        46,
+        176,
     ),
 ]
 

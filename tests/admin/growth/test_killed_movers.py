@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import redis
 from growth_helpers import (
+    FAST,
     PATIENT,
     Fleet,
     check_nothing_lost,
@@ -40,7 +41,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.databases import MOST_NAMED, strays
 from shardkit.errors import GrowthError
-from shardkit.local import LocalServer
+from shardkit.local import LocalCluster, LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 KILLS = int(os.environ.get("KILLS", "3"))
@@ -91,39 +92,78 @@ def killed_at_random(fleet: Fleet, chance: random.Random, command: Callable[[], 
     return done
 
 
-@pytest.mark.timeout(120 + 8 * KILLS)
-def test_processes_that_split_are_killed_at_random_moments_and_resumed(fleet: Fleet) -> None:
-    fleet.push(0)
+# A mover that is killed just when it has decided, or has closed a cluster, leaves the data closed
+# until it is resumed.
+CLOSED = ("the database is closed", "NOREPLICAS")
+
+
+def unfinished(fleet: Fleet) -> bool:
+    return any(move.phase not in ("done", "aborted") for move in moves(fleet.config))
+
+
+def clean(fleet: Fleet) -> None:
+    """Delete keys that were left behind, as an operator who has checked them."""
+    for server in fleet.servers:
+        used = {json.loads(fleet.config.get(key))["db"] for key in entries_at(fleet, server)}
+        for db in set(range(8)) - used:
+            with server.client(db=db) as client:
+                for key in strays(client, 10_000):
+                    client.delete(key)
+
+
+def check_splits(fleet: Fleet, step: Callable[[random.Random], list[str]]) -> None:
+    """Kill processes that split, under load; ``step`` returns the arguments of a new split."""
     small(fleet)
     seed = random.randrange(1_000_000)
     chance = random.Random(seed)
 
-    def count() -> int:
-        return int(json.loads(fleet.config.get("config:shards:users"))["shards"])
-
-    def step() -> list[str]:
-        if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
+    def command() -> list[str]:
+        if unfinished(fleet):
             return ["move", "resume", "users"]
-        over = [fleet.name(n) for n in chance.sample(range(3), 2)]
-        for server in fleet.servers:  # as an operator who has checked keys that were left behind
-            used = {json.loads(fleet.config.get(key))["db"] for key in entries_at(fleet, server)}
-            for db in set(range(8)) - used:
-                with server.client(db=db) as client:
-                    for key in strays(client, 10_000):
-                        client.delete(key)
-        return ["split", "users", "--shards", str(7 - count()), *over_options(over)]
+        clean(fleet)
+        return ["split", "users", *step(chance)]
 
     with writing(fleet, shards=None) as writers:
-        done = killed_at_random(fleet, chance, step)
-        if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
+        done = killed_at_random(fleet, chance, command)
+        if unfinished(fleet):
             move = resume_move(fleet.config, "users", hold=PATIENT)
             assert move.certificate is not None
             assert move.certificate["same"], seed
-    errors = [each for each in writers.errors if "the database is closed" not in each]
+    errors = [each for each in writers.errors if not any(said in each for said in CLOSED)]
     assert errors == [], (seed, done)
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())
     assert still_there(fleet)
+
+
+@pytest.mark.timeout(120 + 8 * KILLS)
+def test_processes_that_split_are_killed_at_random_moments_and_resumed(fleet: Fleet) -> None:
+    def step(chance: random.Random) -> list[str]:
+        count = int(json.loads(fleet.config.get("config:shards:users"))["shards"])
+        over = [fleet.name(n) for n in chance.sample(range(3), 2)]
+        return ["--shards", str(7 - count), *over_options(over)]
+
+    check_splits(fleet, step)
+
+
+@pytest.mark.timeout(120 + 12 * KILLS)
+def test_processes_that_split_with_a_cluster_are_killed_at_random_moments_and_resumed(
+    fleet: Fleet,
+) -> None:
+    with LocalCluster(replicas_per_master=1, config=FAST) as cluster:
+
+        def step(chance: random.Random) -> list[str]:
+            if fleet.config.exists("config:redis:users"):
+                over = [fleet.name(n) for n in chance.sample(range(3), 2)]
+                return ["--shards", str(chance.choice((2, 3))), *over_options(over)]
+            for node in cluster.nodes:  # as an operator who uses it again
+                with node.client() as client:
+                    client.config_set("min-replicas-to-write", 0)
+                    if client.info("replication")["role"] == "master":
+                        client.flushall()
+            return ["--to-cluster", chance.choice(cluster.nodes).address]
+
+        check_splits(fleet, step)
 
 
 def entries_at(fleet: Fleet, server: LocalServer) -> list[str]:
@@ -161,8 +201,7 @@ def test_processes_that_move_are_killed_at_random_moments_and_resumed(
     named = certificate.get("stale", [])
     assert left <= set(named) or len(named) == MOST_NAMED, seed
     assert not named or of_shards, seed
-    # One that is killed just when it has decided leaves the database closed until it is resumed.
-    errors = [each for each in writers.errors if "the database is closed" not in each]
+    errors = [each for each in writers.errors if not any(said in each for said in CLOSED)]
     assert errors == [], (seed, done)
     check_nothing_lost(fleet, writers)
     check_linearizable(writers.history, Register())

@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -56,6 +56,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.certificate import compare, differing
 from shardkit.admin.growth.fence import fence_value, write_under
+from shardkit.admin.growth.relocation import Place
 from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
@@ -286,10 +287,10 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     small(fleet)
     both, decide, closed = ["users:0", "users:1"], gate.make_permanent, []
 
-    def killed(client: redis.Redis, value: bytes) -> bool:
+    def killed(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
         if closed:  # the first of the databases, which decides, comes last
             raise Killed
-        closed.append(decide(client, value))
+        closed.append(decide(clients, value))
         return closed[0]
 
     left = fence_value("earlier", "1", fleet.name(0))  # by a move from there, long ago
@@ -376,10 +377,10 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
     decide = gate.make_permanent
     written = []
 
-    def stopped(client: redis.Redis, value: bytes) -> bool:
+    def stopped(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
         with shardkit.connect(fleet.url) as kit:  # waits until the fence has expired
             written.append(kit.client("users", 1).incr("meanwhile"))  # type: ignore[union-attr]
-        return decide(client, value)
+        return decide(clients, value)
 
     with monkeypatch.context() as patched:
         patched.setattr(gate, "make_permanent", stopped)
@@ -403,8 +404,9 @@ def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: F
     with fleet.servers[1].client(db=2) as new:
         stopped = fence_value("a", "1", "b")
         new.set("config:fence", fence_value("a", "2", "b"))
+        place = Place.parse(f"{fleet.name(1)}/2")
         with pytest.raises(GrowthError, match="has taken over"):
-            write_under(new, stopped, lambda pipe: pipe.set("k1", "old"))
+            write_under({place: new}, stopped, {place: [[("SET", "k1", "old")]]})
         assert new.get("k1") is None
 
 

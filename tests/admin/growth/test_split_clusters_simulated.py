@@ -131,7 +131,7 @@ def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, byt
 
 # What is left out, and in which schedules that shows.
 MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
-    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
+    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 42),
     (
         "what changes until nodes are closed is copied",
         LeftCluster,
@@ -140,14 +140,14 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         only_first,
         70,
     ),
-    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
+    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 14),
     (
         "writers wait until all have read that the cluster is left",
         LeftCluster,
         gate,
         "wait_until_read",
         nothing,
-        2,
+        70,
     ),
     (
         "the cluster takes no writes while shards are still read",
@@ -155,7 +155,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate.ClusterGate,
         "admit_readers",
         nothing,
-        113,
+        139,
     ),
     ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 10),
 ]

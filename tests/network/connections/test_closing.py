@@ -30,12 +30,6 @@ def own() -> Iterator[LocalServers]:
         yield running
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:
     for server in own.servers:

@@ -436,15 +436,14 @@ async def test_a_private_pool_after_a_fork_has_nothing_of_its_parents(moving: Mo
     await moving.of(lent.disconnect())
 
 
-async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, tmp_path: Path) -> None:
+async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, cluster: LocalCluster) -> None:
     client = await moving.client(private=True)
-    with LocalCluster(masters=3) as cluster:
-        moving.move(cluster.nodes[0], cluster=True)
-        with pytest.raises(ConfigError, match="a cluster now; ask the kit for a new client"):
-            await moving.of(client.ping())
-        anew = await moving.client(private=True)
-        assert await moving.of(anew.set("k", 1))
-        await moving.kit.aclose()
+    moving.move(cluster.nodes[0], cluster=True)
+    with pytest.raises(ConfigError, match="a cluster now; ask the kit for a new client"):
+        await moving.of(client.ping())
+    anew = await moving.client(private=True)
+    assert await moving.of(anew.set("k", 1))
+    await moving.kit.aclose()
 
 
 def test_threads_survive_many_moves(tmp_path: Path, here: LocalServer, there: LocalServer) -> None:

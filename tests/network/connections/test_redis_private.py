@@ -221,43 +221,42 @@ def test_connecting_goes_through_one_method() -> None:
         assert callable(aioredis.sentinel.SentinelManagedConnection._connect_retry)
 
 
-async def test_a_clusters_client_shows_its_slots_and_nodes() -> None:
-    with LocalCluster() as cluster:
-        ports = [node.port for node in cluster.nodes]
-        port = ports[0]
-        with contract("slot_owners", "where does a cluster's client keep its slots?"):
-            client = redis.RedisCluster(host="127.0.0.1", port=port)
-            assert redis_private.slot_owners(client)[0][0].port in ports
-            redis_private.learn_slots(client)
-            assert redis_private.reply_callbacks(client)["SET"](b"OK") is True
-            client.close()
-        awaiting = aioredis.RedisCluster(host="127.0.0.1", port=port)
+async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster) -> None:
+    ports = [node.port for node in cluster.nodes]
+    port = ports[0]
+    with contract("slot_owners", "where does a cluster's client keep its slots?"):
+        client = redis.RedisCluster(host="127.0.0.1", port=port)
+        assert redis_private.slot_owners(client)[0][0].port in ports
+        redis_private.learn_slots(client)
+        assert redis_private.reply_callbacks(client)["SET"](b"OK") is True
+        client.close()
+    awaiting = aioredis.RedisCluster(host="127.0.0.1", port=port)
 
-        class Own(aioredis.Connection):
-            """A connection to be recognised."""
+    class Own(aioredis.Connection):
+        """A connection to be recognised."""
 
-        with contract("set_connection_class", "what makes the connections of a node?"):
-            redis_private.set_connection_class(awaiting, Own)
-            await awaiting.initialize()
-            node = redis_private.slot_owners(awaiting)[0][0]
-            connection = node.acquire_connection()
-            assert type(connection) is Own
-            node.release(connection)
-            assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
-            await redis_private.learn_slots(awaiting)
-            node = redis_private.slot_owners(awaiting)[0][0]
-        with contract("drain_cluster", "where does a node keep its idle connections?"):
-            lent, idle = node.acquire_connection(), node.acquire_connection()
-            await lent.connect()
-            await idle.connect()
-            node.release(idle)
-            redis_private.drain_cluster(awaiting)
-            assert (lent.is_connected, idle.is_connected) == (True, False)
-            assert node.acquire_connection() is not idle
-        connection = lent
-        with contract("close_cluster", "how does a cluster's client close its nodes?"):
-            await redis_private.close_cluster(awaiting)
-            assert not connection.is_connected
+    with contract("set_connection_class", "what makes the connections of a node?"):
+        redis_private.set_connection_class(awaiting, Own)
+        await awaiting.initialize()
+        node = redis_private.slot_owners(awaiting)[0][0]
+        connection = node.acquire_connection()
+        assert type(connection) is Own
+        node.release(connection)
+        assert redis_private.reply_callbacks(awaiting)["SET"](b"OK") is True
+        await redis_private.learn_slots(awaiting)
+        node = redis_private.slot_owners(awaiting)[0][0]
+    with contract("drain_cluster", "where does a node keep its idle connections?"):
+        lent, idle = node.acquire_connection(), node.acquire_connection()
+        await lent.connect()
+        await idle.connect()
+        node.release(idle)
+        redis_private.drain_cluster(awaiting)
+        assert (lent.is_connected, idle.is_connected) == (True, False)
+        assert node.acquire_connection() is not idle
+    connection = lent
+    with contract("close_cluster", "how does a cluster's client close its nodes?"):
+        await redis_private.close_cluster(awaiting)
+        assert not connection.is_connected
 
 
 def test_the_sockets_of_a_closed_loop_can_be_closed(server: LocalServer) -> None:

@@ -144,14 +144,13 @@ def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
     of(face, client.connection_pool.disconnect())  # as a library at its end
 
 
-def test_a_clusters_client_can_be_closed_by_its_holder() -> None:
-    with LocalCluster() as whole:
-        plan = {"components": {"one": {"entry": whole.entry.fields}}}
-        for kind in ("blocking", "awaiting"):
-            with faced(kind, ShardMap.parse(str(plan))) as face:
-                write(face)
-                client = of(face, face.kit.client("one"))
-                of(face, client.set("k", 1))
-                of(face, client.aclose() if face.runner else client.close())
-                write(face)
-                assert of(face, client.get("k")) == b"1"
+def test_a_clusters_client_can_be_closed_by_its_holder(cluster: LocalCluster) -> None:
+    plan = {"components": {"one": {"entry": cluster.entry.fields}}}
+    for kind in ("blocking", "awaiting"):
+        with faced(kind, ShardMap.parse(str(plan))) as face:
+            write(face)
+            client = of(face, face.kit.client("one"))
+            of(face, client.set("k", 1))
+            of(face, client.aclose() if face.runner else client.close())
+            write(face)
+            assert of(face, client.get("k")) == b"1"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,19 +13,10 @@ from shardkit import AsyncShardKit, ShardMap
 from shardkit.local import LocalCluster
 
 
-@pytest.fixture(scope="module")
-def whole() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
 @pytest.fixture
-def shard_map(whole: LocalCluster) -> ShardMap:
-    for node in whole.nodes:
-        with node.client() as client:
-            client.flushall()
+def shard_map(cluster: LocalCluster) -> ShardMap:
     return ShardMap.parse(
-        str({"components": {"data": {"entry": dict(whole.entry.fields)}}}), source="test"
+        str({"components": {"data": {"entry": dict(cluster.entry.fields)}}}), source="test"
     )
 
 
@@ -83,7 +73,7 @@ WAYS = [
 
 @pytest.mark.long(3)
 @pytest.mark.parametrize("way", [*WAYS, by_all])
-async def test_many_tasks_start_cold(way: Any, shard_map: ShardMap, whole: LocalCluster) -> None:
+async def test_many_tasks_start_cold(way: Any, shard_map: ShardMap, cluster: LocalCluster) -> None:
     for attempt in range(5):
         async with await shardkit.aconnect(shard_map) as kit:
             found = await asyncio.gather(

@@ -144,17 +144,18 @@ async def test_large_values_are_cut_into_chunks(face: Face) -> None:
 
 
 @pytest.mark.parametrize("face_name", FACES)
-async def test_on_a_cluster_keys_of_one_slot_are_joined(face_name: str) -> None:
-    with LocalCluster(3) as cluster:
-        shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
-        async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
-            keys = [f"{{{n // 25}}}{n}" for n in range(100)]
-            sets = [command("slots", key, "SET", key) for key in keys]
-            assert await send(face, sets) == [b"OK"] * 100
-            gets = [command("slots", key, "GET") for key in keys]
-            assert await send(face, gets) == [key.encode() for key in keys]
-            calls = sum(count_of(node, "mget") for node in cluster.nodes)
-            assert 0 < calls <= 4
+async def test_on_a_cluster_keys_of_one_slot_are_joined(
+    face_name: str, cluster: LocalCluster
+) -> None:
+    shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
+    async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
+        keys = [f"{{{n // 25}}}{n}" for n in range(100)]
+        sets = [command("slots", key, "SET", key) for key in keys]
+        assert await send(face, sets) == [b"OK"] * 100
+        gets = [command("slots", key, "GET") for key in keys]
+        assert await send(face, gets) == [key.encode() for key in keys]
+        calls = sum(count_of(node, "mget") for node in cluster.nodes)
+        assert 0 < calls <= 4
 
 
 def test_operations_together_stay_coalesced() -> None:

@@ -196,15 +196,14 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
 
 
 @pytest.mark.parametrize("face_name", FACES)
-async def test_on_a_cluster_they_go_to_their_nodes(face_name: str) -> None:
-    with LocalCluster(3) as cluster:
-        shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
-        async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
-            keys = [f"k{n}" for n in range(300)]
-            assert await send(face, Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
-            found = await send(face, Columns("slots", "GET", keys, coalesced=True))
-            assert found == [key.encode() for key in keys]
-            assert all(count_of(node, "get") for node in cluster.nodes[:3])
+async def test_on_a_cluster_they_go_to_their_nodes(face_name: str, cluster: LocalCluster) -> None:
+    shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
+    async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
+        keys = [f"k{n}" for n in range(300)]
+        assert await send(face, Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
+        found = await send(face, Columns("slots", "GET", keys, coalesced=True))
+        assert found == [key.encode() for key in keys]
+        assert all(count_of(node, "get") for node in cluster.nodes[:3])
 
 
 def of_several(batch: Any) -> Attempt:

@@ -104,14 +104,13 @@ async def test_the_limit_is_per_exchange(face_name: str, own_server: LocalServer
 
 
 @pytest.mark.parametrize("kind", FACES)
-async def test_a_clusters_connections_know_the_limits(kind: str) -> None:
-    with LocalCluster() as whole:
-        entry = {**whole.entry.fields, "max_reply_bytes": 100_000, "exchange_timeout": 7}
-        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
-        async with opened(kind, shard_map) as face:
-            assert await face.send(command("data", "k", "SET", b"x" * 500_000)) == [b"OK"]
-            [reply] = await face.send(command("data", "k", "GET"))
-            assert "max_reply_bytes" in str(reply)
+async def test_a_clusters_connections_know_the_limits(kind: str, cluster: LocalCluster) -> None:
+    entry = {**cluster.entry.fields, "max_reply_bytes": 100_000, "exchange_timeout": 7}
+    shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+    async with opened(kind, shard_map) as face:
+        assert await face.send(command("data", "k", "SET", b"x" * 500_000)) == [b"OK"]
+        [reply] = await face.send(command("data", "k", "GET"))
+        assert "max_reply_bytes" in str(reply)
 
 
 # ---- headers that announce too much

@@ -255,17 +255,18 @@ async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
 
 
 @pytest.mark.parametrize("blocks", [False, True])
-async def test_a_cluster_can_be_connected_to_by_our_classes(blocks: bool) -> None:
-    with LocalCluster() as cluster:
-        entry = dict(cluster.entry.fields)
-        shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
-        async with await shardkit.aconnect(shard_map) as akit:
-            with shardkit.connect(shard_map) as kit:
-                lent: Any = await of((kit if blocks else akit).client("own"))
-                client = type(lent)(host=entry["host"], port=entry["port"])
-                assert await of(client.set("a", "1"))
-                assert await of(client.get("a")) == b"1"
-                await of(client.close() if blocks else client.aclose())
+async def test_a_cluster_can_be_connected_to_by_our_classes(
+    blocks: bool, cluster: LocalCluster
+) -> None:
+    entry = dict(cluster.entry.fields)
+    shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
+    async with await shardkit.aconnect(shard_map) as akit:
+        with shardkit.connect(shard_map) as kit:
+            lent: Any = await of((kit if blocks else akit).client("own"))
+            client = type(lent)(host=entry["host"], port=entry["port"])
+            assert await of(client.set("a", "1"))
+            assert await of(client.get("a")) == b"1"
+            await of(client.close() if blocks else client.aclose())
 
 
 @pytest.mark.parametrize("decode", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import product
@@ -13,7 +12,6 @@ import pytest
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ParameterMismatchError
-from shardkit.local import LocalCluster
 from shardkit.operations.drivers import _answer
 from shardkit.structures.base import parameters
 
@@ -101,13 +99,6 @@ KINDS = {
 NO_LISTS = [name for name in KINDS if name != "list"]
 
 
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        fields = dict(cluster.entry.fields)
-        yield ShardMap.parse(json.dumps({"components": {"cluster": {"entry": fields}}}))
-
-
 class World(NamedTuple):
     """A component, two kits that use it, and its keys."""
 
@@ -145,11 +136,8 @@ class World(NamedTuple):
 
 @pytest.fixture(params=["one", "many", "cluster"])
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    on_cluster = request.param == "cluster"
-    found = request.getfixturevalue("cluster_map" if on_cluster else "shard_map")
+    found = request.getfixturevalue("cluster_map" if request.param == "cluster" else "shard_map")
     with shardkit.connect(found) as ours, shardkit.connect(found) as theirs:
-        if on_cluster:
-            ours.client("cluster").flushall()
         yield World(request.param, ours, theirs, found)
 
 

@@ -90,6 +90,7 @@ GIVEN: dict[str, Any] = {
     "records": [(1, {"number": 1})],
     "dictionary": b"x",
     "shards": 4,
+    "total": 4_000_000,
     "day": DAY,
     "days": [DAY],
     "session": SESSION,

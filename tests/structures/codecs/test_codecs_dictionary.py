@@ -81,7 +81,7 @@ def test_one_of_two_concurrent_trainings_wins(face: Face, again: bool) -> None:
     if again:
         face.run(one.train(CITIES[:9]))
         face.run(other.put("opened", CITIES[0]))
-    steps = [structure._deferred() for structure in (one, other)]
+    steps = [structure.deferred for structure in (one, other)]
     samples: list[list[Any]] = [CITIES, TREES]
     both = [
         structure.add_dictionary(structure.values.build_dictionary(sample), again)

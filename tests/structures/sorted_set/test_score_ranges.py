@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardCountError
-from shardkit.local import LocalCluster, LocalServer
+from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
 from shardkit.operations.lua import script
 from shardkit.structures.sorted_set.merged_ranges import MOST_PLACES, part_key, range_over
@@ -119,15 +118,12 @@ def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
     assert ranges.page(limit=3, desc=True) == [("post 7", 7.0), ("post 6", 6.0), ("post 5", 5.0)]
 
 
-def test_parts_on_a_cluster_are_read_as_one() -> None:
-    with LocalCluster() as cluster:
-        components = {"c": {"entry": dict(cluster.entry.fields)}}
-        shard_map = ShardMap.parse(json.dumps({"components": components}))
-        with shardkit.connect(shard_map) as kit:
-            places = parts("c", 8)
-            fill(kit, places, [(f"m{n}", n % 7) for n in range(300)])
-            order = sorted((float(n % 7), f"m{n}".encode()) for n in range(300))
-            assert [(s, m) for m, s in paged(kit, places, 17)] == order
+def test_parts_on_a_cluster_are_read_as_one(cluster_map: ShardMap) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        places = parts("cluster", 8)
+        fill(kit, places, [(f"m{n}", n % 7) for n in range(300)])
+        order = sorted((float(n % 7), f"m{n}".encode()) for n in range(300))
+        assert [(s, m) for m, s in paged(kit, places, 17)] == order
 
 
 def test_a_page_is_filled_where_one_part_has_it_all(kit: ShardKit) -> None:

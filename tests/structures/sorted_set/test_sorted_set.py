@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
@@ -15,7 +14,6 @@ from sorted_set_helpers import check_bounds, stored
 
 from shardkit import ShardErrors, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.local import LocalCluster
 
 COMPONENTS = ["one", "many"]
 INFINITY = float("inf")
@@ -300,13 +298,6 @@ def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> N
     assert "not a number" in str(raised.value.exceptions[0])
     assert face.run(each.zscore("a")) == INFINITY
     check_bounds(kit, "one", each)
-
-
-@pytest.fixture(scope="module")
-def cluster_map() -> Iterator[ShardMap]:
-    with LocalCluster() as cluster:
-        entry = dict(cluster.entry.fields)
-        yield ShardMap.parse(json.dumps({"components": {"cluster": {"entry": entry}}}))
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])

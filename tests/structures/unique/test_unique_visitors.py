@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
 from datetime import UTC, date, datetime, timedelta, timezone
 from typing import Any
@@ -14,7 +13,7 @@ from faces import SESSION, SESSION_ID, Face, faced, holder, keys_of, sessions
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -45,7 +44,9 @@ def home(kit: ShardKit, component: str, key: str) -> Any:
 # ---- counting
 
 
-def test_many_sessions_are_counted_in_pages(face: Face, visitors: Any) -> None:
+def test_many_sessions_are_counted_in_pages(face: Face) -> None:
+    visitors = face.kit.unique_visitors(component="many", first_day=1000, part_size=50)
+
     def twice() -> Iterator[str]:
         yield from sessions(12_000)
         yield from sessions(12_000)
@@ -331,15 +332,6 @@ def test_a_time_to_expire_is_at_least_a_second(face: Face, visitors: Any) -> Non
 
 
 # ---- at the same time
-
-
-@pytest.mark.long(1)
-@pytest.mark.parametrize("component", COMPONENTS)
-async def test_tasks_count_exactly(akit: AsyncShardKit, component: str) -> None:
-    visitors = akit.unique_visitors(component=component, first_day=1000, part_size=50)
-    known = sessions(200)
-    new = await asyncio.gather(*(visitors.visit(session, DAY) for session in known * 4))
-    assert sum(new) == await visitors.count(DAY) == 200
 
 
 def write_as_the_book_does(kit: ShardKit, sessions: Iterable[str], day: str = "2009-01-01") -> None:

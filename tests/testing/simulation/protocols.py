@@ -23,7 +23,12 @@ from metrics_protocols import METRICS
 
 from shardkit import ShardKit
 from shardkit.config.store import pull, push
-from shardkit.errors import ParameterMismatchError
+from shardkit.errors import (
+    InvalidArgumentError,
+    ParameterMismatchError,
+    ShardErrors,
+    StructureError,
+)
 from shardkit.geo.models import City, IpRange
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
 from shardkit.testing.simulation.protocol import is_outage
@@ -174,6 +179,89 @@ class Lives(Protocol):
                 assert list(found.check()) == []
                 for member in found.smembers():
                     assert found.sismember(member)
+
+
+class PlannedAnew(Protocol):
+    """A hash or a set that is planned anew under its users.
+
+    Each field of the hash is a linearizable register, and what was added to the set is there. The
+    hash has no empty parts (docs/decisions/0030-planning-anew.md).
+    """
+
+    clients = 4
+    shards = 2
+    faults = (*NETWORK, *CLIENTS, "cancel")
+    model = Register()
+    most_steps = 20_000
+    others = tuple("abcdefg")  # some in each part
+
+    def hash(self, kit: Any) -> Any:
+        return kit.hash("h", component="data", part_size=2, total=3, partition="crc32")
+
+    def set(self, kit: Any) -> Any:
+        return kit.set("s", component="data", part_size=2, total=3)
+
+    def setup(self, kit: ShardKit) -> None:
+        self.hash(kit).hset(mapping=dict.fromkeys(self.others, 0))
+        self.set(kit).sadd("other")
+        self.added = {"other"}
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.user, self.planner, self.user, self.user]
+
+    async def planner(self, client: Client) -> None:
+        found = client.choose((self.hash, self.set))(client.kit)
+        with suppress(StructureError, ShardErrors):
+            await found.replan(9)
+
+    async def user(self, client: Client) -> None:
+        found, began = self.hash(client.kit), client.time
+
+        async def get(field: str) -> bytes | None:
+            value: bytes | None = await found.hget(field)
+            return value
+
+        async def put(field: str, value: bytes) -> None:
+            await found.hset(field, value)
+
+        async def remove(field: str) -> None:
+            await found.hdel(field)
+
+        for n in range(12):
+            field = client.choose(("f1", "f2"))
+            call = client.choose(("set", "get", "set", "get", "delete", "add"))
+            if n == 4:  # when the parts change places
+                await asyncio.sleep(began + 1.05 - client.time)
+            await asyncio.sleep(client.choose((0.0, 0.001, 0.01)))
+            if call == "add":
+                member = f"{client.number}.{n}"
+                await self.set(client.kit).sadd(member)
+                self.added.add(member)
+            elif call == "set":
+                value = b"%d.%d" % (client.number, n)
+                await client.call(lambda v: put(field, v), value, key=field, name="set")  # noqa: B023
+            elif call == "get":
+                await client.call(lambda: get(field), key=field, name="get")  # noqa: B023
+            else:
+                await client.call(lambda: remove(field), key=field, name="delete")  # noqa: B023
+
+    def at_end(self, kit: ShardKit) -> None:
+        found, ids = self.hash(kit), self.set(kit)
+        for each in (found, ids):
+            with suppress(InvalidArgumentError):  # it has as many parts
+                each.replan(9)
+        everything = found.hgetall()
+        assert [everything[field] for field in self.others] == [b"0"] * len(self.others)
+        assert found.hmget([*everything, "none"]) == [*everything.values(), None]
+        assert found.hlen() == len(everything)
+        members = ids.smembers()
+        assert members >= self.added, f"lost: {self.added - members}"
+        assert all(ids.smismember(members))
+        for each in (found, ids):
+            assert list(each.check()) == []
+            assert each.delete()
+        left = [kit.client("data", number).keys("[hs]:*[0-9]") for number in range(self.shards)]
+        assert not any(left), left
 
 
 class Deque:
@@ -637,6 +725,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "growing hash": GrowingHash,
     "lifetime": Lifetime,
     "lives": Lives,
+    "planned anew": PlannedAnew,
     "lists": Lists,
     "waiting lists": WaitingLists,
     "cancelled consumers": CancelledConsumers,

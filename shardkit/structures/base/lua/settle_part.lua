@@ -6,10 +6,11 @@
 -- ARGV[4…] members to add to the part, a SET
 -- Reply    1; 0, with nothing done, if the part does not exist, or if it is an unsettled part of
 --          another generation, which is removed; its expiry, with nothing done, if that has changed
+--          (2 if it was to be removed)
 local now = redis.call('PEXPIRETIME', KEYS[1])
 if now == -2 then return 0 end
 if ARGV[2] == '' then
-  return now == tonumber(ARGV[1]) and redis.call('UNLINK', KEYS[1]) or 0
+  return now == tonumber(ARGV[1]) and redis.call('UNLINK', KEYS[1]) or 2
 end
 if ARGV[1] ~= '' and now ~= tonumber(ARGV[1]) and now ~= tonumber(ARGV[2]) then return now end
 if ARGV[3] ~= '0' and now > 0 and now % 16 ~= tonumber(ARGV[3]) then

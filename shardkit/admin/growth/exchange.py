@@ -1,0 +1,135 @@
+"""Many commands in one exchange, with a tenth of the work that redis-py's pipelines take for each.
+
+::
+
+    PTTL a  PTTL b  DUMP a  DUMP b      packed by columns (see `network/links/resp.py`)
+    replies                             read at once, as the server sends them
+
+A copy is as fast as this process, as long as the servers have time left.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeAlias, TypeVar
+
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.network.connections import read_replies_of
+from shardkit.network.links.resp import Arguments, pack_all
+
+T = TypeVar("T")
+
+Commands: TypeAlias = Sequence[Arguments]
+"""Commands; they are packed quickly if they have one name and as many arguments each."""
+Clients: TypeAlias = Mapping[Place, Any]
+"""Clients of databases."""
+
+
+def by_server(clients: Mapping[Place, T]) -> dict[ServerAddress, dict[int, T]]:
+    """Return what there is of each database by server and number."""
+    found: dict[ServerAddress, dict[int, T]] = {}
+    for place, client in clients.items():
+        found.setdefault(place.server, {})[place.database] = client
+    return found
+
+
+class Line:
+    """One connection, over which commands may be sent before earlier replies are read."""
+
+    def __init__(self, client: Any) -> None:
+        self._pool = client.connection_pool
+        self._connection = self._pool.get_connection()
+        self._due: deque[int] = deque()  # replies of each `post`
+        self._replies: list[Any] = []
+
+    def post(self, *batches: Commands) -> None:
+        """Send commands; `replies` returns what the server answers."""
+        chunks = [chunk for batch in batches if batch for chunk in pack_all(batch)]
+        self._due.append(sum(chunk.replies for chunk in chunks))
+        if chunks:
+            self._connection.send_packed_command([b"".join(chunk.data for chunk in chunks)])
+
+    def replies(self) -> list[Any]:
+        """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
+        count = self._due.popleft()
+        if len(self._replies) < count:
+            read = read_replies_of(self._connection)
+            read(self._replies, count, True, any(self._due))
+        taken, self._replies = self._replies[:count], self._replies[count:]
+        return taken
+
+    def ask(self, *batches: Commands) -> list[Any]:
+        """Send commands and return the replies."""
+        self.post(*batches)
+        return self.replies()
+
+    def close(self, complete: bool = True) -> None:
+        """Give the connection back, or close it unless all is ``complete``."""
+        if not complete or self._due:
+            self._connection.disconnect()
+        self._pool.release(self._connection)
+
+
+@contextmanager
+def one_connection(client: Any) -> Iterator[Line]:
+    """Yield a connection of a client. If the block fails, it is closed."""
+    line = Line(client)
+    complete = False
+    try:
+        yield line
+        complete = True
+    finally:
+        line.close(complete)
+
+
+def ask(client: Any, *batches: Commands) -> list[Any]:
+    """Send commands in one exchange; return the raw replies.
+
+    Raises:
+        ResponseError: the server refuses one of them.
+    """
+    with one_connection(client) as line:
+        replies = line.ask(*batches)
+    return accepted(replies)
+
+
+def ask_all(asked: Sequence[tuple[Any, Sequence[Commands]]]) -> list[list[Any]]:
+    """Send batches of commands by several clients at once; return the raw replies to each.
+
+    Raises:
+        ResponseError: a server refuses a command.
+    """
+    with ExitStack() as stack:
+        lines = [stack.enter_context(one_connection(client)) for client, _ in asked]
+        for line, (_, batches) in zip(lines, asked, strict=True):
+            line.post(*batches)
+        return [accepted(line.replies()) for line in lines]
+
+
+def ask_each(clients: Clients, command: Callable[[Any], Arguments]) -> list[Any]:
+    """Send a command to each database, in one exchange with each server; return the replies.
+
+    Raises:
+        ResponseError: a server refuses it.
+    """
+    asked = []
+    for own in by_server(clients).values():
+        home, first = next(iter(own.items()))
+        commands = [each for n, client in own.items() for each in (select(n), command(client))]
+        asked.append((first, [[*commands, select(home)]]))
+    return [reply for replies in ask_all(asked) for reply in replies[1::2]]
+
+
+def select(number: int) -> Arguments:
+    """Return the command that selects a database."""
+    return ("SELECT", number)
+
+
+def accepted(replies: list[Any]) -> list[Any]:
+    """Return replies, or raise the first refusal among them."""
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies

@@ -1,0 +1,83 @@
+"""``shardkit replan``: gives structures that have outgrown their plan more parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import click
+
+from shardkit.admin.planned import PlannedStructure, planned_structures, replan
+from shardkit.cli.options import (
+    common_options,
+    config_option,
+    examples,
+    number_option,
+    opened,
+)
+from shardkit.cli.output import GOOD, Output, number, wordy
+from shardkit.cli.rows import Field, write_rows
+from shardkit.errors import counted
+
+_FIELDS: tuple[Field[PlannedStructure], ...] = (
+    Field("structure", lambda row: row.structure, wordy("structure")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field("members", lambda row: row.members, number("members")),
+    Field("total", lambda row: row.total, number("planned for")),
+    Field("parts", lambda row: row.parts, number("parts")),
+    Field(
+        "interrupted",
+        lambda row: row.interrupted,
+        wordy(""),
+        lambda row: "interrupted" if row.interrupted else None,
+    ),
+)
+
+
+@click.command(
+    "replan",
+    epilog=examples(
+        "shardkit replan users --dry-run",
+        "shardkit replan users ids --total 5000000",
+        "shardkit replan users --yes --json",
+    ),
+)
+@click.argument("component")
+@click.argument("names", nargs=-1, metavar="[STRUCTURE]...")
+@config_option
+@number_option(
+    "--total", None, "For how many members.  [default: twice those that there are]", least=1
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@common_options
+def replan_command(
+    component: str,
+    names: Sequence[str],
+    where: str | None,
+    total: int | None,
+    dry_run: bool,
+    yes: bool,
+    output: Output,
+) -> int:
+    """Give sets and hashes with a total more parts, while they are in use.
+
+    Without names, all that have more members than they were planned for, or whose next plan was
+    interrupted. Exits with 1 if a dry run found some, or the answer is no.
+    """
+    with opened(where) as topology:
+        kit = topology.kit
+        found = planned_structures(kit, component, names)
+        chosen = found if names else [each for each in found if each.has_outgrown]
+        many = counted(len(chosen), "structure")
+        if chosen and not dry_run:
+            if not yes and not click.confirm(f"plan {many} of {component} anew?", err=True):
+                return 1
+            for each in chosen:
+                output.note(f"planning {each.structure}")
+                replan(kit, component, each.structure, total or 2 * max(each.members, each.total))
+            chosen = planned_structures(kit, component, [each.structure for each in chosen])
+    if chosen or output.as_json:
+        write_rows(output, _FIELDS, chosen)
+    else:
+        output.line(f"{counted(len(found), 'planned structure')}: none has outgrown its plan", GOOD)
+    return int(dry_run and bool(chosen))
