@@ -246,7 +246,7 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     """
     if not where:
         raise ConfigError(
-            f"no shard map or config server is specified, and ${ENVIRONMENT} is not set",
+            f"${ENVIRONMENT} is not set, and no shard map or config server is specified",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
     if not is_url(where):

@@ -97,7 +97,7 @@ def test_the_environment_says_where_if_nobody_else_does(
 ) -> None:
     with pytest.raises(
         ConfigError,
-        match=r"no shard map or config server is specified, and \$SHARDKIT_CONFIG is not",
+        match=r"\$SHARDKIT_CONFIG is not set, and no shard map or config server is specified",
     ):
         shardkit.connect()
     (tmp_path / "map.yaml").write_text(text)
