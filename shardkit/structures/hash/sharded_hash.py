@@ -666,15 +666,15 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def replan(self, total: int) -> Operation[int]:
         """Plan parts for another number of fields, while clients use the hash.
 
-        Everything is copied into new parts, which are a multiple of the present ones. Clients
-        follow, whatever total their code says. Writers wait once, for some tenths of a second;
-        readers do not. If it was interrupted, call it again.
+        Everything is copied into new parts, a multiple of the present number. Clients follow, even
+        if their code has another total. Writers wait once, for some tenths of a second; readers do
+        not. If it was interrupted, call it again.
 
         Args:
-            total: about how many fields there will be; rounded up to such a multiple.
+            total: the expected number of fields; rounded up to such a multiple.
 
         Returns:
-            How many parts there are.
+            The number of parts.
 
         Raises:
             InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
