@@ -84,6 +84,11 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
         warm = empty.kit.hash("warm", component=COMPONENT)
         warm.hset("a", "b")
         warm.delete()
+        values = empty.kit.list("warm:list", component=COMPONENT)
+        values.rpush_many(range(1500))
+        values.lrange(0, 1)
+        values.ltrim(1, 0)
+        values.delete()
         before = empty.bytes_added()
         convert(empty.kit, COMPONENT, plan, databases, offline=True, share=1.0)
         return empty.bytes_added() - before
