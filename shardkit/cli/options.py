@@ -246,7 +246,7 @@ def topology_of(where: str | None) -> Entry | ShardMap:
     """
     if not where:
         raise ConfigError(
-            f"the topology is not specified, and ${ENVIRONMENT} is not set",
+            f"${ENVIRONMENT} is not set, and no shard map or config server is specified",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
     if not is_url(where):
@@ -331,7 +331,7 @@ def components(
     if not usable and not broken:
         raise ConfigError(
             f"{topology.name} describes no component",
-            "push a shard map first: shardkit config push",
+            "check that it is the config server, or push a shard map: shardkit config push",
         )
     return usable, broken
 

@@ -150,8 +150,8 @@ class ShardMap:
 def unreadable(path: str | Path, reason: str) -> ConfigError:
     """Return the error for a file that cannot be read; its path may be meant as an address."""
     url = url_of(str(path))
-    other = f", or the config server's URL: {url}" if url else ""
-    return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map{other}")
+    other = f"the config server's URL: {url}" if url else f"write one: shardkit init {path}"
+    return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map, or {other}")
 
 
 @dataclass

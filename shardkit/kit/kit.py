@@ -799,7 +799,7 @@ def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Cl
         where = os.environ.get(ENVIRONMENT)
         if not where:
             raise ConfigError(
-                f"the topology is not specified, and ${ENVIRONMENT} is not set",
+                f"${ENVIRONMENT} is not set, and no shard map or config server is specified",
                 f"give a shard map's path or a config server's URL, or export {ENVIRONMENT}",
             )
     if not isinstance(where, str | PathLike | ShardMap | Entry) or where == "":

@@ -121,10 +121,13 @@ class JudgedEntry:
 
     @property
     def keys(self) -> int | None:
-        """The number of keys in its database; None if unknown."""
+        """The number of keys in its database but for configuration; None if unknown."""
         if not self.server.info:
             return None
-        return int(self.server.info.get(f"db{self.row.number}", {}).get("keys", 0))
+        database = self.row.database
+        configuration = bool(database.witnessed) + (database.fence is not None)
+        counted = int(self.server.info.get(f"db{self.row.number}", {}).get("keys", 0))
+        return max(0, counted - configuration)
 
 
 @dataclass(frozen=True)

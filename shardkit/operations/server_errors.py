@@ -32,7 +32,9 @@ class Meaning(NamedTuple):
     remedy: str
 
 
-_REFUSED = Meaning("the user or password is refused", "correct username and password in its entry")
+_REFUSED = Meaning(
+    "the user or password is refused", "correct username and password in its entry or URL"
+)
 
 _BY_CLASS: tuple[tuple[type[Exception], str, str], ...] = (
     (
@@ -69,7 +71,7 @@ _BY_TEXT: tuple[tuple[str, str, str], ...] = (
     (
         "Authentication required|HELLO must be called with the client already",
         "the server asks for a password",
-        "add password: to its entry",
+        "add password: to its entry, or :password@ to its URL",
     ),
     (
         "AUTH <password> called without any password configured",

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -372,6 +373,8 @@ def test_it_runs_as_a_module() -> None:
     )
     assert found.stdout == f"shardkit {shardkit.__version__}\n"
     assert (found.returncode, found.stderr) == (0, "")
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    assert project["version"] == shardkit.__version__  # pip and the command say the same
 
 
 @pytest.mark.parametrize("missing", ["click", "rich"])

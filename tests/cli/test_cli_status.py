@@ -215,7 +215,7 @@ def test_unusable_servers_are_reported_with_the_reason(
         f"{hanging.address} cannot be reached: no answer in time (hangs); check whether it is "
         "suspended, swaps or runs a long script, or whether the network drops packets",
         f"{server} refuses access: the user or password is refused (stranger); "
-        "correct username and password in its entry",
+        "correct username and password in its entry or URL",
         f"{server} was not queried: config:redis:unset: password refers to ${{NOT_SET_HERE}}, "
         "which is not in the environment (unset); export NOT_SET_HERE",
     ]

@@ -250,7 +250,10 @@ def test_an_invalid_worker_is_one_line_of_error(
 
 def test_a_topology_has_to_be_named(cli: Cli, module: Path) -> None:
     for name in ("make", "amake"):
-        assert "the topology is not specified" in cli("worker", f"town_tasks:{name}").error()
+        assert (
+            "no shard map or config server is specified"
+            in cli("worker", f"town_tasks:{name}").error()
+        )
 
 
 def test_a_factory_that_raises_is_named(

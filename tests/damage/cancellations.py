@@ -31,10 +31,12 @@ MOST_TURNS = 200
 
 # Calls of several exchanges: what they left undone is done by the same call, or by `repair`.
 STEPS = {"delete", "rebuild", "clean", "repair", "import_from", "remove", "keep", "reconcile"}
+STEPS |= {"publish_parts"}
 STEPS |= {"expire", "pexpire", "expireat", "pexpireat"}
 # What is left behind on purpose, by subject: what is undone leaves a released hold or lease,
 # attempts of 0, or the number of a request; an interrupted journal is carried out by others.
 LEFT = {
+    "set": (b"ids:storing:",),  # ends by itself after a day
     "changed list": (b"{jobs}:",),  # the change that the call continued
     "daily totals": (b"daily:adding:",),  # ends by itself after an hour
     "network": (b"pending:",),

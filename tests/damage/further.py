@@ -5,14 +5,15 @@ Releases stored what the reads of `subjects` returned (tests/golden), so these a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from datetime import timedelta
 from typing import Any
 
-from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _uid
+from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid
 
 from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
+from shardkit.operations.commands import Command
 from shardkit.queues import NewTask
 
 NEXT_DAY = DAY + timedelta(1)
@@ -24,6 +25,28 @@ def _plain(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
 
 def _listed(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
     return lambda structure: list(getattr(structure, call)(*args, **options))
+
+
+def _own(structure: Any) -> Any:
+    """The structure itself, as an argument of its calls."""
+    return getattr(structure, "_structure", structure)
+
+
+def _copied(*written: Any) -> Callable[[Any], Any]:
+    def copy(structure: Any) -> Any:
+        _send(structure, Command("data", "plain", written))
+        return structure.copy_from("plain")
+
+    return copy
+
+
+def _resigned(election: Any) -> Any:
+    leadership = election.acquire(wait=0)
+    return leadership and election.resign(leadership)
+
+
+def _set_stock() -> Generator[Any, Any, Any]:
+    return (yield [Command("data", "stock:7", ("SET", "stock:7", "3"))])
 
 
 def _clicked(ads: Any) -> bool:
@@ -56,15 +79,10 @@ SETS: tuple[Calls, Calls] = (
     {
         **LIFETIME[1],
         "sadd_many": lambda s: s.sadd_many(range(290, 320)),
+        "sdiffstore": lambda s: s.sdiffstore([_own(s), _own(s)]),
+        "sinterstore": lambda s: s.sinterstore([_own(s)]),
+        "sunionstore": lambda s: s.sunionstore([_own(s)]),
         "spop": lambda s: len(s.spop(5)),
-    },
-)
-TIMED: tuple[Calls, Calls] = (
-    {"httl": lambda h: h.httl(*WORDS[:4]), "hpexpiretime": lambda h: h.hpexpiretime(*WORDS[:4])},
-    {
-        "hexpire": lambda h: h.hexpire(1000, *WORDS[:4]),
-        "hpersist": lambda h: h.hpersist(*WORDS[:4]),
-        "hsetex": lambda h: h.hsetex(WORDS[3], "x", ex=1000),
     },
 )
 HASHES: tuple[Calls, Calls] = (
@@ -75,11 +93,22 @@ HASHES: tuple[Calls, Calls] = (
         "hvals": lambda h: sorted(map(str, h.hvals())),
         "hstrlen": lambda h: [h.hstrlen(word) for word in WORDS[:5]],
         "hrandfield": lambda h: len(h.hrandfield(-5)),
+        "httl": lambda h: (h.httl(*WORDS[:4]), h.hpttl(*WORDS[:4])),
+        "hexpiretime": lambda h: (h.hexpiretime(*WORDS[:4]), h.hpexpiretime(*WORDS[:4])),
     },
     {
         **LIFETIME[1],
+        "copy_from": _copied("HSET", "plain", "new", "1"),
+        "expire": _plain("expire", 1000),
         "hset_many": lambda h: h.hset_many((word, "x") for word in WORDS[5:15]),
         "hsetnx": lambda h: (h.hsetnx(WORDS[5], "x"), h.hsetnx("new", "x")),
+        "hexpire": lambda h: (h.hexpire(1000, *WORDS[:4]), h.hpexpire(10**6, *WORDS[4:9])),
+        "hexpireat": lambda h: (
+            h.hexpireat(2 * 10**9, *WORDS[:4]),
+            h.hpexpireat(2 * 10**12, *WORDS[4:9]),
+        ),
+        "hpersist": lambda h: h.hpersist(*WORDS[:4]),
+        "hsetex": lambda h: h.hsetex(WORDS[3], "x", ex=1000),
     },
 )
 FURTHER: dict[str, tuple[Calls, Calls]] = {
@@ -106,6 +135,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "blpop": lambda jobs: (jobs.blpop(0.01), jobs.brpop(0.01)),
             "lpush": lambda jobs: (jobs.lpush("x"), jobs.lpush_many([1, 2]), jobs.rpush_many([3])),
             "lset": lambda jobs: jobs.lset(40, "x"),
+            "lmove": lambda jobs: (jobs.lmove(_own(jobs)), jobs.blmove(_own(jobs), 0.01)),
         },
     ),
     "sorted set": (
@@ -127,6 +157,8 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             **LIFETIME[1],
+            "copy_from": _copied("ZADD", "plain", "7", "new"),
+            "expire": _plain("expire", 1000),
             "zadd_many": lambda s: s.zadd_many([("word5", 1000), ("new", 1)]),
             "zincrby": lambda s: s.zincrby(3, "word77"),
             "zpopmax": lambda s: s.zpopmax(5),
@@ -145,6 +177,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             **LIFETIME[1],
+            "expire": _plain("expire", 1000),
             "increment": lambda p: p.increment(70, "a"),
             "increment_many": lambda p: p.increment_many({7: 1, 70: 2}, "a"),
             "remove": lambda p: p.remove(7, 70),
@@ -248,6 +281,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {"averages": lambda ads: ads.averages(), "count": lambda ads: ads.count()},
         {
             "index": lambda ads: ads.index("9", ["USA"], "words", "cpc", 0.5),
+            "index_many": lambda ads: ads.index_many([("9", ["USA"], "words", "cpc", 0.5)]),
             "record_click": lambda ads: _clicked(ads),
             "rebuild": lambda ads: ads.rebuild(lossy=True),
             "remove": lambda ads: (ads.remove("3"), ads.remove_many(["4", "5"])),
@@ -277,10 +311,17 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "lists": lambda n: n.lists(_uid(n, "ada")),
             "blocks": lambda n: n.blocks(_uid(n, "ada"), _uid(n, "bo")),
             "pending": lambda n: n.pending(),
+            "get": lambda n: (
+                n.get_user(_uid(n, "bo")),
+                [n.get_status(each.id) for each in n.profile(_uid(n, "bo"))],
+                [n.get_list(each.id) for each in n.lists(_uid(n, "ada"))],
+            ),
             "get_users": lambda n: [user and user.name for user in n.get_users([1, 2, 3])],
             "get_statuses": lambda n: [each and each.message for each in n.get_statuses([1, 2, 3])],
         },
         {
+            "backfill": lambda n: n.backfill("user", _uid(n, "ada")),
+            "open": _plain("open"),
             "follow": lambda n: n.follow(_uid(n, "bo"), _uid(n, "cy")),
             "unfollow": lambda n: n.unfollow(_uid(n, "ada"), _uid(n, "bo")),
             "block": lambda n: n.block(_uid(n, "bo"), _uid(n, "ada")),
@@ -323,6 +364,11 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "records": lambda files: len(
                 list(files.records(files.take("logs", "bo", timeout=0), 4)),
             ),
+            "publish_parts": lambda files: len(
+                list(
+                    files.publish_parts("logs", __file__, part_size=9999, lease=0.1, timeout=0.1),
+                ),
+            ),
             "take_all": lambda files: len(list(files.take_all("logs", "bo", timeout=0))),
         },
     ),
@@ -359,9 +405,19 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     "daily totals": ({}, {"expire": lambda totals: totals.expire(DAY, 1000)}),
     "election": (
         {},
-        {"campaign": lambda election: (election.leader(), bool(election.campaign(wait=0)))},
+        {
+            "campaign": lambda election: (election.leader(), bool(election.campaign(wait=0))),
+            "resign": _resigned,
+        },
     ),
-    "guard": ({}, {"eval": lambda guard: guard.eval("return 1", 1, "stock:7")}),
+    "guard": (
+        {},
+        {
+            "eval": lambda guard: guard.eval("return 1", 1, "stock:7"),
+            "run": lambda guard: guard.run(_set_stock()),
+        },
+    ),
+    "semaphore": ({}, {"resize": lambda seats: seats.resize(2)}),
     "transfers": ({}, {"issue": lambda transfers: transfers.issue(Leg("ada", {"money": 5}))}),
     "counters": (
         {"sum": lambda counters: len(counters.sum(["hits", "misses"], 60))},

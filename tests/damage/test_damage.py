@@ -135,6 +135,7 @@ LOST: dict[str, tuple[str, str, Callable[[Any, str], Any], tuple[str, ...]]] = {
         *("sorted set", "s:{0}:0", lambda c, key: c.delete(key)),
         ("top of more", "zcount", "zrevrank", "zrangebyscore"),
     ),
+    "a top": (*("sorted set", "s:{0}:top", lambda c, key: c.delete(key)), ("top",)),
     "a member": (
         *("sorted set", "s:{0}:0", lambda c, key: c.zpopmin(key)),
         ("top of more", "zcount", "zrevrank"),

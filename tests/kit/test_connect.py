@@ -96,7 +96,8 @@ def test_the_environment_says_where_if_nobody_else_does(
     tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(
-        ConfigError, match=r"the topology is not specified, and \$SHARDKIT_CONFIG is not"
+        ConfigError,
+        match=r"\$SHARDKIT_CONFIG is not set, and no shard map or config server is specified",
     ):
         shardkit.connect()
     (tmp_path / "map.yaml").write_text(text)

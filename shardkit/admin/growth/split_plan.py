@@ -109,10 +109,11 @@ def new_split(
         try:
             targets.append(Place(server, next(free[server])))
         except StopIteration:
+            unused = sum(target.server == server for target in targets)
             raise InvalidArgumentError(
-                f"{server} has too few databases that nothing uses for "
+                f"{server} has {counted(unused, 'unused database')}, too few for its share of "
                 f"{counted(count, 'shard')} over {counted(len(free), 'server')}",
-                "specify more servers, or set a higher `databases` there",
+                "specify more servers (--over), or set a higher `databases` there",
             ) from None
     clusters = [] if left is None else [str(left), ""]
     return _split(component, before, after, sources, targets, rules, clusters, slots)

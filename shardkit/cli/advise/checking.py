@@ -79,8 +79,9 @@ def advise(
     Cost: about a second for each structure that fits.
     """
     advices = []
+    expiring = any(family.expires for family in sample.families[:most])
     with servers.empty_server() as server:
-        software, model = server.software, memory.measure(server)
+        software, model = server.software, memory.measure(server, expiring)
     for n, family in enumerate(sample.families[:most]):
         choices, reason = layouts_of(family, model)
         found = []

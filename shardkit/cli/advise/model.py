@@ -120,8 +120,11 @@ class MemoryModel:
         return self.block(field + 20) + self.block(value + (4 if value < 256 else 6))
 
 
-def measure(server: BenchServer) -> MemoryModel:
-    """Measure a server's figures. Writes some thousand keys, and removes them."""
+def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
+    """Measure a server's figures, also those of what expires if asked to.
+
+    Writes some thousand keys, and removes them.
+    """
     before = server.bytes_added()
     pipe: Any = server.client.pipeline(transaction=False)
     for n in range(_KEYS):
@@ -140,6 +143,9 @@ def measure(server: BenchServer) -> MemoryModel:
     entry = tables / _TABLE - first.block(_LONG + 5)
     server.client.flushall()
     model = MemoryModel(first.jemalloc, key, entry)
+    if not expiring:
+        server.close()
+        return model
     return replace(model, due=_due(server), fields=_expiring_fields(server, model))
 
 

@@ -192,7 +192,11 @@ def _watch(output: Output, servers: LocalServers) -> int:
         wait.wait(_CHECK_INTERVAL)
         for server in [server for server in alive if not server.running]:
             alive.remove(server)
-            output.note(f"{server.name} ({server.address}) has ended", BAD)
+            output.note(
+                f"{server.name} ({server.address}) has ended; to restart it, press Ctrl-C and "
+                "run the command again",
+                BAD,
+            )
     raise LocalServerError("every server has ended", "see their logs, with --data-dir")
 
 

@@ -844,7 +844,7 @@ class Topology:
             logger.warning("%s can be read again", what, extra=about)
 
     def _unreadable(self, error: Exception) -> ConfigServerError:
-        text, remedy = meaning(error) or (error, "start it, or name another one")
+        text, remedy = meaning(error) or (error, "start it, or correct its address")
         return ConfigServerError(f"{self.source} cannot be read: {text}", remedy)
 
     def _check_open(self) -> None:

@@ -68,7 +68,7 @@ from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata
+from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
 from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
@@ -133,6 +133,7 @@ class GrowingLayout(Layout):
         self._load = max_load(part_size)
         self.initial = max(1, ceil(total / groups / self._load))  # parts of a new group
         self._kind = kind
+        self._due = -1  # of groups without parameters
         self._keys = state_keys(name, groups)
         self._parts_queries = [self._read(key, "HGET", "parts") for key in self._keys]
         self.parts = [self.initial] * groups  # of each group, as last read
@@ -391,7 +392,7 @@ class GrowingLayout(Layout):
     @property
     def _write_terms(self) -> tuple[Argument, Argument]:
         """When the structure expires (-1: never), and the fingerprint of its parameters."""
-        return (-1, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
+        return (self._due, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
 
     def key_of(self, member: bytes) -> str:
         """See `Layout.key_of`."""
@@ -509,14 +510,6 @@ class GrowingLayout(Layout):
             yield from self._check_beyond()
         return (yield from self._to_all(range(self.groups), generation.number, name, *args))
 
-    def filled(self) -> set[int]:
-        """Return the groups that have members, as this process last read them."""
-        return {group for group, count in enumerate(self._counts) if count}
-
-    def expire_groups(self, groups: Iterable[int], seconds: int) -> Operation[None]:
-        """Let some groups expire. Cost: as `send_to_all`, for these."""
-        yield from self._to_all(groups, ANY_GENERATION, "EXPIRE", seconds)
-
     def _check_beyond(self) -> Operation[None]:
         """Check that groups have no parts beyond their number, as these would be left behind.
 
@@ -594,10 +587,15 @@ class GrowingLayout(Layout):
         yield from self.refresh()
         return None if any(self._expiring) else sum(self._counts)
 
-    def sibling(self, name: str) -> GrowingLayout:
-        """Return a layout with the same parameters whose groups live on the same servers."""
+    def sibling(self, name: str, due: int) -> GrowingLayout:
+        """Return a layout with the same parameters whose groups live on the same servers.
+
+        They expire at ``due``, in milliseconds since 1970.
+        """
         size = self._part_size
-        return GrowingLayout(self.component, name, self._kind, size, self.groups)
+        layout = GrowingLayout(self.component, name, self._kind, size, self.groups)
+        layout._due = due
+        return layout
 
     def replace_by(self, other: GrowingLayout) -> Operation[int]:
         """Replace this layout's groups by those of another, each group atomically.

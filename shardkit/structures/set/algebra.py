@@ -161,24 +161,20 @@ def _store_growing(
     verb: str, target: GrowingLayout, sources: Sequence[GrowingLayout]
 ) -> Operation[int]:
     counter = f"{target.name}:storing"
-    number, _ = yield [
+    number, _, ends = yield [
         Command(target.component, counter, ("INCR", counter)),
         Command(target.component, counter, ("EXPIRE", counter, 2 * _UNFINISHED)),
+        Command(target.component, counter, ("PEXPIRETIME", counter)),
     ]
-    result = target.sibling(f"{counter}:{number}")
+    result = target.sibling(f"{counter}:{number}", ends - 1000 * _UNFINISHED)
     for layout in sources:
         yield from layout.refresh()
-    expiring: set[int] = set()
     seen = [0] * len(sources)
     for chunk in _corresponding(sources):
         members = yield from _combined_growing(verb, sources, chunk, seen)
         for page in pages(members, MEMBERS_AT_ONCE):
             sent = [(member, None) for member in page]
             yield from result.write(sent, lambda some, _: ("SADD", *some))
-            # Parts that are split off these inherit their time to live.
-            filled = result.filled() - expiring
-            yield from result.expire_groups(filled, _UNFINISHED)
-            expiring |= filled
     yield from verify(sources, seen)
     return (yield from target.replace_by(result))
 

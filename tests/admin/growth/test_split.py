@@ -321,7 +321,7 @@ def test_a_dry_run_of_a_split_says_what_would_be_done_and_what_stands_in_the_way
         plan_split(fleet.config, "users")
     with pytest.raises(InvalidArgumentError, match="component 'user' is not known"):
         plan_split(fleet.config, "user", shards=3)
-    with pytest.raises(InvalidArgumentError, match="too few databases that nothing uses for 90 sh"):
+    with pytest.raises(InvalidArgumentError, match="too few for its share of 90 sh"):
         plan_split(fleet.config, "users", shards=90, over=[b])
     with pytest.raises(ConfigError, match="placement 'x' is unknown"):
         plan_split(fleet.config, "users", placement="x")

@@ -107,11 +107,12 @@ end
 
 -- Return whether a group belongs to other parameters than `of` ('': none), or has another expiry
 -- than `ends` (-1: never, nil: unknown). A group that does not exist yet expires in a minute: see
--- `shardkit.structures.base.parameters`.
+-- `shardkit.structures.base.parameters`; or, without parameters, at `ends`.
 local function belongs_to_others(state, ends, of)
   if state.absent then
     local now = redis.call('TIME')
-    state.due = of ~= '' and string.format('%.0f', now[1] * 1000 + now[2] / 1000 + 60000) or nil
+    state.due = of ~= '' and string.format('%.0f', now[1] * 1000 + now[2] / 1000 + 60000)
+      or ends and ends ~= '-1' and ends or nil
     state.of = of ~= '' and of or nil
     return false
   end
