@@ -92,7 +92,7 @@ originals: setup  ## other programs write keys for tests/docs/originals, and rea
 lowest-quick: .venv-lowest  ## the same in half a minute: a few tests of each kind
 	.venv-lowest/bin/python -m pytest -q -n 2 \
 	  tests/routing/test_placement.py tests/kit/test_misuse.py \
-	  tests/testing/test_memory_structures.py tests/network/links/test_link_columns.py \
+	  tests/golden/test_grounds.py tests/network/links/test_link_columns.py \
 	  tests/structures/set/test_sharded_set.py tests/structures/unique/test_unique_visitors.py
 
 lowest: setup .venv-lowest  ## the core's tests with the lowest versions that pyproject.toml allows
@@ -111,7 +111,7 @@ kills: setup  ## movers, failovers and servers killed at fifty moments each, und
 	  tests/admin/growth/test_killed_failovers.py
 
 growth: setup  ## 4 shards of another program become 64 on 16 servers under load, and 4 again; MEGABYTES=1000 SHARDS=64
-	MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k to_$(or $(SHARDS),64)
+	CASES=all MEGABYTES=$(or $(MEGABYTES),1000) $(BIN)/python -m pytest -s -q tests/admin/growth/test_growth_page.py -k to_$(or $(SHARDS),64)
 
 simulate: setup  ## shardkit's protocols under ever new schedules until stopped, on all cores
 	$(BIN)/python tools/simulate.py $(SECONDS)

@@ -1,4 +1,4 @@
-"""Finds structures with planned parts, and plans them anew; see `ShardedSet.replan`."""
+"""Finds structures with planned parts, and replans them; see `ShardedSet.replan`."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def planned_structures(
         elif names:
             raise StructureError(
                 f"{component}: {name} is not a set or hash that was created with a total",
-                "only these have planned parts",
+                "name one that has a total, or leave the names out",
             )
     return found
 

@@ -85,7 +85,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Remove a component, and later its data.",
         ),
     },
-    "Replicas and passwords": {
+    "Replicas, disks and passwords": {
         "replicas": (
             "shardkit.cli.commands.replicas:replicas",
             "Show, attach and detach replicas.",
@@ -93,6 +93,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "verify-replica": (
             "shardkit.cli.commands.replicas:verify_replica_command",
             "Check whether writes reach replicas and their disks.",
+        ),
+        "persistence": (
+            "shardkit.cli.commands.persistence:persistence",
+            "Show and set how servers keep data.",
         ),
         "rotate": ("shardkit.cli.commands.rotate:rotate_command", "Rotate a user's password."),
     },
@@ -104,10 +108,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "restore": (
             "shardkit.cli.commands.backup:restore_command",
             "Copy a backup into other servers.",
-        ),
-        "persistence": (
-            "shardkit.cli.commands.persistence:persistence",
-            "Show and set how servers keep data.",
         ),
         "doctor": ("shardkit.cli.commands.doctor:doctor", "Check that data is stored compactly."),
         "advise": (
@@ -121,6 +121,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "upgrade": (
             "shardkit.cli.commands.upgrade:upgrade_",
             "Bring what is stored into the newest form.",
+        ),
+        "replan": (
+            "shardkit.cli.commands.replan:replan_command",
+            "Give structures that have outgrown their plan more parts.",
         ),
     },
     "Structures": {
@@ -146,10 +150,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "Publish files in chunks over shards for many readers, and read them.",
         ),
         "logs": ("shardkit.cli.commands.logs:logs", "Show a log, and follow it."),
-        "replan": (
-            "shardkit.cli.commands.replan:replan_command",
-            "Give structures that have outgrown their plan more parts.",
-        ),
     },
     "Trying it out": {
         "shell": ("shardkit.cli.commands.shell:shell", "Open Python with a kit."),

@@ -199,7 +199,7 @@ class Structure(Generic[Face]):
 
     @property
     def deferred(self) -> Any:
-        """The face whose calls return steps, for ``yield from`` and ``together``."""
+        """The same object, but its calls return operations, to combine with ``kit.together``."""
         deferred = copy.copy(self)
         deferred._driver = _Defer()
         return deferred

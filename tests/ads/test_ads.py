@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 import pytest
-from faces import Face, clocked, faced, keys_of
+from faces import Face, clocked, keys_of
 
 import shardkit
 from shardkit import ShardMap
@@ -483,17 +483,3 @@ def test_without_a_server_the_ads_of_others_are_shown_if_partial_is_requested() 
             served = ads.target(BERLIN, partial=True)
             assert served is not None
             assert ads.record_click(served.target, served.ad) is True
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_ads_on_a_cluster(kind: str, cluster_map: ShardMap) -> None:
-    with faced(kind, cluster_map) as face:
-        ads = face.kit.ads(kind, component="cluster", shards=3)
-        wanted = [(f"{n}", BERLIN, "red", "cpc", n) for n in range(12)]
-        assert face.run(ads.index_many(wanted)) == 12
-        served = face.run(ads.target(BERLIN, "red"))
-        assert served.ad == "11"
-        assert face.run(ads.record_click(served.target, "11")) is True
-        assert face.run(ads.averages()) == {"cpc": 1000, "cpa": 1}
-        assert face.run(ads.remove("11")) is True
-        assert face.run(ads.count()) == 11

@@ -9,7 +9,6 @@ from cli_helpers import Cli, ReadJson
 
 import shardkit
 from shardkit.structures.layouts import replan
-from shardkit.structures.set.sharded_set import ShardedSet
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +18,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(replan, name, 0.0)
 
 
-def test_structures_that_have_outgrown_their_plan_are_planned_anew(
+def test_structures_that_have_outgrown_their_plan_are_replanned(
     cli: Cli, read_json: ReadJson, town_map: Path
 ) -> None:
     at = ("-c", str(town_map))
@@ -43,19 +42,22 @@ def test_structures_that_have_outgrown_their_plan_are_planned_anew(
         [row] = read_json("replan", "followers", "--yes", *at)
         assert (row["total"], row["parts"]) == (1024, 128)
         assert 400 < row["members"] < 600  # of half of the parts
-        assert ids.smembers() == set(range(500))
+        fresh = kit.set("ids", component="followers", total=64, part_size=16, members=int)
+        assert fresh.smembers() == set(range(500))
         said = cli("replan", "followers", *at)
         assert said.lines == ["2 planned structures: none has outgrown its plan"]
         [row] = read_json("replan", "followers", "names", "--total", "300", "--yes", *at)
         assert (row["total"], row["parts"], row["members"]) == (320, 40, 40)
-        assert names.hget("f39") == 39
-        assert names.hlen() == 540
+        fresh = kit.hash("names", component="followers", total=64, part_size=16, codec="json")
+        assert fresh.hget("f39") == 39
+        assert fresh.hlen() == 540
         meta = kit.client("followers", kit.component("followers").shard_of("ids:meta").number)
         meta.hset("ids:meta", "planning", "copying 3 4096 2 1024")
         assert "interrupted" in cli("replan", "followers", "--dry-run", *at).out
         assert cli("replan", "followers", "--yes", *at).code == 0
-        assert ShardedSet.scard(ids) == 500
-        assert ids.parts == 256
+        fresh = kit.set("ids", component="followers", total=64, part_size=16, members=int)
+        assert fresh.scard() == 500
+        assert fresh.parts == 256
         failed = cli("replan", "followers", "growing", *at)
         assert failed.code == 1
         assert "growing is not a set or hash that was created with a total" in failed.err

@@ -257,17 +257,6 @@ def test_a_read_only_replica_completes() -> None:
             assert "a replica, which refuses writes" in str(raised.value)
 
 
-def test_it_works_on_a_cluster(cluster_map: ShardMap) -> None:
-    with shardkit.connect(cluster_map) as kit:
-        book = kit.address_book(component="cluster", parts=6, fold=fold)
-        names = [f"Elf {n:04}" for n in range(2500)]
-        assert book.join_many("elves", names) == 2500
-        assert book.complete("elves", "eLF 1", 5) == names[1000:1005]
-        assert list(book.names("elves")) == names
-        found = kit.together(*(book.deferred.complete("elves", f"elf {n}") for n in (0, 1, 2)))
-        assert found == [names[n : n + 10] for n in (0, 1000, 2000)]
-
-
 # ---- damage
 
 

@@ -10,8 +10,7 @@ from faces import Face, holder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.completion.names import fold
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 
@@ -79,14 +78,6 @@ def test_many_touches_are_as_one_after_the_other(face: Face, contacts: Any) -> N
     for user in ("ada", "bo"):
         assert face.run(contacts.complete(user)) == face.run(one_by_one.complete(user))
     assert face.run(contacts.touch_many([])) == 0
-
-
-def test_users_are_spread_over_the_shards(kit: ShardKit) -> None:
-    contacts = kit.recent_contacts(component="few")
-    contacts.touch_many((user, "Grace") for user in range(40))
-    sizes = [kit.client("few", n).dbsize() for n in range(4)]
-    assert sum(sizes) == 40
-    assert all(sizes)
 
 
 def test_by_time_they_have_times_of_the_servers_clock(face: Face) -> None:
@@ -197,15 +188,6 @@ def test_folding_ignores_case_and_form(text: str) -> None:
     assert fold(normalize("NFC", text)) == fold(normalize("NFD", text)) == folded
     assert fold(text.casefold()) == folded
     assert fold(folded) == folded
-
-
-@pytest.mark.parametrize("order", ORDERS)
-def test_it_works_on_a_cluster(order: str, cluster_map: ShardMap) -> None:
-    with shardkit.connect(cluster_map) as kit:
-        contacts = kit.recent_contacts(component="cluster", order=order, limit=3, name=order)
-        contacts.touch_many((user, f"friend {n}") for user in range(20) for n in range(5))
-        found = kit.together(*(contacts.deferred.complete(user) for user in range(20)))
-        assert found == [["friend 4", "friend 3", "friend 2"]] * 20
 
 
 @pytest.mark.parametrize("order", ["list", "time"])

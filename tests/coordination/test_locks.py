@@ -887,20 +887,6 @@ def use_the_rest(face: Face, component: str) -> None:
     assert everything == {"money": 100, "item/ring": 8}
 
 
-@pytest.mark.parametrize("decoded", [True, False])
-def test_a_component_that_decodes_replies_makes_no_difference(
-    own_server: LocalServer, decoded: bool
-) -> None:
-    entry = {"port": own_server.port, "decode_responses": decoded}
-    where = ShardMap.parse(json.dumps({"components": {"a": {"entry": entry}}}))
-    with shardkit.connect(where) as kit, ThreadPoolExecutor(1) as pool:
-        with kit.lock("x", component="a") as held:
-            waiting = pool.submit(kit.lock("x", component="a").acquire)
-            assert waiters(kit.lock("x", component="a"), 1)
-            assert held.guard("a").execute(("SET", "k", "v")) == [b"OK"]
-        assert waiting.result(1.5)
-
-
 def test_an_acquisition_that_no_replica_acknowledges_is_given_back(face: Face) -> None:
     lock = face.kit.lock("x", component="one", durable=1, durable_timeout=0.01)
     with pytest.raises(NotDurableError, match="0 of 1 replicas"):

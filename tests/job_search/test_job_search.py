@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from faces import Face, faced, keys_of
+from faces import Face, keys_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -306,18 +306,6 @@ def test_without_a_server_its_jobs_are_missing_and_marked_so() -> None:
             assert found.missing == (1,)
             assert found.partial
             assert 0 < found.total == len(found) < 40
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_jobs_on_a_cluster(kind: str, cluster_map: ShardMap) -> None:
-    with faced(kind, cluster_map) as face:
-        jobs = face.kit.job_search(kind, component="cluster", shards=3, measure="years")
-        new = face.run(jobs.index_many((f"{n}", {"a": n / 10}) for n in range(40)))
-        assert new == 40
-        assert ids(face.run(jobs.find({"a": 0.35}))) == ["0", "1", "2", "3"]
-        assert face.run(jobs.qualified("7", {"a": 0.7})) is True
-        assert face.run(jobs.remove("0")) is True
-        assert face.run(jobs.count()) == 39
 
 
 def test_requirements_that_are_no_numbers_are_named(face: Face, kit: ShardKit) -> None:

@@ -114,14 +114,6 @@ def test_an_offer_that_lost_its_price_is_named_and_where_it_is(face: Face, kit: 
     assert (raised.value.shard, raised.value.key) == ("one", key.decode())
 
 
-def test_calls_go_together(kit: ShardKit) -> None:
-    market = kit.market(component="many")
-    calls = (market.deferred.deposit(f"u{n}", n) for n in range(5))
-    assert kit.together(*calls) == [None] * 5
-    users = kit.together(*(market.deferred.user(f"u{n}") for n in range(5)))
-    assert [user.balances.get("money", 0) for user in users] == [0, 1, 2, 3, 4]
-
-
 def test_nobody_has_more_money_than_can_be_counted(face: Face) -> None:
     market = face.kit.market(component="one")
     for _ in range(4):

@@ -233,21 +233,6 @@ def test_what_failed_is_tried_again_ever_later_and_then_is_dead(face: Face) -> N
     assert run(queues.next_due("q")) == clock() + 100
 
 
-def test_what_is_given_back_waits_as_the_first_and_counts_no_attempt(face: Face) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
-    run(queues.enqueue_many("q", [NewTask("a"), NewTask("b")]))
-    task = run(queues.take("q", timeout=0))
-    assert run(queues.release(task)) is True
-    assert run(queues.release(task)) is False
-    again = run(queues.take("q", timeout=0))
-    assert unclaimed(again) == unclaimed(task)
-    assert run(queues.release(again, delay=5)) is True
-    assert run(queues.take("q", timeout=0)).name == "b"
-    clock.seconds += 5
-    assert unclaimed(run(queues.take("q", timeout=0))) == unclaimed(task)
-
-
 @pytest.mark.parametrize("component", COMPONENTS)
 @pytest.mark.parametrize(
     "between",

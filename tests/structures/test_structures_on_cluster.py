@@ -76,56 +76,6 @@ def test_a_set_that_grows_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(a.delete()) is True
 
 
-def test_a_hash_over_a_cluster(on_cluster: Face) -> None:
-    face = on_cluster
-    cities = face.kit.hash("cities", component="cluster", part_size=32, groups=8)
-    mapping = {n: f"city {n}" for n in range(1000)} | {f"t{n}": f"town {n}" for n in range(1000)}
-    assert face.run(cities.hset(mapping=mapping)) == 2000
-    assert face.run(cities.hmget(7, "t7", "x")) == [b"city 7", b"town 7", None]
-    assert face.run(cities.hlen()) == 2000
-    assert len(face.run(cities.hgetall())) == 2000
-    assert face.run(cities.hincrby("n", 2**60)) == 2**60
-    assert face.run(cities.delete()) is True
-
-
-@pytest.mark.parametrize("on_cluster", ["blocking"], indirect=True)
-def test_locations_over_a_cluster(on_cluster: Face) -> None:
-    users = on_cluster.kit.locations(component="cluster", part_size=64)
-    places = [("USA", "CA"), ("CAN", "ON"), ("DEU", None)]
-    users.set_many((n, places[n % 3]) for n in range(3000))
-    assert users.aggregate() == (
-        {"CAN": 1000, "DEU": 1000, "USA": 1000},
-        {"CAN": {"ON": 1000}, "USA": {"CA": 1000}},
-    )
-    assert users.aggregate(range(0, 3000, 3)).countries == {"USA": 1000}
-    assert users.get(2999) == ("DEU", None)
-    assert users.highest() == 2999
-    assert users.records.increment(2999, "region", 3) == 3
-    assert users.remove(2999) == 1
-    assert users.delete() is True
-    assert users.aggregate() == ({}, {})
-
-
-def test_lists_over_a_cluster(on_cluster: Face) -> None:
-    face = on_cluster
-    lists = [face.kit.list(f"jobs:{n}", component="cluster", part_size=3) for n in range(12)]
-    for jobs in lists:
-        assert face.run(jobs.rpush_many(range(20))) == 20
-        assert face.run(jobs.lpush("a", "b")) == 22
-        assert face.run(jobs.lindex(10)) == "8"
-        assert face.run(jobs.lrange(-2, -1)) == ["18", "19"]
-        assert face.run(jobs.lpop(5)) == ["b", "a", "0", "1", "2"]
-        assert face.run(jobs.ltrim(1, -2)) is True
-        assert face.list(jobs.items(reverse=True)) == [str(n) for n in range(18, 3, -1)]
-        assert face.run(jobs.lpos(10)) == 6
-        assert face.run(jobs.linsert("AFTER", 10, "x")) == 16
-        assert face.run(jobs.lrem(1, "x")) == 1
-        assert face.run(jobs.expire(100)) is True
-    lengths = face.kit.together(*(jobs.deferred.llen() for jobs in lists))
-    assert face.run(lengths) == [15] * 12
-    assert [face.run(jobs.delete()) for jobs in lists] == [True] * 12
-
-
 def test_values_move_within_a_slot_only(on_cluster: Face) -> None:
     face = on_cluster
     todo, doing = (face.kit.list(f"{{jobs}}:{n}", component="cluster") for n in ("todo", "doing"))

@@ -16,7 +16,6 @@ from shardkit.errors import (
     CommandRefused,
     CrossShardError,
     DamagedDataError,
-    ParameterMismatchError,
     ShardErrors,
 )
 from shardkit.kit.kit import AsyncShardKit, ShardKit
@@ -26,8 +25,6 @@ from shardkit.operations.commands import Command, Script, Shard, Transaction, sc
 from shardkit.testing.kits import opened
 from shardkit.testing.memory import MemoryServers
 
-COMPONENTS = ["many", "one", "both"]
-SESSION = "550e8400-e29b-41d4-a716-446655440000"
 ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
 Ground = tuple[ShardMap, Connector]
@@ -53,37 +50,6 @@ async def akit(ground: Ground) -> AsyncIterator[AsyncShardKit]:
     with opened(AsyncShardKit, *ground) as kit:
         yield kit
         await kit.aclose()
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_sets_work(kit: ShardKit, component: str) -> None:
-    ids = kit.set("ids", component=component, total=10_000, members=int)
-    other = kit.set("other", component=component, total=10_000, members=int)
-    assert ids.sadd_many(range(3_000)) == 3_000
-    assert ids.sadd(2_999, 3_000) == 1
-    assert other.sadd_many(range(2_000, 4_000)) == 2_000
-    assert ids.srem(0, 5_000) == 1
-    assert (ids.scard(), ids.sismember(1), ids.smismember(0, 1)) == (3_000, True, [False, True])
-    assert sorted(ids.smembers()) == list(range(1, 3_001))
-    assert sorted(ids.sinter(other)) == list(range(2_000, 3_001))
-    both = kit.set("result", component=component, total=10_000, members=int)
-    assert both.sdiffstore(ids, other) == 1_999
-    assert both.expire(100)
-    assert both.delete()
-    assert not both.delete()
-    with pytest.raises(ParameterMismatchError, match="meta: 'ids' was created with other"):
-        kit.set("ids", component=component, total=99, members=int).scard()
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-async def test_unique_visitors_work(akit: AsyncShardKit, component: str) -> None:
-    visitors = akit.unique_visitors(component=component, first_day=10_000)
-    assert await visitors.visit(SESSION)
-    assert not await visitors.visit(SESSION.upper())
-    assert sum(await asyncio.gather(*(visitors.visit(f"{n:015x}") for n in range(300)))) == 300
-    assert await visitors.count() == 301
-    assert await visitors.recount() == 301
-    assert await visitors.expected() == 16_384
 
 
 def test_pipelines_split_and_merge(kit: ShardKit) -> None:

@@ -342,7 +342,9 @@ def _sample(entry: Entry, size: int) -> list[bytes]:
                     break
     except NoPermissionError as error:
         text = str_if_bytes(str(error))
-        raise GrowthError(f"{where}: {text}", "grant +scan: see docs/rights.md") from error
+        raise GrowthError(
+            f"{where}: {text}", "grant +@connection +scan: see docs/rights.md"
+        ) from error
     except ServerErrors as error:
         known = meaning(error)
         remedy = known.remedy if known else "check its address, and that it runs"

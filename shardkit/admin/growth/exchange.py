@@ -44,6 +44,11 @@ class Line:
         self._due: deque[int] = deque()  # replies of each `post`
         self._replies: list[Any] = []
 
+    @property
+    def is_due(self) -> bool:
+        """Whether there are replies to be read."""
+        return bool(self._due)
+
     def post(self, *batches: Commands) -> None:
         """Send commands; `replies` returns what the server answers."""
         chunks = [chunk for batch in batches if batch for chunk in pack_all(batch)]

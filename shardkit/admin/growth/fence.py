@@ -304,11 +304,14 @@ class GuardedWrites:
 
     def write(self, batches: Sequence[Commands]) -> None:
         """Send commands."""
-        self._settle()
+        self.settle()
         self._sent = [(self._place, batch) for batch in batches]
         self._line.post([("MULTI",)], *batches, [("EXEC",)], self._watch)
 
-    def _settle(self) -> None:
+    def settle(self) -> None:
+        """Read the reply to the last write, if that has not been done."""
+        if not self._line.is_due:
+            return
         *replies, _, fence = self._line.replies()
         if replies and _executed(self._sent, replies) is None:
             raise _taken_over()
@@ -319,7 +322,7 @@ class GuardedWrites:
 
     def end(self) -> None:
         """Read the last reply."""
-        self._settle()
+        self.settle()
         self._line.ask([("UNWATCH",)])
         self._ended = True
 

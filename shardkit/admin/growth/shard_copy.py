@@ -20,6 +20,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
@@ -46,6 +47,8 @@ _KEYS = 96  # keys that are written at a time,
 _BYTES = 75_000  # and bytes of their values: RESTORE takes a third of DUMP's time
 NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
+_LATE = 0.25  # seconds for an exchange, beyond which times to live are not exact
+_PASSES = 3  # over such keys before a comparison
 _STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
 
 
@@ -115,6 +118,7 @@ class DatabaseCopy:
         self._share = share
         self._streams: set[tuple[int, bytes]] = set()
         self._changed: dict[tuple[int, bytes], None] = {}
+        self._late: dict[tuple[int, bytes], None] = {}  # their times to live may be wrong
         self._slices = Slices()
         # What has been read, by target, until there is enough of it to be written.
         self._read: defaultdict[Place, _Waiting] = defaultdict(_Waiting)
@@ -142,18 +146,21 @@ class DatabaseCopy:
                     guarded.end()
         self._writers, self._guarded = None, {}
         self._write_rest()
+        for _ in range(_PASSES * len(self._late) // _PAGE + 1):
+            self._copy_changed(self._take_late())
 
     def follow(self, until: Callable[[], bool]) -> None:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
         while True:
             changed = self.capture.take(_PAGE)
-            self._copy_changed(changed)
+            late = self._take_late()
+            self._copy_changed([*changed, *late])
             if until():
                 end = end or time.monotonic() + _PATIENCE
                 if len(changed) <= NEAR or time.monotonic() > end:
                     return
-            if not changed:
+            if not changed and not late:
                 time.sleep(0.005)
 
     def finish(self, *, proven: bool = False) -> list[tuple[int, bytes]]:
@@ -189,27 +196,29 @@ class DatabaseCopy:
         """Copy keys of a database as they are now; delete those that are gone."""
         source = Place(self.server, number)
         parts = (part for keys in lists for part in self._slices.of(keys))
-        asked: deque[Sequence[bytes]] = deque()
+        asked: deque[tuple[Sequence[bytes], float]] = deque()
         with one_connection(self._sources[number]) as line:
             while True:
                 with at_work(share):
                     # The server reads the next slice while this process handles one.
                     while len(asked) < (2 if share == 1 else 1) and (part := next(parts, None)):
+                        asked.append((part, time.monotonic()))
                         line.post([("PTTL", key) for key in part], [("DUMP", key) for key in part])
-                        asked.append(part)
                     if not asked:
                         return
-                    self._take(source, asked.popleft(), accepted(line.replies()))
+                    self._take(source, *asked.popleft(), accepted(line.replies()))
 
-    def _take(self, source: Place, keys: Sequence[bytes], answers: Sequence[Any]) -> None:
+    def _take(
+        self, source: Place, keys: Sequence[bytes], at: float, answers: Sequence[Any]
+    ) -> None:
         """Keep what was read of keys, and write it when it is enough."""
-        now = time.monotonic()
         times, values = answers[: len(keys)], answers[len(keys) :]
         read = {
-            key: _Read(source.database, left, packed, now, len(packed or b""))
+            key: _Read(source.database, left, packed, at, len(packed or b""))
             for key, left, packed in zip(keys, times, values, strict=True)
         }
         self._slices.note(len(keys), sum(each.size for each in read.values()))
+        self._note_expiring(read, at)
         for target, own in self._rule.there(source, keys).items():
             waiting = self._read[target]
             for key in own:
@@ -231,10 +240,24 @@ class DatabaseCopy:
                     targets, total = [], _Waiting()
             self._write(targets)
 
+    def _take_late(self) -> list[tuple[int, bytes]]:
+        late = list(islice(self._late, _PAGE))
+        for each in late:
+            del self._late[each]
+        return late
+
+    def _note_expiring(self, read: Mapping[bytes, _Read], since: float) -> None:
+        """Have keys that expire be copied again if that took too long for a busy machine."""
+        if time.monotonic() > since + _LATE:
+            self._late |= {(each.number, key): None for key, each in read.items() if each.left >= 0}
+
     def _write(self, targets: Sequence[Place]) -> None:
         """Write what has been read for databases of one server."""
         if not targets:
             return
+        with self._refusals():
+            for target in self._guarded.keys() & set(targets):
+                self._guarded[target].settle()
         reads = {target: self._read.pop(target) for target in targets}
         now = time.monotonic()
         writes: dict[Place, Sequence[Commands]] = {}
@@ -253,6 +276,8 @@ class DatabaseCopy:
             writes[place] = [restored, gone]
         with self._refusals():
             self._send(writes)
+        for each in reads.values():
+            self._note_expiring(each.keys, now)
         self.keys += sum(len(each.keys) for each in reads.values())
         self.bytes += sum(each.size for each in reads.values())
 

@@ -77,6 +77,7 @@ from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, MissedChangesError, counted
 
 _ATTEMPTS = 5
+_AT_ONCE = 4  # servers that are copied: more threads would wait for each other
 _COPIES = 3  # because changes may have been missed
 # Parts of the hold by which the move is decided, and readers have left.
 _DECIDED, _READ = 0.7, 0.9
@@ -310,7 +311,11 @@ class ShardMover(Mover):
             keys, size = (sum(getattr(each, name) for each in copies) for name in ("keys", "bytes"))
             self._progress(f"copied {keys:,} of {move.total:,} keys, {size / 1e6:,.0f} MB")
 
-        at_once(lambda copy: copy.copy_all(tell), copies)
+        def copy_some(own: Sequence[DatabaseCopy]) -> None:
+            for copy in own:
+                copy.copy_all(tell)
+
+        at_once(copy_some, [copies[n::_AT_ONCE] for n in range(_AT_ONCE)])
         move.copied = sum(copy.bytes for copy in copies)
         move.seconds = round(time.monotonic() - began, 3)
         return self._caught_up(old, new, copies)

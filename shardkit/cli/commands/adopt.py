@@ -135,11 +135,11 @@ def _masked(shard_map: ShardMap) -> str:
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
-    if result.rules:
+    sampled = [each.sampled for each in result.servers]
+    if result.rules and any(sampled):
         table = Table.of(wordy("rule"), number("agree"), number("of each server's keys"))
-        sampled = [each.sampled for each in result.servers]
         for rule in result.rules[:5]:
-            parts = [n / of for n, of in zip(rule.fitting, sampled, strict=True) if of] or [0.0]
+            parts = [n / of for n, of in zip(rule.fitting, sampled, strict=True) if of]
             least, most = f"{min(parts):.0%}", f"{max(parts):.0%}"
             table.row(
                 shown(rule.placement), rule.keys, least if least == most else f"{least}-{most}"

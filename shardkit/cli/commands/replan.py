@@ -70,7 +70,7 @@ def replan_command(
         chosen = found if names else [each for each in found if each.has_outgrown]
         many = counted(len(chosen), "structure")
         if chosen and not dry_run:
-            if not yes and not click.confirm(f"plan {many} of {component} anew?", err=True):
+            if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
                 return 1
             for each in chosen:
                 output.note(f"planning {each.structure}")

@@ -100,7 +100,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def _refuse_while_planned(self, *, sure: bool = False) -> None:
         if sure or self.meta.planning:
             raise StructureError(
-                f"{self.name} is being planned anew, so it can be neither deleted nor expire",
+                f"{self.name} is being replanned, so it can be neither deleted nor expire",
                 "try again afterwards, or call replan() again if that was interrupted",
             )
 

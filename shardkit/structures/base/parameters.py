@@ -100,7 +100,7 @@ _HINT = "hint:"
 
 # Seconds for which a writer relies on parameters that its parts do not name.
 LEASE = 1.0
-# The same while a structure is planned anew; see structures/layouts/replan.py.
+# The same while a structure is replanned; see structures/layouts/replan.py.
 SHORT_LEASE = 0.05
 # Milliseconds for which a deletion is recorded where parts do not name their parameters.
 LAST_WRITES = 60_000
@@ -196,9 +196,15 @@ class Metadata:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
         if (create and self.leased) or self.follow is not None:
             lease = SHORT_LEASE if self.planning else LEASE
-            if (create and self.is_held) or time.monotonic() - self._read_at > lease:
+            if time.monotonic() - self._read_at > lease:
                 return False
         return self.checked
+
+    def wait_for_plan(self) -> Operation[None]:
+        """Wait until writers may use the plan that was read."""
+        if self.is_held:
+            self.checked = False
+            yield from open_all([self], create=True)
 
     @property
     def is_held(self) -> bool:

@@ -32,7 +32,7 @@ ATTEMPTS = 10
 
 
 class PlanChanged(Exception):
-    """The structure was planned anew during a write.
+    """The structure was replanned during a write.
 
     Attributes:
         results: the reply to each write that is done.

@@ -1,6 +1,6 @@
 """A planned number of parts: ``<name>:0`` to ``<name>:<count - 1>``.
 
-The structure may be planned anew (`shardkit.structures.layouts.replan`). The parts of its second
+The structure may be replanned (`shardkit.structures.layouts.replan`). The parts of its second
 plan are ``<name>:plan2:0`` and so on. A method reads the plan once: another call may change it.
 """
 
@@ -143,6 +143,7 @@ class FixedLayout(Layout):
         done: list[tuple[list[T], Reply]] = []
         bare = isinstance(members, BareMembers)
         while True:
+            yield from self.meta.wait_for_plan()
             plan = self.plan
             groups = grouped(members, plan.parts_of).items()
             sent = ((f"{plan.prefix}:{n}", stored, owned) for n, (stored, owned) in groups)

@@ -112,6 +112,7 @@ class NumberedLayout(Layout):
         results: list[tuple[list[T], Reply]] = []
         if numbers:
             assert self.meta is not None
+            yield from self.meta.wait_for_plan()
             groups = _by_part(numbers)
             plan, prefix = 1, self._name
             if isinstance(self.rest, FixedLayout):

@@ -1,4 +1,4 @@
-"""Plans a structure with a ``total`` anew, while it is in use: its members get more parts.
+"""Replans a structure with a ``total``, while it is in use: its members get more parts.
 
 ::
 
@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import InvalidArgumentError, StructureError, counted
 from shardkit.operations.commands import Argument, Command, Partial, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
@@ -64,6 +64,7 @@ def plan_anew(meta: Metadata, layout: Layout, kind: str, total: int) -> Operatio
 
     ``kind`` is the parts' type: HASH or SET.
     """
+    yield from open_all([meta])  # other parameters are the first thing to say
     return (yield from _Replan(meta, layout, kind).run(total))
 
 
@@ -72,8 +73,8 @@ class _Replan:
         fixed = layout.rest if isinstance(layout, NumberedLayout) else layout
         if not isinstance(fixed, FixedLayout) or fixed.rule != "crc32":
             raise InvalidArgumentError(
-                f"{meta.key}: the structure has no planned parts that can be planned anew",
-                "parts that split as they fill need no plan",
+                f"{meta.key}: the structure has no parts that can be replanned",
+                "leave it as it is: parts that split as they fill need no plan",
             )
         self._meta, self._layout, self._fixed, self._kind = meta, layout, fixed, kind
         self._filled: set[int] = set()  # old parts that had members when they were copied
@@ -102,7 +103,7 @@ class _Replan:
         if not self._meta.checked:
             raise StructureError(
                 f"{self._meta.key}: the structure does not exist, or is being deleted",
-                "the first write creates it with its total",
+                "write to it first: that creates it with its total",
             )
 
     def _step(self, step: str, **fields: Argument) -> Operation[None]:
@@ -111,7 +112,7 @@ class _Replan:
             raise StructureError(
                 f"{self._meta.key}: the structure expires, is being deleted, or another process "
                 "plans it",
-                "a structure that expires gets its plan when it is created next; else try again",
+                "try again, or create its successor with another total if it expires",
             )
         yield from self._open()
 
@@ -122,8 +123,9 @@ class _Replan:
         factor = -(-self._fixed.planned(1, total).count // old.count)
         if factor < 2:
             raise InvalidArgumentError(
-                f"{self._meta.key}: total={total:,} needs no more than its {old.count:,} parts",
-                "a structure can only be planned for more members",
+                f"{self._meta.key}: total={total:,} needs no more than its "
+                f"{counted(old.count, 'part')}",
+                "specify a higher total",
             )
         while (count := self._fixed.planned(1, total).count) % old.count:
             # The least total with as many parts.

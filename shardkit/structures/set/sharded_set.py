@@ -577,7 +577,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 )
             if other.meta.planning:
                 raise StructureError(
-                    f"{other.name} is being planned anew, so it cannot be combined with others",
+                    f"{other.name} is being replanned, so it cannot be combined with others",
                     "try again afterwards, or call replan() again if that was interrupted",
                 )
         return [other.layout for other in sets]

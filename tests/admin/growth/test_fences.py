@@ -9,6 +9,7 @@ import pytest
 import redis
 
 from shardkit.admin.growth.fence import (
+    GuardedWrites,
     WriteRefusedError,
     change,
     close_for,
@@ -168,3 +169,26 @@ def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> 
         LateConnection.meanwhile = [replaced]
         lift(both, "other's", MINE)
         assert (three.get(FENCE_KEY), five.get(FENCE_KEY)) == (OTHERS, None)
+
+
+def test_writes_of_a_copy_stop_when_another_attempt_has_the_target(
+    own_server: LocalServer,
+) -> None:
+    with own_server.client() as client:
+        client.set(FENCE_KEY, MINE)
+        writes = GuardedWrites(ZERO, client, MINE)
+        writes.write([[("SET", "a", 1)], []])
+        writes.write([[("SET", "b", 1)]])
+        client.set(FENCE_KEY, OTHERS)
+        writes.write([[("SET", "c", 1)]])
+        with pytest.raises(GrowthError, match="another process has taken over"):
+            writes.end()
+        writes.close()
+        assert (client.get("a"), client.get("b"), client.get("c")) == (b"1", b"1", None)
+        with pytest.raises(GrowthError, match="another process has taken over"):
+            GuardedWrites(ZERO, client, MINE).write([])
+        writes = GuardedWrites(ZERO, client, OTHERS)
+        writes.write([[("RESTORE", b"k", 0, b"no value", "REPLACE")]])
+        with pytest.raises(WriteRefusedError, match="DUMP payload") as refused:
+            writes.end()
+        assert (refused.value.key, refused.value.place) == (b"k", ZERO)

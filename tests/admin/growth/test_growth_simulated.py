@@ -330,7 +330,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "_wait_until_left",
         nothing,
-        72,
+        104,
     ),
     (
         "writers wait until no reader is left",
@@ -338,7 +338,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "wait_for_readers",
         nothing,
-        2,
+        10,
     ),
     ("what changes is copied again", MovedShard, Capture, "take", take_fences, 10),
     (
@@ -347,18 +347,18 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        359,
+        546,
     ),
-    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 2),
+    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 6),
     (
         "connections say which databases they use",
         MovedShard,
         databases,
         "_ranges",
         lambda numbers: "",
-        2,
+        10,
     ),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 450),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 512),
     (
         "a split holds writers until none is left",
         SplitData,
@@ -373,7 +373,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "wait_for_readers",
         nothing,
-        10,
+        31,
     ),
     ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 28),
     (
@@ -382,7 +382,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        46,
+        513,
     ),
     (
         "clients ask for the fence of a split",

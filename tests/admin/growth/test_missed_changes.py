@@ -51,7 +51,9 @@ class Shard:
             found = kit.key_sharded("users").mget(self.keys)
         return bool(found[::2] == [value.encode()] * len(found[::2]) and not any(found[1::2]))
 
-    def move(self, moment: str, meddle: Callable[[], object], times: int = 1) -> Move:
+    def move(
+        self, moment: str, meddle: Callable[[], object], times: int = 1, *, kill: bool = False
+    ) -> Move:
         """Move it, and do something else when the mover has come so far."""
         left = [times]
 
@@ -60,9 +62,8 @@ class Shard:
                 left[0] -= 1
                 meddle()
 
-        return start_move(
-            self.fleet.config, ["users:1"], self.fleet.name(1), hold=PATIENT, progress=tell
-        )
+        options: Any = {"hold": PATIENT, "kill": kill, "progress": tell}
+        return start_move(self.fleet.config, ["users:1"], self.fleet.name(1), **options)
 
 
 def set_by_somebody(source: redis.Redis, write: Callable[[], object]) -> None:
@@ -216,3 +217,81 @@ def test_a_target_that_evicts_copied_keys_does_not_take_over(fleet: Fleet) -> No
         assert shard.has("new")
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert shard.has("new")
+
+
+def change_by_every_command(source: redis.Redis, other: redis.Redis, second: redis.Redis) -> None:
+    """Change keys in all ways that send notifications."""
+    run: Any = source.execute_command
+    run("RENAME", "renamed", "renamed.new")
+    run("COPY", "copied", "copied.new")
+    run("RESTORE", "restored", 0, source.dump("copied"), "REPLACE")
+    other.set("moved", "in")
+    other.execute_command("MOVE", "moved", 2)
+    second.set("migrated", "in")
+    port = source.connection_pool.connection_kwargs["port"]
+    second.execute_command("MIGRATE", "127.0.0.1", port, "migrated", 2, 1000)
+    run("PEXPIRE", "expired", 1)
+    run("EXPIRE", "expires", 1000)
+    run("PERSIST", "persists")
+    run("HPEXPIRE", "fields", 1, "FIELDS", 1, "gone")
+    run("HEXPIRE", "fields", 1000, "FIELDS", 1, "later")
+    run("EVAL", "redis.call('SET', KEYS[1], 'in')", 1, "scripted")
+    code = "server.register_function('f', function(k) return server.call('SET', k[1], 'in') end)"
+    source.function_load(f"#!lua name=l\n{code}", replace=True)
+    run("FCALL", "f", 1, "called")
+    run("LMOVE", "list", "list.new", "LEFT", "RIGHT")
+    run("SORT", "list", "ALPHA", "STORE", "sorted")
+    run("SUNIONSTORE", "union", "set")
+    run("GETEX", "got", "PX", 1)
+    with source.pipeline() as pipe:
+        pipe.set("in transaction", "in")
+        pipe.execute()
+    run("XGROUP", "CREATE", "stream", "g", 0)
+
+
+@pytest.mark.parametrize("moment", ["comparing", "holding writers"])
+def test_changes_by_every_command_are_copied(fleet: Fleet, moment: str) -> None:
+    shard = Shard(fleet)
+    a, b = fleet.servers[:2]
+    with a.client(db=2) as source, a.client(db=5) as other, b.client(db=7) as second:
+        for key in ("renamed", "copied", "expired", "expires", "got"):
+            source.set(key, "in")
+        source.set("persists", "in", ex=1000)
+        source.set("restored", "old")
+        source.hset("fields", mapping={"gone": 1, "later": 2, "stays": 3})
+        source.rpush("list", "b", "a", "c")
+        source.sadd("set", "x")
+        for n in (1, 2, 3):
+            source.xadd("stream", {"n": n}, id=f"{n}-1")
+        done: list[Any] = []
+
+        def meddle() -> None:
+            change_by_every_command(source, other, second)
+            if moment == "holding writers":  # these send none, and are copied again at the end
+                source.xreadgroup("g", "c", {"stream": ">"}, count=2)
+                source.xack("stream", "g", "1-1")
+            while source.hlen("fields") > 2 or source.exists("expired", "got"):
+                pass
+            done.append(
+                {
+                    key: source.dump(key)
+                    for key in source.scan_iter()
+                    if not key.startswith(b"config:")
+                }
+            )
+
+        assert certified(shard.move(moment, meddle, kill=True))  # MIGRATE keeps a connection
+        [expected] = done
+        with b.client(db=2) as target:
+            found = {
+                key: target.dump(key)
+                for key in target.scan_iter()
+                if not key.startswith(b"config:")
+            }
+            assert {k for k in expected if found.get(k) != expected[k]} <= {b"fields"}
+            assert found.keys() == expected.keys()
+            assert target.hgetall("fields") == {b"later": b"2", b"stays": b"3"}
+            [ttl] = target.execute_command("HTTL", "fields", "FIELDS", 1, "later")
+            assert ttl > 900
+            assert (target.ttl("expires") > 900, target.ttl("persists")) == (True, -1)
+            assert target.xpending("stream", "g")["pending"] == (moment == "holding writers")

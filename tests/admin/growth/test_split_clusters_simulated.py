@@ -16,6 +16,7 @@ from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of
 from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_shards, take_fences
 
 from shardkit.admin.growth import cluster_nodes, gate, journal, shard_move, start_split
+from shardkit.admin.growth.exchange import Clients
 from shardkit.admin.growth.fence import fence_key
 from shardkit.errors import GrowthError
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
@@ -138,7 +139,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_same",
         only_first,
-        70,
+        137,
     ),
     ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 14),
     (
@@ -147,7 +148,7 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate,
         "wait_until_read",
         nothing,
-        70,
+        162,
     ),
     (
         "the cluster takes no writes while shards are still read",
@@ -155,9 +156,9 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate.ClusterGate,
         "admit_readers",
         nothing,
-        139,
+        201,
     ),
-    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 10),
+    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 29),
 ]
 
 
@@ -188,8 +189,9 @@ def test_each_part_of_the_steps_with_a_cluster_is_needed(
 def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without it, a mover that was stopped closes a target that clients already use."""
 
-    def take(client: Any, value: bytes, require_lease: Any) -> None:
-        client.set(fence_key(client), value)
+    def take(clients: Clients, value: bytes, require_lease: Any) -> None:
+        for client in clients.values():
+            client.set(fence_key(client), value)
 
     with simulated_cluster(monkeypatch):
         monkeypatch.setattr(gate, "take", take)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import date
+from datetime import date, datetime
 from typing import Any
 
 import pytest
@@ -17,54 +16,6 @@ from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureErro
 from shardkit.structures.base.glob import glob_filter
 
 DAY = date(2015, 5, 17)
-
-
-async def later() -> bool:
-    return True
-
-
-# What is called, and what the error says of it.
-GARBAGE: dict[str, tuple[Callable[[Any], object], str]] = {
-    "no field": (lambda kit: kit.hash("h", component="one").hset(None, "x"), "h: field None"),
-    "a list for a mapping": (
-        lambda kit: kit.hash("h", component="one").hset(mapping=[1]),
-        r"mapping=\[1\]",
-    ),
-    "no string's name": (
-        lambda kit: kit.strings("s", component="one").set(None, "x"),
-        "field None",
-    ),
-    "a list of strings": (
-        lambda kit: kit.strings("s", component="one").mset([1]),
-        r"mapping=\[1\]",
-    ),
-    "no members": (
-        lambda kit: kit.set("m", component="one").sadd_many(None),
-        "m: members=None; give a list",
-    ),
-    "a number of members": (
-        lambda kit: kit.set("m", component="one").sadd_many(5),
-        "m: members=5; give a list",
-    ),
-    "no values": (
-        lambda kit: kit.list("l", component="one").rpush_many(None),
-        "NoneType where several values",
-    ),
-    "no ids": (
-        lambda kit: kit.packed("p", component="one", fields="flag").get_many(None),
-        "NoneType where several",
-    ),
-    "a function that nobody awaits": (
-        lambda kit: list(kit.logs(component="one").follow("x", stopped=later)),
-        "logs: stopped=.*later.*; give a plain function",
-    ),
-}
-
-
-@pytest.mark.parametrize(("call", "said"), GARBAGE.values(), ids=GARBAGE)
-def test_garbage_is_refused(kit: ShardKit, call: Callable[[Any], object], said: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=said):
-        call(kit)
 
 
 # The methods with redis-py names that take any number of values, called without one.
@@ -165,8 +116,13 @@ def test_expiries_out_of_range_are_refused(face: Face) -> None:
     for wrong in (True, 1.5, "10", None, 10**5000):
         with pytest.raises(InvalidArgumentError, match="h: time="):
             face.run(each.expire(wrong))
-    with pytest.raises(InvalidArgumentError, match=f"{2**48}"):
-        face.run(each.pexpireat(2**48))
+    for call, said in (
+        (lambda: each.pexpireat(2**48), f"{2**48}"),
+        (lambda: each.expire(5, nx=True, xx=True), "nx and xx exclude each other"),
+        (lambda: each.expireat(datetime(2030, 1, 1)), "has no timezone"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=said):
+            face.run(call())
 
 
 HUGE = 10**5000

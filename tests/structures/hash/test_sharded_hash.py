@@ -292,35 +292,6 @@ def test_dictionaries_are_trained_once_and_go_with_their_hash(face: Face) -> Non
     assert run(opened().hmget("a", "b")) == [words[1], words[0]]
 
 
-def test_hashes_expire_like_a_key(face: Face, kit: ShardKit, layout: dict[str, Any]) -> None:
-    cities = face.kit.hash("cities", component="many", **layout)
-    run = face.run
-    assert (run(cities.ttl()), run(cities.pttl()), run(cities.persist())) == (-2, -2, False)
-    run(cities.hset(mapping=dict.fromkeys([*range(100), "a", "b"], "x")))
-    assert run(cities.ttl()) == -1
-    assert run(cities.expire(100, xx=True)) is False
-    assert run(cities.pexpire(100_000, nx=True)) is True
-    assert run(cities.expire(200, nx=True)) is False
-    assert run(cities.expire(50, gt=True)) is False
-    assert run(cities.expire(500, lt=True)) is False
-    assert 50 < run(cities.ttl()) <= 100
-    later = datetime.now(UTC) + timedelta(hours=1)
-    assert run(cities.expireat(later, gt=True)) is True
-    assert 3000 < run(cities.ttl()) <= 3600
-    assert run(cities.pexpireat(int(later.timestamp() * 1000) + 3_600_000)) is True
-    assert 3600 < run(cities.ttl()) <= 7200
-    assert run(cities.persist()) is True
-    left = {holder(kit, "many", key).ttl(key) for key in keys_of(kit, "many")}
-    assert left == {-1}
-    for attempt, named in (
-        (lambda: cities.expire("0"), "time='0'"),
-        (lambda: cities.expire(5, nx=True, xx=True), "nx and xx exclude each other"),
-        (lambda: cities.expireat(datetime(2030, 1, 1)), "has no timezone"),
-    ):
-        with pytest.raises(InvalidArgumentError, match=named):
-            run(attempt())
-
-
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
     sessions = face.kit.hash("sessions", component="many", **layout)
     run = face.run

@@ -12,17 +12,15 @@ from random import Random
 from typing import Any, cast
 
 import pytest
-from faces import Face, faced, holder, keys_of
+from faces import Face, holder, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.operation import Operation
 from shardkit.structures.packed import part_store
 from shardkit.structures.packed import records as packed_records
 from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
-from shardkit.structures.packed.records import PackedRecords
 
 COMPONENTS = ("one", "many", "few", "both")
 FIELDS = {"country": "u8", "score": "i16", "height": "f32", "code": "bytes3"}
@@ -421,24 +419,6 @@ def test_default_parts_fit_the_allocators_sizes(kit: ShardKit) -> None:
         assert 24_000 < records.part_bytes <= 2**15 - 16
 
 
-@pytest.mark.parametrize("fields", [{"protocol": 3, "decode_responses": True}, {"protocol": 2}])
-def test_entries_may_decode_replies(
-    shard_map: ShardMap, face: Face, fields: dict[str, Any]
-) -> None:
-    shards = shard_map.components["few"].shards
-    entries = [{**shard.fields, **fields} for shard in shards]
-    spoken = ShardMap.parse(json.dumps({"components": {"few": {"shards": entries}}}))
-    with faced("awaiting" if face.runner else "blocking", spoken) as other:
-        users = other.kit.packed("users", component="few", fields=FIELDS, part_size=16)
-        records = {n: ZEROS | {"country": n % 256, "code": b"\xff\x00\xfe"} for n in range(300)}
-        other.run(users.set_many(records))
-        assert other.run(users.get_many(records)) == records
-        assert dict(other.list(users.scan_iter())) == records
-        assert len(other.run(users.group_by("country"))) == 256
-        assert other.run(users.increment(1, "score", -7)) == -7
-        assert other.run(users.remove(1)) == 1
-
-
 # ---- failures, and operations together
 
 
@@ -455,19 +435,6 @@ def test_other_shards_are_written_if_one_fails(own_server: LocalServer, own_map:
         client.delete("f:1")
         records.set_many({17: {"postal": 3}})
         assert client.strlen("f:1") == records.part_bytes
-
-
-def test_deferred_operations_go_together(kit: ShardKit) -> None:
-    records: PackedRecords[Any] = kit.packed("t", component="many", fields="postal")
-    records.set(1, postal=5)
-
-    def twice(record_id: int) -> Operation[int]:
-        value = yield from records.deferred.get_field(record_id, "postal")
-        yield from records.deferred.set(record_id, postal=2 * value)
-        return int(2 * value)
-
-    assert kit.together(twice(1), twice(2)) == [10, 0]
-    assert kit.together(records.deferred.get(1)) == [{"postal": 10}]
 
 
 async def test_tasks_write_at_the_same_time(akit: AsyncShardKit) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +10,11 @@ from enum import StrEnum
 from typing import Any
 
 import pytest
-from faces import SESSION_ID, Face, faced, holder, keys_of
+from faces import SESSION_ID, Face, holder, keys_of
 
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.operations.operation import Operation, Page
+from shardkit.operations.operation import Page
 from shardkit.structures.set.sharded_set import ShardedSet
 
 COMPONENTS = ("one", "many", "few", "both")
@@ -365,30 +364,6 @@ def test_binary_parameters_are_shown(face: Face, kit: ShardKit) -> None:
         face.run(face.kit.set("ids", component="many", **PARAMETERS).scard())
 
 
-def test_entries_may_decode_replies(servers: Any, face: Face) -> None:
-    """RESP3 and decoded text are for the clients that users get; structures read what they need."""
-    shards = servers.shard_map.components["few"].shards
-    for fields in (
-        {"protocol": 3, "decode_responses": True},
-        {"protocol": 2, "encoding_errors": "replace"},
-    ):
-        entries = [{**shard.fields, **fields} for shard in shards]
-        components = {"few": {"shards": entries}, "one": {"entry": entries[0]}}
-        spoken = ShardMap.parse(json.dumps({"components": components}))
-        with faced("awaiting" if face.runner else "blocking", spoken) as other:
-            names = other.kit.set("n", component="few", total=100, part_size=4, members=str)
-            more = other.kit.set("m", component="one", total=100, part_size=4, members=str)
-            assert other.run(names.sadd("Köln", "Fulda")) == 2
-            assert other.run(more.sadd("Köln", "Bonn")) == 2
-            assert other.run(names.smembers()) == {"Fulda", "Köln"}
-            assert other.run(names.sinter(more)) == {"Köln"}
-            assert other.run(names.sunionstore(names, more)) == 3
-            again = other.kit.set("n", component="few", total=100, part_size=4, members=str)
-            assert other.run(again.smismember("Bonn", "Ulm")) == [True, False]
-            assert other.run(again.delete()) is True
-            assert other.run(more.delete()) is True
-
-
 # ---- failures
 
 
@@ -406,20 +381,6 @@ def test_a_part_of_another_type_fails_alone(face: Face, kit: ShardKit) -> None:
 
 
 # ---- composing
-
-
-def test_a_deferred_face_composes(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="many", total=10, members=int).deferred
-
-    def move(one: int, other: int) -> Operation[bool]:
-        removed = yield from ids.srem(one)
-        if removed:
-            yield from ids.sadd(other)
-        return bool(removed)
-
-    kit.driver.run(ids.sadd(1))
-    assert kit.driver.run(move(1, 2)) is True
-    assert kit.driver.run(move(1, 2)) is False
 
 
 def test_a_set_says_what_it_is(kit: ShardKit) -> None:

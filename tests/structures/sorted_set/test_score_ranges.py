@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ShardCountError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
@@ -116,14 +116,6 @@ def test_one_key_is_read_on_every_shard(kit: ShardKit) -> None:
     )
     assert ranges.places[3] == (Shard("few", 3), "profile:7")
     assert ranges.page(limit=3, desc=True) == [("post 7", 7.0), ("post 6", 6.0), ("post 5", 5.0)]
-
-
-def test_parts_on_a_cluster_are_read_as_one(cluster_map: ShardMap) -> None:
-    with shardkit.connect(cluster_map) as kit:
-        places = parts("cluster", 8)
-        fill(kit, places, [(f"m{n}", n % 7) for n in range(300)])
-        order = sorted((float(n % 7), f"m{n}".encode()) for n in range(300))
-        assert [(s, m) for m, s in paged(kit, places, 17)] == order
 
 
 def test_a_page_is_filled_where_one_part_has_it_all(kit: ShardKit) -> None:

@@ -9,10 +9,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, faced, keys_of
+from faces import Face, keys_of
 from sorted_set_helpers import check_bounds, stored
 
-from shardkit import ShardErrors, ShardKit, ShardMap
+from shardkit import ShardErrors, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
 
 COMPONENTS = ["one", "many"]
@@ -298,23 +298,6 @@ def test_a_sum_that_is_no_number_changes_nothing(face: Face, kit: ShardKit) -> N
     assert "not a number" in str(raised.value.exceptions[0])
     assert face.run(each.zscore("a")) == INFINITY
     check_bounds(kit, "one", each)
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_on_a_cluster_nothing_is_different(cluster_map: ShardMap, kind: str) -> None:
-    scores = scored(1200)
-    ranks = in_order(scores)
-    with faced(kind, cluster_map) as face:
-        each = face.kit.sorted_set(kind, component="cluster", part_size=16, groups=8, bound=20)
-        assert face.run(each.zadd(scores)) == 1200
-        assert face.run(each.top(20)) == ranks[:-21:-1]
-        assert face.run(each.zpopmax(30)) == ranks[:-31:-1]
-        assert face.run(each.page(ranks[500], 50)) == ranks[501:551]
-        assert face.run(each.zrank(ranks[700][0])) == 700
-        assert face.run(each.zremrangebyscore("-inf", ranks[99][1])) >= 100
-        assert face.run(each.zcard()) == face.run(each.rebuild())
-        assert face.run(each.delete()) is True
-        assert face.run(each.zcard()) == 0
 
 
 def test_the_first_of_equal_scores_are_found_though_one_part_has_them_all(kit: ShardKit) -> None:

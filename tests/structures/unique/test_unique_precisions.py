@@ -82,6 +82,8 @@ def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> 
     assert face.run(visitors.remove(DAY)) is False
     assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
     assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
+    assert face.run(visitors.visit(first, DAY)) is True
+    assert face.run(visitors.recount(DAY)) == 1
 
 
 @pytest.mark.parametrize("call", ["remove", "expire"])
@@ -213,14 +215,6 @@ def test_threads_count_exactly(kit: ShardKit, component: str, precision: str) ->
         list(pool.map(visit, range(4)))
     assert len(new) == 4
     assert sum(new) == visitors.count(DAY) == visitors.recount(DAY) == 500
-
-
-@pytest.mark.long(10)
-def test_visits_go_together(face: Face, visitors: Any) -> None:
-    deferred = visitors.deferred
-    known = some(visitors.precision, 30)
-    counted = face.run(face.kit.together(*(deferred.visit(s, DAY) for s in known * 2)))
-    assert sum(counted) == face.run(visitors.count(DAY)) == 30
 
 
 @pytest.mark.parametrize("precision", SETS)

@@ -39,9 +39,9 @@ from shardkit.queues import Worker
 from shardkit.queues.worker_base import BaseWorker
 from shardkit.search.searcher import Searcher
 from shardkit.social.fan_out import FanOut
-from shardkit.structures.base import parameters
+from shardkit.structures.base import parameters, writes
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.layouts import growing
+from shardkit.structures.layouts import growing, replan
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.testing.fakes import lua as fake_lua
 
@@ -211,6 +211,41 @@ MUTATIONS: dict[str, Mutation] = {
         "a deletion removes the parameters of the next generation",
         python,
         (ExpirableStructure, "_remove_marked", 'removal("end"', 'removal("remove"'),
+    ),
+    "planned-without-a-second-mark": Mutation(
+        "replanned",
+        "writes that were sent earlier reach parts that were copied",
+        python,
+        (
+            replan._Replan,
+            "_copy",
+            "ends = yield from self._mark_all(parts, frozen=True)",
+            "ends = yield from self._changed(parts)",
+        ),
+    ),
+    "planned-under-readers": Mutation(
+        "replanned",
+        "writers use the new parts while readers still use the old ones",
+        python,
+        (replan._Replan, "run", "yield Pause(2 * SHORT_LEASE)", "pass"),
+    ),
+    "planned-under-writers": Mutation(
+        "replanned",
+        "a writer that has read the new plan does not wait for readers",
+        python,
+        (parameters.Metadata, "wait_for_plan", "if self.is_held:", "if False:"),
+    ),
+    "planned-with-one-mark": Mutation(
+        "replanned",
+        "parts have the first mark while writers wait",
+        python,
+        (replan._Replan, "_mark", "(31 if frozen else 15)", "15"),
+    ),
+    "planned-and-settled-there": Mutation(
+        "replanned",
+        "a write stays in the old part that it created",
+        python,
+        (writes, "settle", "if meta.plan != plan:", "if False:"),
     ),
     "list-pop-leaves-an-empty-part": Mutation(
         "lists",

@@ -182,10 +182,10 @@ class Lives(Protocol):
 
 
 class PlannedAnew(Protocol):
-    """A hash or a set that is planned anew under its users.
+    """A hash or a set that is replanned under its users.
 
     Each field of the hash is a linearizable register, and what was added to the set is there. The
-    hash has no empty parts (docs/decisions/0030-planning-anew.md).
+    hash has no empty parts (docs/decisions/0030-replanning.md).
     """
 
     clients = 4
@@ -725,7 +725,7 @@ PROTOCOLS: dict[str, type[Protocol]] = {
     "growing hash": GrowingHash,
     "lifetime": Lifetime,
     "lives": Lives,
-    "planned anew": PlannedAnew,
+    "replanned": PlannedAnew,
     "lists": Lists,
     "waiting lists": WaitingLists,
     "cancelled consumers": CancelledConsumers,

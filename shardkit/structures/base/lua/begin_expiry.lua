@@ -6,7 +6,7 @@
 -- Reply    {new expiry, time to live, generation, old expiry}, in milliseconds, expiries since
 --          1970, -1 for never; {-2, 0, …} for a time in the past: the structure is then marked as
 --          being deleted; nil if it does not exist or a condition does not hold; {-3} while it is
---          planned anew
+--          replanned
 local stored = redis.call('HGETALL', KEYS[1])
 if #stored == 0 then return false end
 if redis.call('HEXISTS', KEYS[1], 'planning') == 1 then return {-3, 0, 0, 0} end

@@ -1,4 +1,4 @@
--- Take the next step of planning a structure anew, unless another client has.
+-- Take the next step of replanning a structure, unless another client has.
 -- KEYS[1]  its parameters, a HASH: <name>:meta
 -- ARGV[1]  the present step, as the caller read it; empty for none
 -- ARGV[2]  the next step; empty for none
