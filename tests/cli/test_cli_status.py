@@ -161,7 +161,7 @@ def test_servers_have_a_row_each_if_that_is_asked_for(
 def test_entries_come_from_the_config_server_as_well(
     cli: Cli, town: LocalServers, town_map: Path, town_url: str
 ) -> None:
-    assert "push a shard map first" in cli("status", "-c", town_url).error()
+    assert "push a shard map: shardkit config push" in cli("status", "-c", town_url).error()
     cli("config", "push", town_map)
     assert cli("status", "-c", town_url).code == 0
     assert town.config_server is not None

@@ -58,7 +58,7 @@ class ServerComparison:
         digest: of all databases, names, types and values of the first, in any order.
         different: up to 20 keys that differ, as ``3 name: how``.
         differing: how many differ.
-        changing: how many changed all the time, and could not be compared.
+        changing: how many changed all the time or unnoticed, and could not be compared.
     """
 
     keys: dict[str, int] = field(default_factory=dict)
@@ -90,6 +90,7 @@ def compare(
     there: Where[D] = lambda number, keys: {number: keys},
     back: Where[D] = lambda number, keys: {number: keys},
     label: Callable[[D], str] = str,
+    untold: Collection[str] = (),
 ) -> ServerComparison:
     """Compare databases of two servers, or of two sides.
 
@@ -101,6 +102,7 @@ def compare(
         there: returns where the second has some keys of a database of the first.
         back: returns where the first has some keys of a database of the second.
         label: returns what a database is called in the result.
+        untold: types of keys that may have changed unnoticed: those that differ count as changing.
         progress: is called with the number of keys compared so far.
         ignored: keys that may differ.
         share: the share of the time in which this works; it pauses for the rest.
@@ -123,7 +125,7 @@ def compare(
             kinds = f"{name} {kind}"
             result.keys[kinds] = result.keys.get(kinds, 0) + 1
             total ^= int.from_bytes(_hash(name.encode(), digest), "big")
-            if why == _CHANGING:
+            if why == _CHANGING or (why and kind in untold):
                 result.changing += 1
             elif why:
                 _note(result, name, key, why)

@@ -337,6 +337,7 @@ class ShardMover(Mover):
                 there=rule.there,
                 back=rule.back,
                 label=rule.label,
+                untold=("stream",),  # XACK sends no notification; all are copied again at the end
             )
         for copy in copies:  # before writers are held, and before what differs is anybody's fault
             copy.capture.require_complete()
