@@ -347,7 +347,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        546,
+        91,
     ),
     ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 6),
     (
