@@ -281,7 +281,7 @@ def test_entries_and_counters_that_cannot_be_read_are_named(
         holder(other.kit, "many", home).zadd(home, {"nonsense": 5})
         client, key = record(other.kit, network, "user", alan)
         client.hset(key, "following", "many")
-    with pytest.raises(DamagedDataError, match="an entry b'nonsense'") as damaged:
+    with pytest.raises(DamagedDataError, match="b'nonsense' with a score of 5") as damaged:
         run(network.home(ada))
     assert damaged.value.key == home
     with pytest.raises(DamagedDataError, match="following=b'many'"):

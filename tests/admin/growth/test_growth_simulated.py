@@ -330,7 +330,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "_wait_until_left",
         nothing,
-        104,
+        24,
     ),
     (
         "writers wait until no reader is left",
@@ -338,9 +338,9 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate,
         "wait_for_readers",
         nothing,
-        10,
+        2,
     ),
-    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 10),
+    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 2),
     (
         "entries are pushed when it is decided",
         MovedShard,
@@ -349,16 +349,16 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         push_first,
         91,
     ),
-    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 6),
+    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 32),
     (
         "connections say which databases they use",
         MovedShard,
         databases,
         "_ranges",
         lambda numbers: "",
-        10,
+        2,
     ),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 512),
+    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 43),
     (
         "a split holds writers until none is left",
         SplitData,
@@ -375,14 +375,14 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         nothing,
         31,
     ),
-    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 28),
+    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
     (
         "entries are pushed when a split is decided",
         SplitData,
         shard_move.ShardMover,
         "_require_target",
         push_first,
-        513,
+        19,
     ),
     (
         "clients ask for the fence of a split",
@@ -390,7 +390,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         ClientDatabase,
         "is_fenced",
         lambda *args: False,
-        55,
+        6,
     ),
     (
         "who has waited finds the shard of its key",
@@ -398,7 +398,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         clients,
         "_shard_now",
         lambda layout, shard, component, args: shard.number,
-        29,
+        6,
     ),
     (
         "all shards of a split are closed",
@@ -406,7 +406,7 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
         gate.CopyGate,
         "close",
         close_first,
-        176,
+        439,
     ),
 ]
 

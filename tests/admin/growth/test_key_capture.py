@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from typing import Any
 from unittest.mock import Mock
@@ -14,7 +13,7 @@ from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower, _Read
+from shardkit.admin.growth.shard_copy import NEAR, DatabaseCopy, Follower
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
@@ -118,8 +117,8 @@ def test_a_value_that_the_target_refuses_stops_the_copy(monkeypatch: pytest.Monk
         assert new.get("k") == b"v" * 100
         old.set("k2", 1)
         with monkeypatch.context() as patched:
-            spoiled = _Read(0, -1, b"a value", time.monotonic())
-            patched.setattr(copy, "_dumped", lambda number, keys: dict.fromkeys(keys, spoiled))
+            take = copy._take
+            patched.setattr(copy, "_take", lambda *args: take(*args[:3], [-1, b"a value"]))
             said = "^users:1: the target refuses key k2: DUMP payload version or checksum are wr"
             with pytest.raises(GrowthError, match=said):
                 copy._copy_changed([(0, b"k2")])

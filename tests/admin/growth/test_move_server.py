@@ -781,23 +781,32 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
         assert moved.digest != found.digest, "keys are in another database"
 
 
-class Touching(redis.Redis):
-    """A client that does something before it reads, so that the next look finds something else."""
+@contextmanager
+def touching(
+    server: LocalServer, touch: Callable[[redis.Redis, bytes], object]
+) -> Iterator[redis.Redis]:
+    """A client of database 1; a function is called with another before it sends something."""
+    with server.client(db=1) as other:
 
-    touched: Callable[[redis.Redis], object]
+        class Touching(redis.Connection):
+            def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+                touch(other, b"".join(command))
+                super().send_packed_command(command, check_health)
 
-    def pipeline(self, *args: Any, **options: Any) -> Any:
-        pipe = super().pipeline(*args, **options)
-        self.touched(self)
-        return pipe
+        pool = redis.ConnectionPool(Touching, port=server.port, db=1)
+        with redis.Redis.from_pool(pool) as client:
+            yield client
 
 
 def test_a_busy_key_is_the_same(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(certificate, "SETTLED", 0.05)
-    with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
+
+    def touch(client: redis.Redis, data: bytes) -> None:
+        client.incr("count")
+
+    with touching(own_server, touch) as one, own_server.client(db=2) as other:
         for client in (one, other):
             client.mset({"count": 0, "k": 1})
-        one.touched = lambda client: client.incr("count")
         found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
     assert (found.changing, found.differing, found.different) == (1, 0, [])
     assert found.same
@@ -829,19 +838,14 @@ def test_a_busy_key_that_is_copied_late_is_the_same_and_one_that_is_quiet_is_not
 
 
 def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> None:
-    with Touching(port=own_server.port, db=1) as one, own_server.client(db=2) as other:
+    def touch(client: redis.Redis, data: bytes) -> None:
+        if b"GETRANGE" in data and client.type("k") == b"string":  # it was a string
+            client.delete("k")
+            client.rpush("k", 1)
+
+    with touching(own_server, touch) as one, own_server.client(db=2) as other:
         one.set("k", 1)
         other.rpush("k", 1)
-        pipelines = 0
-
-        def touched(client: redis.Redis) -> None:
-            nonlocal pipelines
-            pipelines += 1
-            if pipelines == 2:  # its type was asked for, and its value is read now
-                client.delete("k")
-                client.rpush("k", 1)
-
-        one.touched = touched
         found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
     assert (found.differing, found.keys) == (0, {"0 list": 1})
 

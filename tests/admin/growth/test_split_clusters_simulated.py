@@ -132,23 +132,23 @@ def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, byt
 
 # What is left out, and in which schedules that shows.
 MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
-    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 42),
+    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
     (
         "what changes until nodes are closed is copied",
         LeftCluster,
         shard_move.ShardMover,
         "_require_same",
         only_first,
-        137,
+        46,
     ),
-    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 14),
+    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
     (
         "writers wait until all have read that the cluster is left",
         LeftCluster,
         gate,
         "wait_until_read",
         nothing,
-        162,
+        46,
     ),
     (
         "the cluster takes no writes while shards are still read",
@@ -156,9 +156,9 @@ MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
         gate.ClusterGate,
         "admit_readers",
         nothing,
-        201,
+        525,
     ),
-    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 29),
+    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 19),
 ]
 
 

@@ -1,5 +1,5 @@
--- Mark a part of a structure that never expires, so that it refuses writes until it is settled
--- again: see structures/layouts/replan. An unsettled part is not marked.
+-- Mark a part of a structure that never expires: it then refuses writes until it is settled again.
+-- See structures/layouts/replan. An unsettled part is not marked.
 -- KEYS[1]  the part
 -- ARGV[1]  the mark, an expiry in milliseconds since 1970
 -- ARGV[2]  1 to remove an unsettled part: its writer repeats the write; else 0
