@@ -7,6 +7,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,9 @@ async def save(kind: str, config: LocalServer, file: Path, **options: Any) -> No
         await of(kit.component(name))
     assert await eventually(lambda: file.exists() and '"two"' in file.read_text())
     await kit.aclose()
+    for thread in threading.enumerate():  # it may write once more
+        if thread.name == "shardkit-cache":
+            thread.join()
 
 
 async def test_a_kit_starts_without_its_config_server(
