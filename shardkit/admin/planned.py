@@ -72,14 +72,20 @@ def planned_structures(
     return found
 
 
-def replan(kit: ShardKit, component: str, name: str, total: int) -> int:
+def replan(
+    kit: ShardKit,
+    component: str,
+    name: str,
+    total: int,
+    progress: Callable[[str], object] = lambda step: None,
+) -> int:
     """Plan a structure for another number of members; see `ShardedSet.replan`.
 
-    The structure is opened with its stored parameters.
+    The structure is opened with its stored parameters. ``progress`` is called with each step.
     """
     opened = _Opened(kit, component, name)
     kind = _TYPES.get(opened.meta.parameters.get("kind", ""), "")
-    return kit.driver.run(plan_anew(opened.meta, opened.layout, kind, total))
+    return kit.driver.run(plan_anew(opened.meta, opened.layout, kind, total, progress))
 
 
 def _names(kit: ShardKit, component: Component) -> list[str]:

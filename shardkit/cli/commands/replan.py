@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -73,8 +74,14 @@ def replan_command(
             if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
                 return 1
             for each in chosen:
-                output.note(f"planning {each.structure}")
-                replan(kit, component, each.structure, total or 2 * max(each.members, each.total))
+                wanted = total or 2 * max(each.members, each.total)
+                with output.busy(each.structure) as busy:
+
+                    def tell(step: str, name: str = each.structure, busy: Any = busy) -> None:
+                        if busy is not None:
+                            busy.update(f"{name}: {step}")
+
+                    replan(kit, component, each.structure, wanted, tell)
             chosen = planned_structures(kit, component, [each.structure for each in chosen])
     if chosen or output.as_json:
         write_rows(output, _FIELDS, chosen)

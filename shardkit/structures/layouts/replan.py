@@ -29,7 +29,7 @@ their names, and marks contain it. If it stopped while writers wait, they go on 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError, StructureError, counted
@@ -57,19 +57,34 @@ _PASSES = 20
 _MARK = 2**46  # expiries in the year 4199, which belong to no generation
 _MEMBERS = 1000  # of a command
 _FIELDS = "FIELDS"
+_SAID = {
+    "copying": "waiting until clients know it",
+    "frozen": "holding writers",
+    "published": "switching readers",
+    "clearing": "waiting a minute before the old parts are removed",
+    "": "done",
+}
 
 
-def plan_anew(meta: Metadata, layout: Layout, kind: str, total: int) -> Operation[int]:
+def plan_anew(
+    meta: Metadata,
+    layout: Layout,
+    kind: str,
+    total: int,
+    progress: Callable[[str], object] = lambda step: None,
+) -> Operation[int]:
     """Give a structure parts for ``total`` members; see `ShardedSet.replan`.
 
-    ``kind`` is the parts' type: HASH or SET.
+    ``kind`` is the parts' type: HASH or SET. ``progress`` is called with each step.
     """
     yield from open_all([meta])  # other parameters are the first thing to say
-    return (yield from _Replan(meta, layout, kind).run(total))
+    return (yield from _Replan(meta, layout, kind, progress).run(total))
 
 
 class _Replan:
-    def __init__(self, meta: Metadata, layout: Layout, kind: str) -> None:
+    def __init__(
+        self, meta: Metadata, layout: Layout, kind: str, progress: Callable[[str], object]
+    ) -> None:
         fixed = layout.rest if isinstance(layout, NumberedLayout) else layout
         if not isinstance(fixed, FixedLayout) or fixed.rule != "crc32":
             raise InvalidArgumentError(
@@ -77,6 +92,7 @@ class _Replan:
                 "leave it as it is: parts that split as they fill need no plan",
             )
         self._meta, self._layout, self._fixed, self._kind = meta, layout, fixed, kind
+        self._progress = progress
         self._filled: set[int] = set()  # old parts that had members when they were copied
         self._times = kind == "HASH"  # whether the servers can let fields expire
 
@@ -107,6 +123,7 @@ class _Replan:
             )
 
     def _step(self, step: str, **fields: Argument) -> Operation[None]:
+        self._progress(_SAID[step.partition(" ")[0]])
         [done] = yield [self._meta.next_step(step, **fields)]
         if not done:
             raise StructureError(
@@ -165,9 +182,10 @@ class _Replan:
 
     def _copy(self) -> Operation[None]:
         parts = yield from self._parts(self._fixed.plan)
-        changed: Iterable[int] = parts
+        changed: Collection[int] = parts
         for n in range(_PASSES):
-            for some in pages(changed, KEYS_CHECKED):
+            for done, some in enumerate(pages(changed, KEYS_CHECKED)):
+                self._progress(f"copying: {done * KEYS_CHECKED:,} of {len(changed):,} parts")
                 yield from self._mark_all(some, frozen=False)
                 yield from self._copy_parts(some, again=n > 0)
             parts = yield from self._parts(self._fixed.plan)
