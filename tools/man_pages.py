@@ -50,7 +50,7 @@ def _escaped(text: str) -> str:
 def main(target: Path) -> None:
     """Write the pages into a directory."""
     target.mkdir(parents=True, exist_ok=True)
-    prepare(app, click.Context(app, info_name="shardkit"))
+    prepare(app, click.Context(app, info_name="shardkit", **app.context_settings))
     app.short_help = _escaped("Redis and Valkey servers, used as one")
     write_man_pages("shardkit", app, version=__version__, target_dir=str(target))
 

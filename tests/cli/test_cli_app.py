@@ -150,7 +150,7 @@ def options(command: click.Command, context: click.Context) -> Iterator[tuple[st
 
 def test_the_pages_name_every_option() -> None:
     text = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
-    with click.Context(app, info_name="shardkit") as context:
+    with click.Context(app, info_name="shardkit", **app.context_settings) as context:
         found = list(options(app, context))
     assert len(found) > 100
     # What is the default anyway needs no words.

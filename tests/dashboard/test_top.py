@@ -53,9 +53,11 @@ def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more() -> None:
             await pilot.press("left")  # from the first column to the last one that is shown
             assert "ops/s ↑" in [str(each.label) for each in table.columns.values()]
             await pilot.resize_terminal(110, 20)
+            await pilot.pause()
             assert len(table.columns) == 11
             await pilot.press("t")
             await pilot.resize_terminal(46, 20)
+            await pilot.pause()
             names = [str(each.label).split()[0] for each in table.columns.values()]
             assert names == ["shard", "state", "keys"]
             await pilot.press("q")
