@@ -664,27 +664,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def replan(self, total: int) -> Operation[int]:
-        """Plan parts for another number of fields, while clients use the hash.
-
-        Everything is copied into new parts, a multiple of the present number. Clients follow, even
-        if their code has another total. Writers wait once, for some tenths of a second; readers do
-        not. If it was interrupted, call it again.
-
-        Args:
-            total: the expected number of fields; rounded up to such a multiple.
-
-        Returns:
-            The number of parts.
-
-        Raises:
-            InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
-                the partition ``redis-in-action``.
-            StructureError: the hash does not exist, or expires; or another process does the same.
-
-        Cost: that of reading and writing everything at least once, and some exchanges for every
-        1,000 parts. It takes a minute more, until the old parts are removed. In the meantime the
-        hash takes twice the memory, and can neither be deleted nor expire.
-        """
+        """Plan parts for more fields, while clients use the hash; see `ShardedSet.replan`."""
         return (yield from plan_anew(self.meta, self.layout, "HASH", total))
 
     @operation
