@@ -21,12 +21,13 @@ import os
 import re
 import shutil
 import tempfile
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,9 @@ from shardkit.local.binary import ENVIRONMENT
 from shardkit.network.connections.redis_private import socket_of
 from shardkit.network.rules import refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
-from shardkit.network.survey import CONFIG_KEYS, reads_later
+from shardkit.network.survey import CONFIG_KEYS, data_keys, reads_later
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.operation import pages
 from shardkit.operations.server_errors import failed_command
 
 MANIFEST, MAP, CONFIG = "manifest.json", "map.yaml", "config.json"
@@ -194,8 +196,7 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
             HISTORY_KEY: [text(each) for each in config.lrange(HISTORY_KEY, 0, -1)]
         }
         keys = sorted(map(text, config.scan_iter(match="config:*", count=1000)))
-        for start in range(0, len(keys), _PAGE):
-            page = keys[start : start + _PAGE]
+        for page in pages(keys, _PAGE):
             for key, value in zip(page, config.mget(page), strict=True):
                 if value is not None:  # a text
                     found[key] = text(value)
@@ -301,10 +302,6 @@ class _Feed:
             self.path.name, self.server, self.size, self.digest.hexdigest(), self.shards, self.keys
         )
 
-    def close(self) -> None:
-        if self.connection is not None:
-            self.connection.disconnect()
-
 
 def _feeds(components: Iterable[Component], target: Path, timeout: float) -> Iterator[Any]:
     servers: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {}
@@ -341,28 +338,23 @@ def _opened(
         try:
             yield feed
         finally:
-            feed.close()
+            if feed.connection is not None:
+                feed.connection.disconnect()
 
 
 def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bool = False) -> None:
     """Run a step on all servers in parallel; raise the first failure, once all have ended."""
-    failures: list[BaseException] = []
 
     def run(feed: _Feed) -> None:
         try:
             step(feed)
         except RedisError as error:
-            failures.append(ConfigError(f"{feed.server} cannot be backed up: {error}", "grant it"))
-        except BaseException as error:
-            failures.append(error)
+            raise ConfigError(f"{feed.server} cannot be backed up: {error}", "grant it") from None
 
-    threads = [threading.Thread(target=run, args=(feed,), daemon=True) for feed in feeds]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures and not suppressed:
-        raise failures[0]
+    with ThreadPoolExecutor(len(feeds) or 1) as pool:
+        running = [pool.submit(run, feed) for feed in feeds]
+    for each in running if not suppressed else ():
+        each.result()
 
 
 # ---- restoration
@@ -571,16 +563,10 @@ def _require_own_databases(
 def _require_empty(targets: Mapping[str, dict[str, Any]], timeout: float) -> None:
     def is_empty(fields: dict[str, Any]) -> bool:
         with client_of(fields, timeout) as client:
-            return all(key.startswith(CONFIG_KEYS) for key in client.scan_iter(count=1000))
+            return not any(True for _ in data_keys(client))
 
-    answers = query_all(
-        {
-            shard: lambda fields=fields: is_empty(fields)  # type: ignore[misc]
-            for shard, fields in targets.items()
-        },
-        timeout,
-    )
-    for shard, answer in answers.items():
+    queries = {shard: partial(is_empty, fields) for shard, fields in targets.items()}
+    for shard, answer in query_all(queries, timeout).items():
         if isinstance(answer, Exception):
             raise ConfigError(f"{shard} cannot be restored: {answer}", "start its server")
         if not answer:
@@ -592,13 +578,11 @@ def _copy(
 ) -> Counter[float]:
     """Copy all keys that are not configuration; return how many end in which minute since 1970."""
     ends: Counter[float] = Counter()
-    page: list[bytes] = []
     with suppress(NoPermissionError):
         problem = refused_copy(source.info(), target.info(), reads_later(target))
         if problem is not None:
             raise ConfigError(f"the server of {shard} {problem.text}", problem.remedy)
-
-    def flush() -> None:
+    for page in pages(data_keys(source), _PAGE):
         asked = source.pipeline(transaction=False)
         for key in page:
             asked.dump(key)
@@ -624,14 +608,6 @@ def _copy(
                 "correct that, empty its database, and restore again",
             ) from None  # redis-py's error shows the value
         progress(ends.total())
-        page.clear()
-
-    for key in source.scan_iter(count=1000):
-        if not key.startswith(CONFIG_KEYS):
-            page.append(key)
-        if len(page) == _PAGE:
-            flush()
-    flush()
     return ends
 
 
@@ -642,13 +618,9 @@ def _leased(source: Any) -> int:
 
 
 def _recount(shard: str, fields: Mapping[str, Any], ends: Counter[float], timeout: float) -> int:
-    """Return how many keys there are now, if they can be those that were copied.
-
-    Raises:
-        ConfigError: there are more, or fewer than do not end within the next minute.
-    """
+    """Return how many keys there are now; refuse more, or fewer than do not end within a minute."""
     with client_of(fields, timeout) as target:
-        there = sum(not key.startswith(CONFIG_KEYS) for key in target.scan_iter(count=1000))
+        there = sum(1 for _ in data_keys(target))
     next_minute = time.time() // 60 + 1
     least = sum(count for minute, count in ends.items() if minute > next_minute)
     if there > ends.total():

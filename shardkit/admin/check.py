@@ -121,8 +121,7 @@ def finding_of(where: str, problem: ServerProblem) -> CheckFinding:
 def config_facts(config: Any) -> ConfigFacts:
     """Read the epoch, unfinished moves and failovers of a config server.
 
-    Args:
-        config: a client of the config server. What its user must not read is left out.
+    What the client's user must not read is left out.
 
     Raises:
         ConfigServerError: it cannot be read.

@@ -130,12 +130,8 @@ def _hottest(
 class ObservedKey:
     """A hot key that a server reports itself.
 
-    Attributes:
-        database: its number; None if the server does not say.
-        key: the key.
-        by: ``LFU`` for its logarithmic counter of uses; of HOTKEYS ``cpu``, microseconds of
-            processor time, or ``net``, bytes.
-        amount: how much of it.
+    ``by`` is ``LFU``, its logarithmic counter of uses, or of HOTKEYS ``cpu``, microseconds, or
+    ``net``, bytes. ``database`` is None if the server does not say.
     """
 
     database: int | None
@@ -148,13 +144,8 @@ def hot_keys_of(client: Any, databases: Sequence[int] = (0,)) -> list[ObservedKe
     """Return hot keys as a server reports them, by HOTKEYS and, with an LFU policy, OBJECT FREQ.
 
     HOTKEYS (Redis 8.6) has something if an operator has started it. Of a server with LFU, a sample
-    of 1,000 keys of each database is looked at.
-
-    Args:
-        client: a client of the server, in any of its databases.
-        databases: the numbers of the databases.
-
-    Cost: two exchanges; with LFU 20 more for each database.
+    of 1,000 keys of each database is looked at. Cost: two exchanges; with LFU 20 more for each
+    database.
     """
     found = []
     if not hasattr(client, "connection_pool"):  # a cluster

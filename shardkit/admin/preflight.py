@@ -52,7 +52,6 @@ _SHOWN = frozenset(
 )
 _WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
 _PLACEMENTS = (DEFAULT, "slot", "rendezvous", "redis-in-action", *_WHOLE)
-_MOST_FINDINGS = 5  # that an error lists
 _FEWEST_KEYS = 20  # that tell one placement from another
 
 
@@ -95,18 +94,11 @@ _Surveyed = Mapping[Entry, SurveyedEntry]
 
 
 def refuse(findings: Sequence[PreflightFinding]) -> None:
-    """Refuse a push if there are findings.
-
-    Raises:
-        PushRefusedError: there are some.
-    """
+    """Refuse a push if there are findings."""
     if findings:
         names = dict.fromkeys(finding.component for finding in findings)
-        shown = [str(finding) for finding in findings[:_MOST_FINDINGS]]
-        if len(findings) > _MOST_FINDINGS:
-            shown.append(f"and {len(findings) - _MOST_FINDINGS} more")
         raise PushRefusedError(
-            f"nothing was pushed: {'; '.join(shown)}",
+            f"nothing was pushed: {few(list(map(str, findings)), '; ')}",
             f"{findings[0].remedy}, or push with {force_options(names)}",
         )
 
@@ -116,22 +108,15 @@ def preflight(
 ) -> list[PreflightFinding]:
     """Survey every entry that a push would add or change, and return what is wrong with it.
 
-    Args:
-        current: the components on the config server.
-        wanted: the components to push.
-        moved_only: look only at entries that leave one database for another, and only whether a
-            master has the data there.
-
-    Returns:
-        The findings, in the components' order. Cost: about ten exchanges with each server, and two
-        for each database, servers in parallel.
+    If ``moved_only``, look only at entries that leave one database for another, and only whether a
+    master has the data there. Cost: about ten exchanges with each server, and two for each
+    database, servers in parallel.
     """
     changes = [
         change
         for name in sorted(wanted)
         for change in _changes(current.get(name), wanted[name])
-        if not moved_only
-        or (change.before and change.before.address != change.target.entry.address)
+        if change.leaves or not moved_only
     ]
     by_hand = [
         wanted[name]

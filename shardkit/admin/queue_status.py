@@ -86,23 +86,12 @@ def queue_status(
     names = list(names)
     before = {queue: queues.counts(queue) for queue in names} if watch else {}
     began = time.monotonic()
-    if watch:
-        time.sleep(watch)
+    time.sleep(watch)
     found = []
     for queue in names:
-        counts = queues.counts(queue)
-        elapsed = time.monotonic() - began
-        growth = None
-        if queue in before:
-            growth = (sum(counts[:3]) - sum(before[queue][:3])) / elapsed
-        found.append(
-            QueueStatus(
-                queue,
-                counts,
-                queues.oldest(queue),
-                queues.overdue(queue),
-                queues.rates(queue),
-                growth,
-            )
-        )
+        counts, elapsed = queues.counts(queue), time.monotonic() - began
+        grown = sum(counts[:3]) - sum(before[queue][:3]) if watch else 0
+        growth = grown / elapsed if watch else None
+        more = queues.oldest(queue), queues.overdue(queue), queues.rates(queue)
+        found.append(QueueStatus(queue, counts, *more, growth))
     return found

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,9 @@ from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, MissingEntryError
 from shardkit.network.server_queries import TIMEOUT, client_of
-from shardkit.network.survey import CONFIG_KEYS
+from shardkit.network.survey import data_keys
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.operation import pages
 
 QUIET = 60  # seconds without use before a component's data is deleted
 _PAGE = 500
@@ -179,7 +180,7 @@ def delete_data(
     deleted = 0
     for entry in dict.fromkeys(entry for _, entry in component.entries()):
         with client_of(entry.resolved(entry_key(name)), timeout) as client:
-            for page in _pages(client):
+            for page in pages(data_keys(client), _PAGE):
                 pipe = client.pipeline(transaction=False)
                 for key in page:  # one by one, as a cluster's keys are on different nodes
                     pipe.unlink(key)
@@ -189,11 +190,7 @@ def delete_data(
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> None:
-    """Refuse to delete from a database that a remaining component also has.
-
-    Raises:
-        ConfigError: there is such a component, or a server cannot be asked which one it is.
-    """
+    """Refuse to delete from a database that a remaining component has, or may have."""
     own = entries_of([retirement.component])
     others = entries_of(retirement.others.values())
     places: dict[tuple[str, Entry], set[tuple[str, int]]] = {}
@@ -217,16 +214,12 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> None:
 
 
 def _require_idle(client: Any, where: str, quiet: float) -> None:
-    """Refuse if a key of a database was used within the quiet time.
-
-    Raises:
-        ConfigError: a key was used, or the server does not record idle times.
-    """
+    """Refuse if a key of a database was used within the quiet time, or may have been."""
     if isinstance(client, redis.RedisCluster):
         for node in client.get_primaries():  # type: ignore[no-untyped-call]
             _require_idle(client.get_redis_connection(node), where, quiet)
         return
-    for page in _pages(client):
+    for page in pages(data_keys(client), _PAGE):
         pipe = client.pipeline(transaction=False)
         for key in page:
             pipe.object("idletime", key)
@@ -244,14 +237,3 @@ def _require_idle(client: Any, where: str, quiet: float) -> None:
                     f"{key.decode(errors='backslashreplace')} {idle} s ago",
                     f"find out which clients use it, stop them, and wait for {quiet:g} s",
                 )
-
-
-def _pages(client: Any) -> Iterator[list[bytes]]:
-    page: list[bytes] = []
-    for key in client.scan_iter(count=_PAGE):
-        if not key.startswith(CONFIG_KEYS):
-            page.append(key)
-        if len(page) == _PAGE:
-            yield page
-            page = []
-    yield page

@@ -154,9 +154,7 @@ def rotate(
     wait = in_seconds(wait)
     settled = in_seconds(settled)
     timeout = in_seconds(timeout)
-    run = _OngoingRotation(
-        config, config_server, user, password, timeout, dict(login or {}), progress
-    )
+    run = _OngoingRotation(config, config_server, user, password, timeout, login, progress)
     state = run.read_state()
     if resume and state is None:
         raise ConfigError(f"the rotation of {user!r} has not started", "leave out --resume")
@@ -195,9 +193,7 @@ def abort_rotation(
         ConfigServerError: the config server cannot be read or written.
     """
     timeout = in_seconds(timeout)
-    run = _OngoingRotation(
-        config, config_server, user, None, timeout, dict(login or {}), lambda rotation: None
-    )
+    run = _OngoingRotation(config, config_server, user, None, timeout, login)
     state = run.read_state()
     if state is None:
         raise ConfigError(f"the rotation of {user!r} has not started", "leave out --abort")
@@ -711,11 +707,7 @@ def _of_sentinels(client: Any) -> set[str]:
 
 
 def _tell_sentinel(sentinel: Any, service: str, password: str, where: str) -> None:
-    """Set a service's new password on a Sentinel; wait until it has logged in with it.
-
-    Raises:
-        ConfigError: it does not answer, or no longer reaches the master.
-    """
+    """Set a service's new password on a Sentinel; wait until it has logged in with it."""
     at = sentinel.connection_pool.connection_kwargs
     name = f"the Sentinel {at['host']}:{at['port']} of {where}"
     deadline = time.monotonic() + _SENTINEL_SECONDS
@@ -756,10 +748,9 @@ def _refused(client: Any, user: str, seconds: float) -> list[str]:
 def _config(client: Any, name: str) -> str:
     """Return a setting; empty if the user may not read it."""
     try:
-        reply = client.execute_command("CONFIG", "GET", name)
+        found = client.config_get(name)
     except ResponseError:
         return ""
-    found = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=False))
     value = found.get(name, found.get(name.encode(), b""))
     return value.decode() if isinstance(value, bytes) else str(value)
 

@@ -87,13 +87,8 @@ def query_servers(
 ) -> dict[str, T | Exception]:
     """Run a query once on each server, all in parallel; on a cluster on each node.
 
-    A server with several names is queried by one of them, if its user is allowed to run INFO.
-
-    Args:
-        entries: entries, with where they are.
-        query: gets a client, which decodes nothing.
-        timeout: seconds for one answer.
-        login: ``username`` and ``password`` in place of the entries'.
+    A server with several names is queried by one of them, if its user is allowed to run INFO. The
+    client decodes nothing. ``login`` replaces the entries' ``username`` and ``password``.
 
     Returns:
         By address, what the query returned or raised; a ConfigError for an entry that this machine

@@ -19,7 +19,7 @@ import os
 import platform
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from getpass import getuser
 from typing import Any
 
@@ -31,20 +31,20 @@ from shardkit.errors import ConfigError, InvalidEntryError
 HISTORY_KEY = "config:history"
 MOST_PUSHES = 100
 _FORMAT = 1
+_KINDS: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("epoch", "previous"), (int,)),
+    "at": (int, float),
+    **dict.fromkeys(("author", "source", "message"), (str,)),
+    "before": (dict,),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class PushRecord:
-    """One push.
+    """One push; `before` has, by component, the former texts by key; none for one that it added.
 
-    Attributes:
-        epoch: its number, the `config:epoch` that it wrote.
-        previous: the epoch before it.
-        at: seconds since 1970, by the config server's clock.
-        author: user and host.
-        source: the map's file.
-        message: the author's reason.
-        before: by component, the former texts by key; empty for one that the push added.
+    ``epoch`` is the `config:epoch` that it wrote, ``previous`` the one before it. ``at`` is in
+    seconds since 1970, by the config server's clock.
     """
 
     epoch: int
@@ -57,47 +57,27 @@ class PushRecord:
 
     def to_json(self) -> str:
         """Return the text that is stored."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "epoch": self.epoch,
-                "previous": self.previous,
-                "at": self.at,
-                "author": self.author,
-                "source": self.source,
-                "message": self.message,
-                "before": self.before,
-            }
-        )
+        return json.dumps({"format": _FORMAT, **asdict(self)})
 
     @classmethod
     def from_json(cls, text: bytes | str) -> PushRecord:
-        """Read a stored record, without the fields that this release does not know.
-
-        Raises:
-            InvalidEntryError: it is no record, or one of a later release.
-        """
+        """Read a stored record, without the fields that this release does not know."""
         loaded = load_json(text, HISTORY_KEY)
         fields = loaded if isinstance(loaded, dict) else {}
-        epoch, previous = fields.get("epoch"), fields.get("previous")
-        at, before = fields.get("at"), fields.get("before")
-        named = [fields.get(name) for name in ("author", "source", "message")]
+        given: dict[str, Any] = {name: fields.get(name) for name in _KINDS}
+        fits = all(type(value) in _KINDS[name] for name, value in given.items())
+        owned = given["before"].values() if fits else ()
         if (
             fields.get("format") != _FORMAT
-            or type(epoch) is not int
-            or type(previous) is not int
-            or not isinstance(at, int | float)
-            or not isinstance(before, dict)
-            or not all(isinstance(each, str) for each in named)
-            or not all(isinstance(each, dict) for each in before.values())
-            or not all(isinstance(text, str) for each in before.values() for text in each.values())
+            or not fits
+            or not all(isinstance(own, dict) for own in owned)
+            or not all(isinstance(each, str) for own in owned for each in own.values())
         ):
             raise InvalidEntryError(
                 f"{HISTORY_KEY} holds a record that this release cannot read",
                 "use the release that pushed it, or delete the key, which keeps the entries",
             )
-        author, source, message = named
-        return cls(epoch, previous, float(at), str(author), str(source), str(message), before)
+        return cls(**given)
 
 
 def author_here() -> str:
@@ -118,10 +98,6 @@ def undo(
         history: the records, the latest first.
         epoch: the push's number.
         newest: `config:epoch` now.
-
-    Raises:
-        ConfigError: the history has no such push, or no longer.
-        InvalidEntryError, MissingEntryError: the entries of that time cannot be used.
     """
     known = {newest, *(n for record in history for n in (record.epoch, record.previous))}
     if epoch not in known:

@@ -130,11 +130,7 @@ def _read_all(
 
 
 def read_epoch(client: redis.Redis) -> int:
-    """Return `config:epoch`: the number of the last push that changed anything; 0 before the first.
-
-    Raises:
-        ConfigServerError: the config server cannot be read.
-    """
+    """Return `config:epoch`: the number of the last push that changed anything, or 0."""
     with _translated_errors():
         return epoch_number(_mget(client, [EPOCH_KEY])[0])
 
@@ -255,25 +251,14 @@ def push(
 
 
 def read_history(client: redis.Redis) -> list[PushRecord]:
-    """Return the last pushes, the latest first.
-
-    Raises:
-        InvalidEntryError: a record cannot be read.
-        ConfigServerError: the config server cannot be read.
-    """
+    """Return the last pushes, the latest first."""
     with _translated_errors():
         texts = _raw(client, "LRANGE", HISTORY_KEY, 0, -1)
     return [PushRecord.from_json(text) for text in texts]
 
 
 def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
-    """Return the components as they were after push number ``epoch``.
-
-    Raises:
-        ConfigError: the history has no such push, or no longer.
-        InvalidEntryError, MissingEntryError: the entries of that time cannot be used.
-        ConfigServerError: the config server cannot be read.
-    """
+    """Return the components as they were after push number ``epoch``; see `undo`."""
     with _translated_errors():
         values, newest, history = _read_all(client, history=True)
         stored = _by_component(values, strict=False)
@@ -284,10 +269,8 @@ def components_at(client: redis.Redis, epoch: int) -> dict[str, Component]:
 def pull(client: redis.Redis, config_server: Entry | None = None) -> ShardMap:
     """Return the entries on the config server as a shard map.
 
-    Args:
-        client: a client of the config server, with any decoding.
-        config_server: the config server's entry, for the map. A user's name and password are left
-            out: a reader need not have the right to push.
+    A user's name and password in the config server's entry are left out of it: a reader need not
+    have the right to push.
 
     Raises:
         MissingEntryError: nothing was pushed yet, or an entry is missing; names its key.
@@ -511,11 +494,7 @@ def _texts(component: Component, epoch: int) -> dict[str, str]:
 
 
 def _by_component(values: Stored, *, strict: bool = True) -> dict[str, dict[str, Any]]:
-    """Return the values by component's name and key.
-
-    Raises:
-        InvalidEntryError: a key belongs to no component, and ``strict`` is set.
-    """
+    """Return the values by component's name and key; if ``strict``, refuse keys of none."""
     stored: dict[str, dict[str, Any]] = {}
     for key, value in values.items():
         if key.startswith(_SHARDS):

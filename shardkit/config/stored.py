@@ -56,9 +56,6 @@ def reading(
 
     One MGET, a few if there are more than ``expected`` shards. A single MGET never mixes two
     pushes.
-
-    Raises:
-        InvalidEntryError: the name cannot be a component's.
     """
     problems = list(check_name(name, "component"))
     if problems:
@@ -86,10 +83,7 @@ def head_keys(name: str) -> list[str]:
 def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, int]:
     """Return a component's count of shards, placement and epoch; 0 shards if it is unsharded.
 
-    Args:
-        name: the component's name.
-        stored: its values by key.
-        server: for messages: ``" on config server a:6379/0"``.
+    ``server`` is for messages: ``" on config server a:6379/0"``.
 
     Raises:
         InvalidEntryError: `shards_key` holds something else.

@@ -277,11 +277,7 @@ def server_of(url: str) -> str:
 
 
 def resolve_url(url: str, values: Mapping[str, str]) -> str:
-    """Return a usable URL with its references replaced by their values.
-
-    Raises:
-        KeyError: a reference has no value; the key is its name.
-    """
+    """Return a usable URL with its references replaced; a KeyError names one without a value."""
     if REFERENCE.fullmatch(url):
         return values[url[2:-1]]
     pieces = _split(url)

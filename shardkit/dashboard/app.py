@@ -136,7 +136,7 @@ def application(
         return Response(generate_latest(registry), media_type="text/plain; version=0.0.4")
 
     async def file(request: Request) -> Response:
-        name = request.path_params.get("name", "dashboard.html")
+        name = request.path_params.get("file", "dashboard.html")
         if name not in {each.name for each in PAGE.iterdir()}:
             return Response("not found", 404)
         kind = _TYPES.get(name[name.rindex(".") :], "text/plain")
@@ -144,9 +144,6 @@ def application(
 
     async def settings(request: Request) -> Response:
         return JSONResponse({"allow_changes": allow_changes})
-
-    async def page(request: Request) -> Response:
-        return Response((PAGE / "dashboard.html").read_bytes(), media_type="text/html")
 
     async def schema(request: Request) -> Response:
         about = {"openapi": "3.1.0", "info": {"title": "shardkit dashboard", "version": "1"}}
@@ -158,8 +155,8 @@ def application(
         Route("/api/events", events),
         Route("/openapi.json", schema),
         Route("/metrics", metrics),
-        Route("/files/{name}", file, middleware=compressed),
-        *(Route(view, page) for view in VIEWS),
+        Route("/files/{file}", file, middleware=compressed),
+        *(Route(view, file) for view in VIEWS),
     ]
     middleware = [
         Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False),

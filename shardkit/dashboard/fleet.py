@@ -51,15 +51,9 @@ _LOGS = (("SLOWLOG", ()), ("COMMANDLOG", ("large-request",)), ("COMMANDLOG", ("l
 class Sample:
     """What a server reported at one time.
 
-    Attributes:
-        at: seconds since 1970, by this machine's clock.
-        latency: seconds that INFO took.
-        ops: commands a second.
-        memory: bytes in use.
-        clients: connections.
-        cpu: share of a core since the sample before.
-        lag: bytes that the slowest replica, or this replica, is behind; None without one.
-        received, sent: bytes a second.
+    ``latency`` is that of INFO in seconds, ``ops``, ``received`` and ``sent`` (bytes) are a second,
+    and ``cpu`` is the share of a core since the sample before. ``lag`` is how many bytes the
+    slowest replica, or this replica, is behind; None without one.
     """
 
     at: float

@@ -28,14 +28,7 @@ _LOG = re.compile(rf"(.+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
 
 @dataclass
 class RecordedNames:
-    """What a component has: counters by structure, statistics and logs.
-
-    Attributes:
-        counters: the structures with counters.
-        statistics: by structure, the contexts and kinds.
-        logs: by structure, the logs.
-        whole: whether all keys were looked at.
-    """
+    """A component's counters by structure, statistics and logs; all of them, if ``whole``."""
 
     counters: set[str] = field(default_factory=set)
     statistics: set[tuple[str, str, str]] = field(default_factory=set)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, is_dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 from shardkit.admin import (
@@ -44,6 +44,24 @@ _HOT = 50  # names of a kind
 _MEASURED = 100  # keys of a database whose bytes are measured, for a plan of moves
 
 
+Ask = Callable[..., dict[str, Any]]
+
+
+def _remembered(seconds: float, *, config: bool = False) -> Callable[[Ask], Ask]:
+    """Remember a view's answer for some seconds; of ``config``, it is given a client of that."""
+
+    def remembering(ask: Ask) -> Ask:
+        @wraps(ask)
+        def view(self: Views) -> dict[str, Any]:
+            asking = partial(ask, self)
+            wanted = partial(self.with_config, asking) if config else asking
+            return self.remembered(ask.__name__, seconds, wanted)  # type: ignore[no-any-return]
+
+        return view
+
+    return remembering
+
+
 class Views:
     """Answers the page's questions, for any number of people at the price of one."""
 
@@ -55,7 +73,8 @@ class Views:
         self._asking: dict[Any, threading.Lock] = {}
         self._recorded = Recorded(fleet.kit)
 
-    def _remembered(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
+    def remembered(self, key: Any, seconds: float, ask: Callable[[], Any]) -> Any:
+        """Return an answer of the last seconds, or ask; one caller at a time."""
         with self._lock:
             asking = self._asking.setdefault(key, threading.Lock())
         with asking:
@@ -93,7 +112,7 @@ class Views:
         component = self._fleet.components.get(name)
         if component is None:
             return None
-        return self._remembered(  # type: ignore[no-any-return]
+        return self.remembered(  # type: ignore[no-any-return]
             ("contents", name), _NAMES, lambda: self._contents(component)
         )
 
@@ -155,15 +174,13 @@ class Views:
         latest = sorted(self._fleet.slow, key=lambda each: -each["at"])
         return {"slow": latest[:500]}
 
+    @_remembered(_MOMENT)
     def queues(self) -> dict[str, Any]:
         """Return the task queues of all components."""
-        return self._remembered("queues", _MOMENT, self._queues)  # type: ignore[no-any-return]
-
-    def _queues(self) -> dict[str, Any]:
         found, failed = [], {}
         for name in list(self._fleet.components):
             try:
-                names = self._remembered(
+                names = self.remembered(
                     ("queues", name), _NAMES, partial(queue_names, self._kit, name)
                 )
                 states = queue_status(self._kit.queues(component=name), names)
@@ -186,16 +203,14 @@ class Views:
         self._known.pop("queues", None)
         return self._kit.queues(component=component).revive(queue, task)
 
+    @_remembered(_MOMENT)
     def metrics(self) -> dict[str, Any]:
         """Return what applications record: counters, statistics and messages of all components."""
-        return self._remembered("metrics", _MOMENT, self._metrics)  # type: ignore[no-any-return]
-
-    def _metrics(self) -> dict[str, Any]:
         answer: dict[str, Any] = {"counters": [], "statistics": [], "messages": []}
         failed = {}
         for name in list(self._fleet.components):
             try:
-                names = self._remembered(
+                names = self.remembered(
                     ("metrics", name), _NAMES, partial(recorded_names, self._kit, name)
                 )
                 for kind, rows in self._recorded.read(name, names, time.time()).items():
@@ -207,13 +222,9 @@ class Views:
         answer["messages"].sort(key=lambda each: -each["at"])
         return {**answer, "failed": failed}
 
-    def heat(self) -> dict[str, Any]:
+    @_remembered(_MOMENT, config=True)
+    def heat(self, config: Any) -> dict[str, Any]:
         """Return what is hot, as clients count it, and the share of each server."""
-        return self._remembered(  # type: ignore[no-any-return]
-            "heat", _MOMENT, lambda: self._with_config(self._heat)
-        )
-
-    def _heat(self, config: Any) -> dict[str, Any]:
         heat = read_heat(config, _HOT)
         homes = {
             row["shard"]: row["server"]
@@ -239,13 +250,9 @@ class Views:
             "day_seconds": heat.day_seconds,
         }
 
+    @_remembered(_NAMES)
     def heat_of_servers(self) -> dict[str, Any]:
         """Return the hot keys that servers themselves report: HOTKEYS, and OBJECT FREQ with LFU."""
-        return self._remembered(  # type: ignore[no-any-return]
-            "heat of servers", _NAMES, self._heat_of_servers
-        )
-
-    def _heat_of_servers(self) -> dict[str, Any]:
         up = [each for each in list(self._fleet.servers.values()) if each.state == "up"]
 
         def ask(server: ServerWatch) -> list[dict[str, Any]]:
@@ -262,13 +269,9 @@ class Views:
             keys = [row for rows in threads.map(ask, up) for row in rows]
         return {"keys": keys, "failed": failed}
 
-    def heat_moves(self) -> dict[str, Any]:
+    @_remembered(_NAMES, config=True)
+    def heat_moves(self, config: Any) -> dict[str, Any]:
         """Return the moves that would even out what is hot now, and each server's share then."""
-        return self._remembered(  # type: ignore[no-any-return]
-            "heat moves", _NAMES, lambda: self._with_config(self._heat_moves)
-        )
-
-    def _heat_moves(self, config: Any) -> dict[str, Any]:
         rates = {each.name: each.now for each in read_heat(config, 10_000).kinds["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
@@ -277,11 +280,9 @@ class Views:
             plan_balance(config, with_operations(report, rates), by="operations")
         )
 
+    @_remembered(_MOMENT)
     def locks(self) -> dict[str, Any]:
         """Return who holds and who waits for locks."""
-        return self._remembered("locks", _MOMENT, self._locks)  # type: ignore[no-any-return]
-
-    def _locks(self) -> dict[str, Any]:
         states, failed = [], {}
         for name, component in list(self._fleet.components.items()):
             try:
@@ -290,13 +291,9 @@ class Views:
                 failed[name] = str(error)
         return {"locks": states, "failed": failed}
 
-    def growth(self) -> dict[str, Any]:
+    @_remembered(_MOMENT, config=True)
+    def growth(self, config: Any) -> dict[str, Any]:
         """Return moves and fences: what is open, and what is done."""
-        return self._remembered(  # type: ignore[no-any-return]
-            "growth", _MOMENT, lambda: self._with_config(self._growth)
-        )
-
-    def _growth(self, config: Any) -> dict[str, Any]:
         unreadable: list[ShardKitError] = []
         return {
             "moves": [
@@ -306,13 +303,9 @@ class Views:
             "unreadable": [str(error) for error in unreadable],
         }
 
-    def configuration(self) -> dict[str, Any]:
+    @_remembered(_MOMENT, config=True)
+    def configuration(self, config: Any) -> dict[str, Any]:
         """Return the entries without secrets, the last pushes, and who uses which entries."""
-        return self._remembered(  # type: ignore[no-any-return]
-            "configuration", _MOMENT, lambda: self._with_config(self._configuration)
-        )
-
-    def _configuration(self, config: Any) -> dict[str, Any]:
         pushes = store.read_history(config)
         components = dict(self._fleet.components)
         changes: list[dict[str, Any]] = []
@@ -349,7 +342,8 @@ class Views:
             "failed": {server: str(error) for server, error in failed.items()},
         }
 
-    def _with_config(self, ask: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+    def with_config(self, ask: Callable[[Any], dict[str, Any]]) -> dict[str, Any]:
+        """Return an answer of the config server, or why there is none."""
         entry = self._fleet.config_server
         if entry is None:
             return {"banner": "a shard map without a config server has no history"}

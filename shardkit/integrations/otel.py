@@ -39,6 +39,17 @@ __all__ = ["instrument"]
 
 # As the conventions say, in seconds.
 _BUCKETS = [0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10]
+_DURATION, _CREATE = "db.client.operation.duration", "db.client.connection.create_time"
+_WAIT, _USE = "db.client.connection.wait_time", "db.client.connection.use_time"
+_QUEUE = "shardkit.queue.wait_time"
+_TIMES = {
+    _DURATION: "Duration of database client operations.",
+    _CREATE: "The time it took to create a new connection.",
+    _WAIT: "The time it took to obtain an open connection from the pool.",
+    _USE: "The time between borrowing a connection and returning it to the pool.",
+    _QUEUE: "How long commands waited to be written to a connection of many tasks.",
+}
+_POOL = "db.client.connection.pool.name"
 
 
 def instrument(
@@ -92,36 +103,12 @@ class _Telemetry:
         self.active = True
         self._tracer = tracer
         self._keys = keys
-        self._duration = meter.create_histogram(
-            "db.client.operation.duration",
-            unit="s",
-            description="Duration of database client operations.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
-        self._create_time = meter.create_histogram(
-            "db.client.connection.create_time",
-            unit="s",
-            description="The time it took to create a new connection.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
-        self._wait_time = meter.create_histogram(
-            "db.client.connection.wait_time",
-            unit="s",
-            description="The time it took to obtain an open connection from the pool.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
-        self._use_time = meter.create_histogram(
-            "db.client.connection.use_time",
-            unit="s",
-            description="The time between borrowing a connection and returning it to the pool.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
-        self._queue_time = meter.create_histogram(
-            "shardkit.queue.wait_time",
-            unit="s",
-            description="How long commands waited to be written to a connection of many tasks.",
-            explicit_bucket_boundaries_advisory=_BUCKETS,
-        )
+        self._times = {
+            name: meter.create_histogram(
+                name, unit="s", description=text, explicit_bucket_boundaries_advisory=_BUCKETS
+            )
+            for name, text in _TIMES.items()
+        }
         meter.create_observable_up_down_counter(
             "db.client.connection.count",
             callbacks=[self._connections],
@@ -139,8 +126,8 @@ class _Telemetry:
         if isinstance(event, events.CommandsFinished):
             self._commands(event.sent, event.seconds, event.error, event.refused)
             if event.waited is not None:
-                name = {"db.client.connection.pool.name": event.sent.shard or event.sent.address}
-                self._queue_time.record(event.waited, name)
+                pool = event.sent.shard or event.sent.address
+                self._times[_QUEUE].record(event.waited, {_POOL: pool})
         elif isinstance(event, events.CommandsFailed):
             self._commands(event.sent, event.seconds, event.error, False)
         elif isinstance(event, events.CallStarted):
@@ -154,8 +141,7 @@ class _Telemetry:
                     _mark(span, event.error)
                 span.end()
         elif isinstance(event, events.ConnectionOpened):
-            name = {"db.client.connection.pool.name": event.shard or event.address}
-            self._create_time.record(event.seconds, name)
+            self._times[_CREATE].record(event.seconds, {_POOL: event.shard or event.address})
 
     def _commands(
         self, sent: events.CommandsSent, seconds: float, error: BaseException | None, refused: bool
@@ -170,7 +156,7 @@ class _Telemetry:
         }
         if error is not None:
             attributes["error.type"] = _type(error)
-        self._duration.record(seconds, attributes)
+        self._times[_DURATION].record(seconds, attributes)
         if sent.count > 1:
             attributes["db.operation.batch.size"] = sent.count
         attributes["shardkit.shard"] = sent.shard
@@ -191,9 +177,9 @@ class _Telemetry:
 
     def used(self, policy: CallPolicy, waited: float, used: float) -> None:
         """Record the use of a connection of a pool."""
-        name = {"db.client.connection.pool.name": _pool_name(policy)}
-        self._wait_time.record(waited, name)
-        self._use_time.record(used, name)
+        name = {_POOL: _pool_name(policy)}
+        self._times[_WAIT].record(waited, name)
+        self._times[_USE].record(used, name)
 
     def _pending(self, options: CallbackOptions) -> Iterable[Observation]:
         if not self.active:
@@ -202,7 +188,7 @@ class _Telemetry:
         for pool in live_pools():
             found[_pool_name(pool.policy)] += pool.pending()
         for name, count in found.items():
-            yield Observation(count, {"db.client.connection.pool.name": name})
+            yield Observation(count, {_POOL: name})
 
     def _connections(self, options: CallbackOptions) -> Iterable[Observation]:
         if not self.active:
@@ -212,10 +198,7 @@ class _Telemetry:
             for state, count in zip(("idle", "used"), pool.connection_counts(), strict=True):
                 found[_pool_name(pool.policy), state] += count
         for (name, state), count in found.items():
-            yield Observation(
-                count,
-                {"db.client.connection.pool.name": name, "db.client.connection.state": state},
-            )
+            yield Observation(count, {_POOL: name, "db.client.connection.state": state})
 
 
 def _pool_name(policy: CallPolicy) -> str:

@@ -14,6 +14,8 @@ they say ``other``, so that the number of time series is bounded. See docs/obser
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from shardkit import events
 from shardkit.errors import extra
@@ -24,6 +26,8 @@ with extra("prometheus", "metrics of Prometheus"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 __all__ = ["instrument"]
+
+T = TypeVar("T")
 
 _BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 
@@ -77,63 +81,30 @@ class _Metrics:
         self._command, self._call = _LabelValues(max_names), _LabelValues(max_names)
         self._error, self._server = _LabelValues(max_names), _LabelValues(max_names)
         on_shard = ["component", "shard"]
-        self._requests = Histogram(
-            "shardkit_request_duration_seconds",
-            "From sending commands to a server to their last reply",
-            on_shard,
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self._calls = Histogram(
-            "shardkit_call_duration_seconds",
-            "Calls of operations, pipelines and routers",
-            ["call"],
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "shardkit_connection_wait_seconds",
-            "How long callers waited for a connection",
-            on_shard,
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self._queue_waits = Histogram(
-            "shardkit_queue_wait_seconds",
-            "How long commands waited to be written to a connection that tasks share",
-            on_shard,
-            buckets=_BUCKETS,
-            registry=registry,
-        )
-        self._commands = Counter(
-            "shardkit_commands",
-            "Commands sent; those of a batch of several kinds as 'several'",
-            ["component", "command"],
-            registry=registry,
-        )
-        self._failures = Counter(
-            "shardkit_request_failures",
-            "Requests without replies",
-            [*on_shard, "error"],
-            registry=registry,
-        )
-        self._retries = Counter(
-            "shardkit_commands_retried", "Commands sent again", registry=registry
-        )
-        self._opened = Counter(
-            "shardkit_connections_opened", "Connections made", on_shard, registry=registry
-        )
-        self._closed = Counter(
-            "shardkit_connections_closed", "Connections closed", on_shard, registry=registry
-        )
-        self._breakers = Gauge(
-            "shardkit_breaker_open", "1 while a breaker is open", ["server"], registry=registry
-        )
-        self.all = [
-            *(self._requests, self._calls, self._waits, self._queue_waits),
-            *(self._commands, self._failures, self._retries),
-            *(self._opened, self._closed, self._breakers),
-        ]
+        self.all: list[Any] = []
+
+        def made(kind: type[T], name: str, text: str, *labels: str, **options: Any) -> T:
+            metric = kind(f"shardkit_{name}", text, labels, registry=registry, **options)  # type: ignore[call-arg]
+            self.all.append(metric)
+            return metric
+
+        timed = partial(made, Histogram, buckets=_BUCKETS)
+        sending = "From sending commands to a server to their last reply"
+        self._requests = timed("request_duration_seconds", sending, *on_shard)
+        calling = "Calls of operations, pipelines and routers"
+        self._calls = timed("call_duration_seconds", calling, "call")
+        waiting = "How long callers waited for a connection"
+        self._waits = timed("connection_wait_seconds", waiting, *on_shard)
+        queued = "How long commands waited to be written to a connection that tasks share"
+        self._queue_waits = timed("queue_wait_seconds", queued, *on_shard)
+        several = "Commands sent; those of a batch of several kinds as 'several'"
+        self._commands = made(Counter, "commands", several, "component", "command")
+        failing = "Requests without replies"
+        self._failures = made(Counter, "request_failures", failing, *on_shard, "error")
+        self._retries = made(Counter, "commands_retried", "Commands sent again")
+        self._opened = made(Counter, "connections_opened", "Connections made", *on_shard)
+        self._closed = made(Counter, "connections_closed", "Connections closed", *on_shard)
+        self._breakers = made(Gauge, "breaker_open", "1 while a breaker is open", "server")
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsSent):

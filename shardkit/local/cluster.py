@@ -124,20 +124,13 @@ class LocalCluster(StartStopContext):
     def client(self, **arguments: Any) -> redis.RedisCluster:
         """Return a client of the cluster as a user with all permissions.
 
-        Args:
-            arguments: further arguments of ``redis.RedisCluster``.
+        ``arguments`` are further ones of ``redis.RedisCluster``.
         """
         fields = self.nodes[0].entry.fields
         return redis.RedisCluster(**{"protocol": 2, **fields, **arguments})
 
     def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
-        """Start the nodes, join them, and wait until all of them serve.
-
-        Args:
-            timeout: seconds to wait.
-
-        Returns:
-            This cluster.
+        """Start and join the nodes, wait ``timeout`` seconds until they serve, return the cluster.
 
         Raises:
             LocalServerError: a node did not start, or the cluster did not form in time.
@@ -167,12 +160,6 @@ class LocalCluster(StartStopContext):
 
         Nodes that restart with their data have their slots and know each other, but perhaps by old
         ports; meeting again updates them.
-
-        Args:
-            deadline: when to give up, by ``time.monotonic``.
-
-        Raises:
-            LocalServerError: the replicas did not find their masters in time.
         """
         with ExitStack() as stack:
             clients = [stack.enter_context(node.client()) for node in self.nodes]
@@ -204,14 +191,7 @@ class LocalCluster(StartStopContext):
                 )
 
     def await_ready(self, deadline: float) -> None:
-        """Wait until every node serves, and all agree on the slots.
-
-        Args:
-            deadline: when to give up, by ``time.monotonic``.
-
-        Raises:
-            LocalServerError: that took too long.
-        """
+        """Wait until every node serves, and all agree on the slots."""
         with ExitStack() as stack:
             clients = [stack.enter_context(node.client()) for node in self.nodes]
             wait_until(lambda: self._agree(clients), deadline, self._late)

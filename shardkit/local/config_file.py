@@ -17,12 +17,7 @@ Settings: TypeAlias = list[tuple[str, Setting]]
 
 
 def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
-    """Write a configuration file that only this user can read.
-
-    Args:
-        path: the file; replaced if it exists.
-        settings: the directives in order; a directive may occur several times.
-    """
+    """Write directives, some perhaps several times, into a file that only this user can read."""
     text = "".join(f"{name} {_written(value)}\n" for name, value in settings)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:
@@ -32,8 +27,7 @@ def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
 def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
     """Yield the directives that create users, each with all permissions.
 
-    Args:
-        users: names and passwords, "" for none. Unless it is among them, the default user is off.
+    A password of "" is none. Unless it is among the users, the default user is off.
     """
     if users and "default" not in users:
         # No client can log in as it, but when Redis 7.0 starts, it runs transactions and scripts

@@ -56,8 +56,7 @@ kill -KILL 0
 class GuardedProcess:
     """One process with its guard; both are this process's children. Not thread-safe.
 
-    Args:
-        directory: where it runs; None for a temporary directory that is removed at the end.
+    Without a ``directory`` it runs in a temporary one that is removed at the end.
     """
 
     def __init__(self, directory: Path | None) -> None:
@@ -112,11 +111,7 @@ class GuardedProcess:
         return True
 
     def run(self, command: Sequence[str], log: Path) -> None:
-        """Start the server; its output is appended to the log.
-
-        Raises:
-            LocalServerError: it cannot be run.
-        """
+        """Start the server; its output is appended to the log."""
         with log.open("ab") as output:
             try:
                 self._server = subprocess.Popen(

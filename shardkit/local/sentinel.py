@@ -53,10 +53,8 @@ _PERIODS = {"publish-period": 200, "info-period": 200, "ask-period": 200}
 class SentinelServer(LocalServer):
     """One Sentinel: the same binary, started with ``--sentinel``.
 
-    Args:
-        watched: the first master of each service that it watches; they must be running.
-        quorums: how many Sentinels must agree that a service's master is down.
-        down_after: seconds without an answer after which a server counts as down.
+    ``watched`` is the first master of each service, which must be running; ``quorums`` how many
+    Sentinels must agree that it is down.
     """
 
     def __init__(
@@ -100,11 +98,7 @@ class SentinelServer(LocalServer):
 
 
 def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> None:
-    """Wait until Sentinels know the replicas of their masters, and each other.
-
-    Raises:
-        LocalServerError: that took too long.
-    """
+    """Wait until Sentinels know the replicas of their masters, and each other."""
     with ExitStack() as stack:
         clients = {s: stack.enter_context(s.client()) for s in sentinels}
         for client in clients.values():
@@ -216,8 +210,7 @@ class LocalSentinel(StartStopContext):
     def sentinel(self, **arguments: Any) -> Sentinel:
         """Return redis-py's Sentinel object, which finds the master and creates clients.
 
-        Args:
-            arguments: further arguments of its clients.
+        ``arguments`` are further ones of its clients.
         """
         common = {"protocol": 2, "socket_timeout": 5, "retry": Retry(NoBackoff(), 0)}
         return Sentinel(  # type: ignore[no-untyped-call]
@@ -229,11 +222,7 @@ class LocalSentinel(StartStopContext):
     def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
         """Start everything, and wait until the Sentinels know the replicas and each other.
 
-        Args:
-            timeout: seconds to wait.
-
-        Returns:
-            This object.
+        Returns this object, after at most ``timeout`` seconds.
 
         Raises:
             LocalServerError: a server did not start, or the Sentinels did not agree in time.

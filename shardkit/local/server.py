@@ -157,8 +157,7 @@ class LocalServer(StartStopContext):
     def client(self, **arguments: Any) -> redis.Redis:
         """Return a client as a user with all permissions, without retries, with a timeout of 5 s.
 
-        Args:
-            arguments: further arguments of ``redis.Redis``, such as ``db``.
+        ``arguments`` are further ones of ``redis.Redis``, such as ``db``.
         """
         username, password = self._credentials()
         return redis.Redis(
@@ -187,13 +186,7 @@ class LocalServer(StartStopContext):
     # ---- control
 
     def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
-        """Start it, and wait until it answers.
-
-        Args:
-            timeout: seconds to wait.
-
-        Returns:
-            This server.
+        """Start it, wait at most ``timeout`` seconds until it answers, and return it.
 
         Raises:
             LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
@@ -212,13 +205,10 @@ class LocalServer(StartStopContext):
         return self
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
-        """Stop it with SIGTERM, so that it saves its data, and SIGKILL if it does not end in time.
+        """Stop it with SIGTERM, so that it saves its data; with SIGKILL after ``timeout`` seconds.
 
         Does nothing if it is not running, or in a forked child. Without a data directory its data
         is lost.
-
-        Args:
-            timeout: seconds to wait before SIGKILL.
         """
         timeout = in_seconds(timeout)
         try:
@@ -246,27 +236,18 @@ class LocalServer(StartStopContext):
         self._started(to_change=True).send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Resume a paused server.
-
-        Raises:
-            LocalServerError: it was not started, or by the parent of this forked process.
-        """
+        """Resume a paused server; see `pause`."""
         self._started(to_change=True).send(signal.SIGCONT)
 
     def restart(self, timeout: Seconds = START_TIMEOUT) -> Self:
-        """Start it again on the same port, after stopping it if it still runs.
+        """Start it again on the same port, after stopping it if it still runs, and return it.
 
         It keeps its configuration, including changes by CONFIG REWRITE or a Sentinel, and the data
         that it had saved.
 
-        Args:
-            timeout: seconds to wait until it answers.
-
-        Returns:
-            This server.
-
         Raises:
-            LocalServerError: it was not started before, or does not start again.
+            LocalServerError: it was not started before, or does not answer within ``timeout``
+            seconds.
         """
         timeout = in_seconds(timeout)
         process = self._started(to_change=True)

@@ -38,8 +38,7 @@ _THIS_HOST = frozenset({"localhost", LOCAL_HOST, "::1", ""})
 class CompleteEnvironment(Mapping[str, str]):
     """An environment in which every name has a value.
 
-    Args:
-        keep: keep references to known names, which are then resolved when a client connects.
+    If ``keep``, references to known names stay, to be resolved when a client connects.
     """
 
     def __init__(self, known: Mapping[str, str], *, keep: bool = False) -> None:
@@ -66,11 +65,7 @@ class Logins:
     _first: dict[str, str] = field(default_factory=dict)
 
     def add(self, fields: Mapping[str, Any], where: str) -> None:
-        """Add the user of an entry's fields.
-
-        Raises:
-            LocalServerError: another entry gives the same user another password.
-        """
+        """Add the user of an entry's fields; refuse another password for the same user."""
         name = fields.get("username") or "default"
         password = fields.get("password") or ""
         if self.passwords.setdefault(name, password) != password:
@@ -84,13 +79,7 @@ class Logins:
 
 @dataclass(eq=False)
 class PlannedServer:
-    """One server process: a master, a replica of one, or a Sentinel.
-
-    Attributes:
-        label: its name in messages, such as ``unique:0``.
-        port: its port in the map; 0 for none.
-        services: for a Sentinel, the services that it watches.
-    """
+    """A server process: a master, a replica, or a Sentinel of services; its port in the map."""
 
     label: str
     folder: str
@@ -111,10 +100,7 @@ class PlannedService:
 
 
 class ServerPlan:
-    """The servers that a shard map needs.
-
-    Attributes:
-        clusters: clusters by their address in the map; ``port`` is their first node's.
+    """The servers that a shard map needs; clusters by their address in the map.
 
     Raises:
         LocalServerError: two entries contradict each other about one server.
@@ -132,11 +118,7 @@ class ServerPlan:
             self._add(label, where, entry)
 
     def check_ports(self) -> None:
-        """Check that one host can have all ports of the map.
-
-        Raises:
-            LocalServerError: two servers of the map, on different hosts, have the same port.
-        """
+        """Refuse a map whose servers, on different hosts, have the same port."""
         taken: dict[int, str] = {}
         for group in (self.servers, self.clusters, self.sentinels):
             for address, planned in group.items():
@@ -149,12 +131,7 @@ class ServerPlan:
                     )
 
     def moved(self, shard_map: ShardMap, ports: Mapping[Address, int]) -> ShardMap:
-        """Return the map with the addresses of the running servers.
-
-        Args:
-            shard_map: the map of this plan.
-            ports: by address, the port of its server, cluster or Sentinel.
-        """
+        """Return the map with the ports of running servers, by address in the map."""
         components = {}
         for name, component in shard_map.components.items():
             components[name] = Component(

@@ -135,11 +135,7 @@ class LocalServers(StartStopContext):
     def start(self, timeout: Seconds = 2 * START_TIMEOUT) -> Self:
         """Start all servers in parallel, and wait until all answer and clusters are ready.
 
-        Args:
-            timeout: seconds to wait.
-
-        Returns:
-            This object.
+        Returns this object, after at most ``timeout`` seconds.
 
         Raises:
             LocalServerError: a server did not start; the others were stopped.
@@ -180,11 +176,7 @@ class LocalServers(StartStopContext):
         return self
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
-        """Stop all servers in parallel; see `LocalServer.stop`.
-
-        Args:
-            timeout: seconds until they are killed.
-        """
+        """Stop all servers in parallel; they are killed after ``timeout`` seconds."""
         timeout = in_seconds(timeout)
         self._moved = None
         # Sentinels first, or they might promote a replica.

@@ -15,11 +15,7 @@ Started: TypeAlias = Callable[[LocalServer], object]
 def start_all(
     servers: Sequence[LocalServer], timeout: float = START_TIMEOUT, started: Started | None = None
 ) -> None:
-    """Start servers in parallel and wait until all answer; if one fails, stop them all.
-
-    Raises:
-        LocalServerError: one of them did not start.
-    """
+    """Start servers in parallel and wait until all answer; if one fails, stop them all."""
     refuse_running(servers)
     deadline = time.monotonic() + timeout
     try:
@@ -37,11 +33,7 @@ def start_all(
 
 
 def refuse_running(servers: Sequence[LocalServer]) -> None:
-    """Refuse to start servers of which one runs.
-
-    Raises:
-        LocalServerError: it names the first that runs.
-    """
+    """Refuse to start servers of which one runs."""
     for server in servers:
         if server.running:
             raise LocalServerError(f"{server.name} runs already", "stop it first")

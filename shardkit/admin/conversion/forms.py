@@ -14,12 +14,12 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from shardkit.admin.conversion.families import Pattern
+from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.errors import InvalidArgumentError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.structures import codec
 
 PRESENT = "there"  # the field of packed records that tells a record of zeros from none
-_TYPES: Mapping[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 _INTO = ("strings", "hash", "packed", "set", "sorted_set", "list", "unique_visitors")
 _SOON = 5_000  # milliseconds in which an entry may expire on one server before the other
 
@@ -83,11 +83,7 @@ class Conversion:
 
     @classmethod
     def parse(cls, text: str) -> Conversion:
-        """Read what `to_json` has written.
-
-        Raises:
-            InvalidArgumentError: it is something else.
-        """
+        """Read what `to_json` has written; another text is an InvalidArgumentError."""
         try:
             return cls(**json.loads(text))
         except (ValueError, TypeError) as error:
@@ -130,7 +126,7 @@ class Conversion:
     def open(self, kit: ShardKit, component: str) -> Any:
         """Return the structure, on a kit."""
         given = {
-            name: _TYPES[value] if name in ("members", "values") else value
+            name: MEMBER_TYPES[value] if name in ("members", "values") else value
             for name, value in self.parameters.items()
         }
         return getattr(kit, self.into)(self.name, component=component, **given)
@@ -141,13 +137,7 @@ def _literal(value: Any) -> str:
 
 
 class StructureForm:
-    """Reads entries of the family as the structure has them, and writes these.
-
-    Args:
-        conversion: what becomes what.
-        kit: the kit of the structure.
-        component: where the structure lives.
-    """
+    """Reads entries of the family as the structure has them, and writes these."""
 
     def __init__(self, conversion: Conversion, kit: ShardKit, component: str) -> None:
         self.conversion = conversion
@@ -167,13 +157,10 @@ class StructureForm:
     def entry(self, key: str, name: bytes, raw: Any) -> Entry:
         """Return an entry of the family as the structure has it.
 
-        Args:
-            key: the key, for messages.
-            name: its field or member.
-            raw: its value as redis-py returns it, or that `Timed`; None if it is gone.
+        ``raw`` is its value as redis-py returns it, or that `Timed`; None if it is gone.
 
         Raises:
-            InvalidArgumentError: the structure cannot store it.
+            InvalidArgumentError: the structure cannot store it; names ``key``.
         """
         try:
             found: Any = name.decode()
@@ -222,11 +209,9 @@ class StructureForm:
         return {name for name, value in differing if not (isinstance(value, Timed) and value.soon)}
 
     def expire(self, name: bytes, due: int) -> None:
-        """Have all that became of one key expire when it does.
+        """Have all that became of one key, with a field ``name``, expire when it does.
 
-        Args:
-            name: its field.
-            due: the time in milliseconds since 1970; -1 if it does not expire, -2 if it is gone.
+        ``due`` is the time in milliseconds since 1970; -1 if it does not expire, -2 if it is gone.
         """
         if due > 0:
             self.structure.pexpireat(due)

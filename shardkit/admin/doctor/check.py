@@ -23,6 +23,7 @@ import redis
 from shardkit.admin.doctor.scan import Progress, ScanResult
 from shardkit.admin.doctor.summary import StoredStructure, structure_of
 from shardkit.admin.doctor.targets import databases_of, distinct_shards
+from shardkit.admin.locate import MEMBER_TYPES
 from shardkit.completion import fold
 from shardkit.config.component import Component
 from shardkit.errors import ShardKitError, ShardUnavailable
@@ -34,7 +35,6 @@ from shardkit.search.stored_schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import RENAMED, meta_key
 
-_TYPES: Final[Mapping[str, type]] = {"int": int, "str": str, "bytes": bytes}
 _DAY: Final = re.compile(r"(.+):(\d{4}-\d\d-\d\d)\Z")
 _TOTALS: Final = re.compile(rb"(.+):done:\{\d{4}-\d\d-\d\d\}\Z", re.DOTALL)
 _SCAN: Final = 10_000
@@ -47,16 +47,7 @@ _IN_PARTS: Final = frozenset(("hash", "list", "packed", "set", "sorted-set", "un
 
 @dataclass
 class CheckedStructure:
-    """A structure and its damages.
-
-    Attributes:
-        component: its component.
-        name: its name.
-        kind: its kind.
-        damages: its damages.
-        unchecked: why it was not checked; empty if it was.
-        rebuild: the method that repairs it; None if it has none.
-    """
+    """A structure and its damages; why it was not checked; how to repair it, if it can be."""
 
     component: str
     name: str
@@ -78,8 +69,6 @@ class _UncheckedError(Exception):
 
 @dataclass(frozen=True)
 class _Checkable:
-    """An opened structure."""
-
     check: Callable[[], Iterable[Damage]]
     rebuild: Callable[[], Any] | None = None
 
@@ -93,13 +82,9 @@ def check_all(
 ) -> list[CheckedStructure]:
     """Check all structures that a scan found, or those with some names.
 
-    Args:
-        kit: a kit on their topology.
-        components: the components.
-        found: the result of a scan of these. Shards whose keys cannot be listed are added to its
-            failures; the structures on others are checked.
-        names: the structures' names; none for all.
-        progress: called with a structure's name, how many are done, and how many there are.
+    Shards whose keys cannot be listed are added to the scan's failures; the structures on others
+    are checked. ``progress`` is called with a structure's name, how many are done, and how many
+    there are.
 
     Cost: all structures are read, in slices: see ``check()`` of each structure.
     """
@@ -175,7 +160,7 @@ def _open(
             component=component,
             total=total,
             part_size=size,
-            members=_TYPES[stored["members"]],
+            members=MEMBER_TYPES[stored["members"]],
             **({"partition": stored["partition"]} if total else groups),
         )
     elif structure.kind == "hash":
@@ -186,12 +171,12 @@ def _open(
             total=total,
             part_size=size if same else None,
             codec=None if stored["codec"] == "none" else stored["codec"],
-            fields=_TYPES[stored["fields"]],
+            fields=MEMBER_TYPES[stored["fields"]],
             partition=stored["partition"],
             **groups,
         )
     elif structure.kind == "list":
-        values = _TYPES[stored["values"]]
+        values = MEMBER_TYPES[stored["values"]]
         part_size = int(stored["part_size"])
         opened = kit.list(name, component=component, part_size=part_size, values=values)
     elif structure.kind == "sorted-set":
@@ -200,7 +185,7 @@ def _open(
             component=component,
             part_size=size,
             bound=int(stored["bound"]),
-            members=_TYPES[stored["members"]],
+            members=MEMBER_TYPES[stored["members"]],
             **groups,
         )
     elif structure.kind == "packed":

@@ -7,12 +7,12 @@ a structure was created with is taken as intended; beyond it, smaller parts help
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from shardkit.admin.doctor.scan import ScanResult
-from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure
+from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure, WorstExcess
 from shardkit.admin.doctor.targets import ServerInfo
 from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
@@ -24,13 +24,15 @@ MOST_ENTRIES: Final[Mapping[str, int]] = {"hash": 1024, "zset": 1024, "set": 102
 # Longer entries save little: the overhead of an entry is some 60 bytes.
 MOST_BYTES: Final = 1024
 
+# Problems: a limit is exceeded, or will be when parts reach their planned size.
 ENTRIES, BYTES, PLAN = "entries", "bytes", "plan"
 # No limit is raised above it: a server takes a millisecond for a command on so long a part.
 _MOST_PLANNED = 2**16
+# It was exceeded once; there is no compact form; the limits are unknown; a key describes nothing.
 STALE, NO_FORM, UNKNOWN, BROKEN = "stale", "no form", "unknown", "broken"
-RIGHTS = "rights"
-EVICTION = "eviction"
+RIGHTS, EVICTION = "rights", "eviction"  # a restart loses data; keys go as memory runs out
 
+_SMALLER_BOUND = "make it with a smaller bound"
 _OTHERS = {"hash": "kit.hash", "zset": "kit.sorted_set", "intset": "kit.set", "set": "kit.set"}
 
 
@@ -39,20 +41,11 @@ class Finding:
     """One thing that is not as compact as it could be.
 
     Attributes:
-        component: its component.
         structure: the structure; None for other keys.
         type: TYPE of the keys, if they belong to no structure.
-        problem: ``entries`` or ``bytes``: a limit is exceeded; ``plan``: it will be exceeded when
-            parts reach their planned size; ``stale``: it was exceeded once; ``no form``: the server
-            has no compact form; ``unknown``: the server does not show its limits;
-            ``broken``: a ``:meta`` key describes no structure;
-            ``rights``: the server will lose data when it starts again;
-            ``eviction``: it removes keys as memory runs out.
+        problem: see the constants above.
         keys: about how many keys are affected; 0 for ``plan``.
-        text: what is wrong.
-        remedy: what to do about it.
-        setting: the limit, as the server names it.
-        limit: its value.
+        setting, limit: the limit that is exceeded, as the server names it.
         found: the number of entries, or bytes, that exceeds it.
         form: the name of the compact form.
         needed: what to raise the limit to; None if raising it does not help.
@@ -74,14 +67,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class GroupReport:
-    """The findings about a structure, or about other keys of one type and encoding.
-
-    Attributes:
-        group: which keys.
-        structure: the structure, if they belong to one.
-        statistics: totals of its keys.
-        findings: what is wrong with them.
-    """
+    """The findings about a structure, or about other keys of one type and encoding."""
 
     group: KeyGroup
     structure: StoredStructure | None
@@ -97,14 +83,7 @@ class GroupReport:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The findings about components.
-
-    Attributes:
-        scan: what was scanned.
-        structures: the structures, by component and name.
-        others: all other keys, by component, type and encoding.
-        broken: the ``:meta`` keys that describe no structure, and servers that will lose data.
-    """
+    """The findings; `broken` are bad ``:meta`` keys, and servers that will lose data."""
 
     scan: ScanResult
     structures: list[GroupReport] = field(default_factory=list)
@@ -132,7 +111,6 @@ def diagnose(scan: ScanResult) -> Diagnosis:
         statistics = scan.groups.get(group, KeyStatistics())
         found = (
             *_beyond(group, statistics, structure),
-            *_beyond_ends(group, statistics),
             *_planned(scan, structure),
             *_rest(group, statistics),
         )
@@ -178,33 +156,24 @@ def diagnose(scan: ScanResult) -> Diagnosis:
 def _beyond(
     group: KeyGroup, statistics: KeyStatistics, structure: StoredStructure | None
 ) -> Iterator[Finding]:
-    """Yield the limits that keys exceed."""
+    """Yield the limits that keys exceed, and those with a sorted set's first and last members."""
     form = statistics.form or ""
     for worst in statistics.worst.values():
-        excess = worst.excess
-        planned = structure.part_size if structure else None
-        needed = _needed(form, excess, planned)
-        yield _finding(
-            group,
-            BYTES if excess.of_bytes else ENTRIES,
-            round(worst.keys),
-            str(excess),
-            _remedy(form, excess, needed, structure),
-            excess,
-            form,
-            needed,
-        )
-
-
-def _beyond_ends(group: KeyGroup, statistics: KeyStatistics) -> Iterator[Finding]:
-    """Yield the limits that the first and last members of a sorted set exceed."""
+        needed = _needed(form, worst.excess, structure.part_size if structure else None)
+        remedy = _remedy(form, worst.excess, needed, structure)
+        yield _exceeded(group, worst, "", remedy, form, needed)
     for worst in statistics.worst_ends.values():
-        excess = worst.excess
-        needed = _needed("zset", excess, None)
-        remedy = f"set {excess.setting} to {needed}" if needed else "make it with a smaller bound"
-        text = f"{excess}, of its first or last members"
-        problem = BYTES if excess.of_bytes else ENTRIES
-        yield _finding(group, problem, round(worst.keys), text, remedy, excess, "zset", needed)
+        needed = _needed("zset", worst.excess, None)
+        remedy = f"set {worst.excess.setting} to {needed}" if needed else _SMALLER_BOUND
+        yield _exceeded(group, worst, ", of its first or last members", remedy, "zset", needed)
+
+
+def _exceeded(
+    group: KeyGroup, worst: WorstExcess, which: str, remedy: str, form: str, needed: int | None
+) -> Finding:
+    problem = BYTES if worst.excess.of_bytes else ENTRIES
+    text = f"{worst.excess}{which}"
+    return _finding(group, problem, round(worst.keys), text, remedy, worst.excess, form, needed)
 
 
 def _needed(form: str, excess: Excess, planned: int | None) -> int | None:
@@ -290,13 +259,7 @@ def _finding(
 
 @dataclass(frozen=True, slots=True)
 class LimitChange:
-    """A limit to raise on one server.
-
-    Attributes:
-        server: the server.
-        setting: the limit, as the server names it.
-        before, after: its value now, and its new value.
-    """
+    """A limit to raise on one server."""
 
     server: ServerInfo
     setting: str
@@ -306,33 +269,23 @@ class LimitChange:
 
 def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
     """Return which limits to raise: on all servers of a component, so that new parts fit too."""
-    scan = diagnosis.scan
-    wanted: dict[tuple[str, str], int] = {}
+    servers = diagnosis.scan.servers
+    wanted: dict[tuple[str, str, str], int] = {}  # by address, server and setting
     for finding in diagnosis.findings:
         if finding.needed is None or finding.form is None:
             continue
-        for id_ in scan.component_servers[finding.component]:
-            for setting, value in _settings(scan.servers[id_], finding):
-                wanted[id_, setting] = max(value, wanted.get((id_, setting), 0))
-    return list(_changes(scan.servers, wanted.items()))
-
-
-def _settings(server: ServerInfo, finding: Finding) -> Iterable[tuple[str, int]]:
-    """Return a finding's setting as a server names it."""
-    if server.limits is None or finding.form is None or finding.needed is None:
-        return ()
-    entries, longest = (0, finding.needed) if finding.problem == BYTES else (finding.needed, None)
-    return recommend(finding.form, entries, longest, server.limits).items()
-
-
-def _changes(
-    servers: Mapping[str, ServerInfo], wanted: Iterable[tuple[tuple[str, str], int]]
-) -> Iterator[LimitChange]:
-    for (id_, setting), value in sorted(
-        wanted, key=lambda each: (servers[each[0][0]].address, each)
-    ):
-        limits = servers[id_].limits
-        assert limits is not None
-        before = limits.settings[setting]
-        if before < value:
-            yield LimitChange(servers[id_], setting, before, value)
+        of_bytes = finding.problem == BYTES
+        entries, longest = (0, finding.needed) if of_bytes else (finding.needed, None)
+        for id_ in diagnosis.scan.component_servers[finding.component]:
+            limits = servers[id_].limits
+            if limits is None:
+                continue
+            settings = recommend(finding.form, entries, longest, limits)
+            for setting, value in settings.items():
+                key = servers[id_].address, id_, setting
+                wanted[key] = max(value, wanted.get(key, 0))
+    return [
+        LimitChange(servers[id_], setting, limits.settings[setting], value)
+        for (_, id_, setting), value in sorted(wanted.items())
+        if (limits := servers[id_].limits) and limits.settings[setting] < value
+    ]

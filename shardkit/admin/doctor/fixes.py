@@ -17,12 +17,7 @@ from shardkit.admin.doctor.targets import ServerInfo
 
 @dataclass(frozen=True, slots=True)
 class AppliedChange:
-    """The outcome of a change.
-
-    Attributes:
-        change: the change.
-        error: why it failed; None if it succeeded.
-    """
+    """The outcome of a change: why it failed; None if it succeeded."""
 
     change: LimitChange
     error: Exception | None = None

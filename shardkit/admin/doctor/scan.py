@@ -66,13 +66,10 @@ class ScanResult:
 
     Attributes:
         sample: how many keys of a database were scanned at most; None for all.
-        servers: the servers, by id.
-        component_servers: the ids of each component's servers.
+        servers, component_servers: the servers by id, and the ids of each component's.
         structures: the structures, by component and name.
         groups: the totals of each group of keys.
-        keys: how many keys there are.
-        seen: how many were scanned.
-        repacked: how many parts were rewritten.
+        keys, seen, repacked: how many keys there are, were scanned, and were rewritten.
         broken: by component and key, why a ``:meta`` key describes no structure.
         failures: by shard, why it could not be scanned.
     """
@@ -116,11 +113,9 @@ def scan(
         repack: rewrite the parts that become compact.
         progress: called with the current step, how many databases are done, and how many there are.
 
-    Returns:
-        The result. Shards that cannot be scanned are among its failures.
-
-    Cost: for each database a SCAN for structures, which transfers only their names, and a few
-    exchanges for the scanned keys; their entries are read only if they are not compact.
+    Shards that cannot be scanned are among the result's failures. Cost: for each database a SCAN
+    for structures, which transfers only their names, and a few exchanges for the scanned keys;
+    their entries are read only if they are not compact.
     """
     return _Scanner(kit, components, sample, repack, progress).run()
 

@@ -26,13 +26,7 @@ _SUMS = ("seen", "keys", "entries", "bytes", "loose", "stale", "without_form", "
 
 @dataclass(frozen=True, slots=True)
 class StoredStructure:
-    """A structure as its ``:meta`` key describes it.
-
-    Attributes:
-        component: its component.
-        name: its name.
-        parameters: the parameters that it was created with.
-    """
+    """A structure, and the parameters in its ``:meta`` key."""
 
     component: str
     name: str
@@ -61,14 +55,7 @@ _FORMS = {"hash": "hash", "sorted-set": "zset", "sorted_set": "zset", "zset": "z
 
 
 class KeyGroup(NamedTuple):
-    """Keys that are summed up together.
-
-    Attributes:
-        component: where they are.
-        structure: the structure that they belong to; None for other keys.
-        type: their TYPE.
-        encoding: for other keys, their OBJECT ENCODING.
-    """
+    """Keys that are summed up together: a structure's, or others of one type and encoding."""
 
     component: str
     structure: str | None
@@ -77,12 +64,7 @@ class KeyGroup(NamedTuple):
 
 
 class WorstExcess(NamedTuple):
-    """The largest excess over one limit.
-
-    Attributes:
-        excess: the limit, and the largest value that was found.
-        keys: about how many keys exceed it.
-    """
+    """The largest excess over one limit, and about how many keys exceed it."""
 
     excess: Excess
     keys: float
@@ -95,12 +77,11 @@ class KeyStatistics:
     Attributes:
         form: the name of their compact form; None if they have none.
         seen: how many keys were scanned.
-        keys, entries, bytes: how many there are, and their entries and bytes; strings have no
-            entries.
+        keys, entries, bytes: how many there are; strings have no entries.
         loose: how many keys are not compact.
         stale: how many of those would be compact if they were rewritten.
-        without_form: how many are on servers that have no compact form for them.
-        unknown_limits: how many are on servers that do not show their limits.
+        without_form, unknown_limits: how many are on servers that have no compact form for them,
+            or do not show their limits.
         largest: the largest number of entries of a key.
         longest: the longest entry, in bytes, of a key that is not compact.
         worst: the largest excess over each limit, by setting and its value.

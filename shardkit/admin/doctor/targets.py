@@ -52,12 +52,7 @@ def distinct_shards(component: Component) -> Iterator[Shard]:
 
 
 def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
-    """Return the databases of a shard: one, or on a cluster one for each master.
-
-    Raises:
-        ConfigError: its entry cannot be used.
-        ShardUnavailable: no node of the cluster answers.
-    """
+    """Return the databases of a shard: one, or on a cluster one for each master."""
     client = kit.clients.get(component, shard.number, raw=True)
     if isinstance(client, redis.RedisCluster):
         return [
@@ -83,11 +78,7 @@ def databases_with(kit: ShardKit, *names: str) -> list[Database]:
 
 
 def server_info(database: Database) -> ServerInfo:
-    """Return which server holds a database, and its limits.
-
-    Raises:
-        RedisError, OSError: it cannot be reached, or refuses to answer.
-    """
+    """Return which server holds a database, and its limits."""
     client = database.client
     facts = ServerFacts(info=client.info())
     try:

@@ -47,7 +47,7 @@ from shardkit.operations.commands import (
     script_call,
 )
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Operation
+from shardkit.operations.operation import Operation, pages
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -199,13 +199,11 @@ class ShardKitCache(BaseCache):
             shards: list[int | None] = [*range(len(component.shards))] or [None]
             for shard in shards:
                 client: Any = kit.client(self._component, shard)
-                page: list[Any] = []
-                for stored in client.scan_iter(match=mine, count=1000):
-                    page.append(stored)
-                    if len(page) >= _UNLINKED_AT_ONCE:
-                        self._unlink(client, page)
-                        page = []
-                self._unlink(client, page)
+                for page in pages(client.scan_iter(match=mine, count=1000), _UNLINKED_AT_ONCE):
+                    pipe = client.pipeline(transaction=False)
+                    for stored in page:  # one by one, as a cluster has them in many slots
+                        pipe.unlink(stored)
+                    pipe.execute()
         except (redis.RedisError, ShardKitError) as error:
             if not self._ignore:
                 raise
@@ -221,13 +219,6 @@ class ShardKitCache(BaseCache):
         return None if found == -1 else max(0, found)
 
     # ---- what these share
-
-    @staticmethod
-    def _unlink(client: Any, page: list[Any]) -> None:
-        pipe = client.pipeline(transaction=False)
-        for stored in page:  # one by one, as a cluster has them in many slots
-            pipe.unlink(stored)
-        pipe.execute()
 
     def _key(self, key: Any, version: int | None) -> str:
         return f"{self._name}:{self.make_and_validate_key(key, version=version)}"
