@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import redis
 
-import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import biggest_keys, check
 from shardkit.admin.servers import query_servers
@@ -17,15 +14,12 @@ from shardkit.local import LocalCluster
 
 
 @pytest.fixture
-def components(cluster: LocalCluster) -> list[Component]:
+def components(cluster: LocalCluster, cluster_map: ShardMap) -> list[Component]:
     """One component on the cluster, with 100 keys."""
-    entry = {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}
-    shard_map = ShardMap.parse(json.dumps({"components": {"many": {"entry": entry}}}))
-    with shardkit.connect(shard_map) as kit:
-        client = kit.client("many")
+    with cluster.client() as client:
         for n in range(100):
             client.set(f"k{n}", "v" * (n + 1))
-    return list(shard_map.components.values())
+    return list(cluster_map.components.values())
 
 
 def test_the_keys_of_all_nodes_are_looked_at(components: list[Component]) -> None:

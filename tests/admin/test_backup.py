@@ -6,7 +6,6 @@ import json
 import math
 import re
 import socket
-import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -16,6 +15,8 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import emptied, map_of, meanwhile
+from faces import eventually
 
 import shardkit
 from shardkit import ShardMap
@@ -25,6 +26,7 @@ from shardkit.admin.backup import MAP as MAP_FILE
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 
+backups: Any = import_module("shardkit.admin.backup")
 MAP = """
 components:
   data: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}, {port: 7002, db: 2}]}
@@ -40,11 +42,15 @@ def servers() -> Iterator[LocalServers]:
 
 @pytest.fixture
 def kit(servers: LocalServers) -> Iterator[shardkit.ShardKit]:
-    for server in servers.servers:
-        with server.client() as client:
-            client.flushall()
-    with shardkit.connect(servers.shard_map) as opened:
+    with emptied(servers) as opened:
         yield opened
+
+
+@pytest.fixture
+def others() -> Iterator[LocalServers]:
+    """Empty servers, into which a backup is restored."""
+    with LocalServers(ShardMap.parse(MAP), ports="free") as running:
+        yield running
 
 
 def everything(servers: LocalServers) -> dict[str, Any]:
@@ -63,72 +69,57 @@ def components(servers: LocalServers) -> list[Any]:
     return list(servers.shard_map.components.values())
 
 
-def test_a_restore_is_whole(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
-    pipe = kit.key_sharded("data").pipeline()
-    for n in range(1500):
-        pipe.set(f"key:{n}", "x" * (n % 50), ex=3600 if n % 3 else None)
-    pipe.execute()
+def test_a_restore_is_whole(
+    kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
+) -> None:
+    fill(kit, 1500, 50)
     kit.hash("users", component="data").hset("1", "Ada")
     kit.client("one").zadd("scores", {"a": 1, "b": 2})
     target = tmp_path / "backup"
     manifest = backup(components(servers), target)
     assert len(manifest.servers) == 2
     assert 0 < manifest.paused_ms < 5000
-    assert sum(sum(each.keys.values()) for each in manifest.servers) == len(everything(servers))
+    before = everything(servers)
+    assert sum(sum(each.keys.values()) for each in manifest.servers) == len(before)
     assert verify(target) == manifest
     assert [path.stat().st_mode & 0o077 for path in target.iterdir()] == [0] * 4
-    before = everything(servers)
-    with LocalServers(ShardMap.parse(MAP), ports="free", config={"appendonly": True}) as others:
-        copied = restore(target, others.shard_map)
-        assert everything(others) == before
-        assert sum(copied.values()) == len(before)
-        with pytest.raises(ConfigError, match="is not empty"):
-            restore(target, others.shard_map)
+    copied = restore(target, others.shard_map)
+    assert everything(others) == before
+    assert sum(copied.values()) == len(before)
+    with pytest.raises(ConfigError, match="is not empty"):
+        restore(target, others.shard_map)
     with pytest.raises(ConfigError, match=r"is where the backup came from; .* --to-origin"):
         restore(target, servers.shard_map)
+
+
+def fill(kit: shardkit.ShardKit, count: int, longest: int) -> None:
+    pipe = kit.key_sharded("data").pipeline()
+    for n in range(count):
+        pipe.set(f"key:{n}", "x" * (n % longest), ex=3600 if n % 3 else None)
+    pipe.execute()
 
 
 def test_the_origin_is_kept(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
     target = tmp_path / "backup"
     backup(components(servers), target)
-    described: dict[str, Any] = {}
-    for component in components(servers):
-        entries = [
-            {"host": "localhost", "port": entry.fields["port"], "db": entry.fields.get("db", 0)}
-            for _, entry in component.entries()
-        ]
-        described[component.name] = (
-            {"shards": entries} if component.shards else {"entry": entries[0]}
-        )
-    renamed = ShardMap.parse(json.dumps({"components": described}))
+    text = servers.shard_map.to_yaml().replace("127.0.0.1", "localhost")
+    renamed = ShardMap.parse(text)
     with pytest.raises(ConfigError, match=r"data:0 \(localhost:\d+/1\) is where the backup came"):
         restore(target, renamed)
     assert set(restore(target, renamed, to_origin=True)) == {"data:0", "data:1", "data:2", "one"}
 
 
-def test_a_backup_is_one_cut(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
+def test_a_backup_is_one_cut(
+    kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
+) -> None:
     """A writer counts up on one server, then on the other: no cut has the second ahead."""
     ahead, behind = kit.client("data", 0), kit.client("data", 1)
-    stop = threading.Event()
-
-    def write() -> None:
-        while not stop.is_set():
-            ahead.incr("n")
-            behind.incr("n")
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    while int(behind.get("n") or 0) < 100:
-        time.sleep(0.001)
-    try:
+    with meanwhile(lambda: (ahead.incr("n"), behind.incr("n"))):
+        assert eventually(lambda: int(behind.get("n") or 0) >= 100)
         backup(components(servers), tmp_path / "b")
-    finally:
-        stop.set()
-        writer.join()
-    with LocalServers(ShardMap.parse(MAP), ports="free") as others:
-        restore(tmp_path / "b", others.shard_map)
-        with shardkit.connect(others.shard_map) as found:
-            counts = [int(found.client("data", n).get("n") or 0) for n in (0, 1)]
+    restore(tmp_path / "b", others.shard_map)
+    with shardkit.connect(others.shard_map) as found:
+        counts = [int(found.client("data", n).get("n") or 0) for n in (0, 1)]
     assert counts[0] - counts[1] in (0, 1)
     assert counts[1] >= 100
 
@@ -207,6 +198,16 @@ def test_a_lost_entry_stops(kit: shardkit.ShardKit, servers: LocalServers, tmp_p
         restore(tmp_path / "backup", less)
 
 
+@pytest.fixture
+def fed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[Any, socket.socket]]:
+    """The feed of a server's snapshot, and the server's end of its connection."""
+    monkeypatch.setattr(backups, "_FORK_WAIT", 0.05)
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(backups, "socket_of", lambda connection: ours)
+    with ours, theirs:
+        yield backups._Feed(SimpleNamespace(), "a:1", tmp_path / "rdb", {"one": 0}, 0.05), theirs
+
+
 @pytest.mark.parametrize(
     ("sent", "closed", "said"),
     [
@@ -217,22 +218,18 @@ def test_a_lost_entry_stops(kit: shardkit.ShardKit, servers: LocalServers, tmp_p
     ],
 )
 def test_a_snapshot_that_does_not_come_whole_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, sent: bytes, closed: bool, said: str
+    fed: tuple[Any, socket.socket], sent: bytes, closed: bool, said: str
 ) -> None:
-    module = import_module("shardkit.admin.backup")
-    ours, theirs = socket.socketpair()
-    monkeypatch.setattr(module, "socket_of", lambda connection: ours)
-    feed = module._Feed(None, "a:1", tmp_path / "rdb", {"one": 0}, 0.05)
-    with ours, theirs:
-        theirs.sendall(sent)
-        if closed:
-            theirs.close()
-        if not said:
-            feed.fetch()
-            assert (feed.result().size, (tmp_path / "rdb").read_bytes()) == (5, b"REDIS")
-            return
-        with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
-            feed.fetch()
+    feed, theirs = fed
+    theirs.sendall(sent)
+    if closed:
+        theirs.close()
+    if not said:
+        feed.fetch()
+        assert (feed.result().size, feed.path.read_bytes()) == (5, b"REDIS")
+        return
+    with pytest.raises(ConfigError, match=f"^{re.escape(said)}$"):
+        feed.fetch()
 
 
 @pytest.mark.parametrize(
@@ -245,43 +242,34 @@ def test_a_snapshot_that_does_not_come_whole_is_refused(
     ],
 )
 def test_a_server_that_begins_no_snapshot_says_why(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    persistence: dict[str, int],
-    sent: bytes,
-    said: str,
+    fed: tuple[Any, socket.socket], persistence: dict[str, int], sent: bytes, said: str
 ) -> None:
-    module = import_module("shardkit.admin.backup")
-    ours, theirs = socket.socketpair()
+    feed, theirs = fed
     connection = SimpleNamespace(send_command=lambda word: theirs.sendall(sent))
-    client = SimpleNamespace(
+    feed.client = SimpleNamespace(
         info=lambda section: persistence if section == "persistence" else {},
         execute_command=lambda *words: None,
         connection_pool=SimpleNamespace(get_connection=lambda: connection),
     )
-    monkeypatch.setattr(module, "socket_of", lambda connection: ours)
-    monkeypatch.setattr(module, "_FORK_WAIT", 0.05)
-    feed = module._Feed(client, "a:1", tmp_path / "rdb", {"one": 0}, 0.05)
 
     def begin() -> None:
         feed.pause()
         feed.begin()
 
-    with ours, theirs, pytest.raises(ConfigError, match=f"^a:1 {said}"):
+    with pytest.raises(ConfigError, match=f"^a:1 {said}"):
         begin()
 
 
-def test_keys_are_counted(kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path) -> None:
+def test_keys_are_counted(
+    kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
+) -> None:
     one: Any = kit.client("one")
     one.set("stays", 1)
     one.set("ends", 1, px=1)
     while one.exists("ends"):
         pass
     backup(components(servers), tmp_path / "backup")
-    with (
-        LocalServers(ShardMap.parse(MAP), ports="free") as others,
-        shardkit.connect(others.shard_map) as target,
-    ):
+    with shardkit.connect(others.shard_map) as target:
 
         def intrude(keys: int) -> None:
             target.client("one").set("intruder", 1)
@@ -291,21 +279,17 @@ def test_keys_are_counted(kit: shardkit.ShardKit, servers: LocalServers, tmp_pat
 
 
 def test_restore_fails_if_the_target_evicts(
-    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+    kit: shardkit.ShardKit, servers: LocalServers, others: LocalServers, tmp_path: Path
 ) -> None:
-    pipe = kit.key_sharded("data").pipeline()
-    for n in range(4000):
-        pipe.set(f"key:{n}", "x" * 100, ex=3600 if n % 2 else None)
-    pipe.execute()
+    fill(kit, 4000, 200)
     backup(components(servers), tmp_path / "backup")
-    with LocalServers(ShardMap.parse(MAP), ports="free") as others:
-        for server in others.servers:
-            with server.client() as client:
-                client.config_set("maxmemory-policy", "allkeys-random")
-                client.config_set("maxmemory", client.info("memory")["used_memory"] + 200_000)
-        said = r"data:\d has only \d+ keys of 1,\d+: its server evicted .*; give it more memory"
-        with pytest.raises(ConfigError, match=said):
-            restore(tmp_path / "backup", others.shard_map)
+    for server in others.servers:
+        with server.client() as client:
+            client.config_set("maxmemory-policy", "allkeys-random")
+            client.config_set("maxmemory", client.info("memory")["used_memory"] + 200_000)
+    said = r"data:\d has only \d+ keys of 1,\d+: its server evicted .*; give it more memory"
+    with pytest.raises(ConfigError, match=said):
+        restore(tmp_path / "backup", others.shard_map)
 
 
 def test_a_backup_that_fails_leaves_nothing_and_no_server_paused(tmp_path: Path) -> None:
@@ -366,10 +350,16 @@ def test_config_is_restored(kit: shardkit.ShardKit, servers: LocalServers, tmp_p
         restore_objects(tmp_path / "d", config)
 
 
-def test_a_server_that_cannot_be_asked_is_named(kit: shardkit.ShardKit, tmp_path: Path) -> None:
-    text = "components: {one: {entry: {host: 127.0.0.1, port: 1}}}"
-    with pytest.raises(ConfigError, match=r"127\.0\.0\.1:1 cannot be backed up: .*; grant it"):
-        backup(ShardMap.parse(text).components.values(), tmp_path / "b")
+@pytest.mark.parametrize(
+    ("entry", "said"),
+    [
+        ({"host": "127.0.0.1", "port": 1}, r"127\.0\.0\.1:1 cannot be backed up: .*; grant it"),
+        ({"cluster": True, "port": 1}, r"a cluster cannot be backed up: .*; start its nodes"),
+    ],
+)
+def test_what_cannot_be_asked_is_named(tmp_path: Path, entry: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        backup(map_of(one={"entry": entry}).components.values(), tmp_path / "b")
     assert not (tmp_path / "b").exists()
 
 
@@ -382,7 +372,7 @@ def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> 
     told: list[int] = []
     with Expiring(port=own_server.port) as source, own_server.client(db=1) as target:
         source.mset({"ends": 1, "stays": 2})
-        copied = import_module("shardkit.admin.backup")._copy(source, target, "one", told.append)
+        copied = backups._copy(source, target, "one", told.append)
         assert (copied, told) == ({math.inf: 1}, [1])
         assert target.keys() == [b"stays"]
 
@@ -390,11 +380,10 @@ def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> 
 def test_a_server_that_cannot_read_a_backup_says_so(
     own_server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = import_module("shardkit.admin.backup")
     newer = tmp_path / "newer.rdb"
     newer.write_bytes(b"REDIS0999")
     said = f"^{newer}: .*-server cannot read this snapshot .format REDIS0999.; set SHARDKIT_SERVER"
-    with pytest.raises(ConfigError, match=said), module._loaded(newer, 16):
+    with pytest.raises(ConfigError, match=said), backups._loaded(newer, 16):
         pass
     with own_server.client() as source, own_server.client(db=1) as target:
         source.set("k", "a value")
@@ -403,18 +392,11 @@ def test_a_server_that_cannot_read_a_backup_says_so(
             patched.setattr(target, "info", lambda: {"valkey_version": "9.0.0"})
             said = "^the server of one is a Valkey, which does not read what Redis 7.4 and later"
             with pytest.raises(ConfigError, match=said):
-                module._copy(source, target, "one", print)
+                backups._copy(source, target, "one", print)
         target.config_set("maxmemory", 1)
         try:
             said = "^one: its server refuses key k: command not allowed when used memory"
             with pytest.raises(ConfigError, match=said):
-                module._copy(source, target, "one", print)
+                backups._copy(source, target, "one", print)
         finally:
             target.config_set("maxmemory", 0)
-
-
-def test_a_cluster_without_nodes_is_not_backed_up(tmp_path: Path) -> None:
-    gone = ShardMap.parse("components: {many: {entry: {cluster: true, port: 1}}}")
-    with pytest.raises(ConfigError, match=r"a cluster cannot be backed up: .*; start its nodes"):
-        backup(gone.components.values(), tmp_path / "b")
-    assert not (tmp_path / "b").exists()

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 
-from shardkit import ShardMap
 from shardkit.admin import biggest_keys
 from shardkit.local import LocalServer
 
 
 def test_a_shared_database_is_scanned_once(own_server: LocalServer) -> None:
-    entry = {"host": "127.0.0.1", "port": own_server.port}
-    described = {"one": {"entry": entry}, "other": {"entry": entry}}
-    components = ShardMap.parse(json.dumps({"components": described})).components
+    entry = {"entry": own_server.entry.fields}
+    components = map_of(one=entry, other=entry).components
     with own_server.client() as client:
         client.mset({f"k{n}": "v" for n in range(1200)})
         client.rpush("list", *range(300))
@@ -35,8 +33,7 @@ def test_a_shared_database_is_scanned_once(own_server: LocalServer) -> None:
 
 
 def test_keys_are_ranked_by_elements_without_memory_usage(own_server: LocalServer) -> None:
-    described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
-    components = ShardMap.parse(json.dumps({"components": described})).components
+    components = map_of(own={"entry": own_server.entry.fields}).components
     with own_server.client() as client:
         client.rpush("list", 1, 2)
         client.set("text", "v")
@@ -70,8 +67,7 @@ class Losing(redis.Redis):
 
 
 def test_sizes_may_be_unknown(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = {"own": {"entry": {"host": "127.0.0.1", "port": own_server.port}}}
-    components = ShardMap.parse(json.dumps({"components": described})).components
+    components = map_of(own={"entry": own_server.entry.fields}).components
     with Losing(port=own_server.port) as client:
         client.mset({"gone": 1, "stays": "text"})
         client.rpush("other", 1, 2, 3)

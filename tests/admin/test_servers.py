@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from shardkit import ShardMap
+from arranged import map_of
+
 from shardkit.admin import execute
 from shardkit.admin.servers import entries_of, identify_databases, query_servers
 from shardkit.config.component import Component
@@ -15,7 +15,7 @@ from shardkit.local import LocalServer
 
 def components(*entries: dict[str, Any]) -> list[Component]:
     described = {f"c{n}": {"entry": entry} for n, entry in enumerate(entries)}
-    return list(ShardMap.parse(json.dumps({"components": described})).components.values())
+    return list(map_of(**described).components.values())
 
 
 def test_a_server_with_two_names_is_visited_once(own_server: LocalServer) -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-import fakeredis
 import pytest
 import redis
 from hypothesis import given, settings
@@ -41,7 +41,6 @@ from shardkit.errors import (
     PushRefusedError,
 )
 from shardkit.local import LocalServer
-from shardkit.log_records import Once
 
 SECRET = "hunter2"
 
@@ -77,26 +76,6 @@ def stored(client: redis.Redis) -> dict[bytes, bytes]:
     return {key: client.dump(key) for key in client.keys("*")}  # type: ignore[misc]
 
 
-@pytest.fixture(
-    params=[
-        {},
-        {"decode_responses": True},
-        {"protocol": 3},
-        {"decode_responses": True, "protocol": 3},
-    ],
-    ids=["bytes", "text", "RESP3", "RESP3 text"],
-)
-def client(request: pytest.FixtureRequest) -> Iterator[redis.Redis]:
-    with fakeredis.FakeRedis(server=fakeredis.FakeServer(), **request.param) as opened:
-        yield opened
-
-
-@pytest.fixture
-def plain() -> Iterator[redis.Redis]:
-    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as opened:
-        yield opened
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[LocalServer]:
     with LocalServer() as running:
@@ -105,17 +84,33 @@ def server() -> Iterator[LocalServer]:
 
 @pytest.fixture
 def connect(server: LocalServer) -> Iterator[Callable[..., redis.Redis]]:
-    """Opens clients of a real, empty config server."""
-    opened: list[redis.Redis] = []
+    """Opens clients of an empty config server."""
+    with ExitStack() as stack:
 
-    def open_client(**arguments: Any) -> redis.Redis:
-        opened.append(redis.Redis(port=server.port, retry=Retry(NoBackoff(), 0), **arguments))
-        return opened[-1]
+        def open_client(**arguments: Any) -> redis.Redis:
+            arguments = {"port": server.port, "retry": Retry(NoBackoff(), 0), **arguments}
+            return stack.enter_context(redis.Redis(**arguments))
 
-    open_client().flushall()
-    yield open_client
-    for each in opened:
-        each.close()
+        open_client().flushall()
+        yield open_client
+
+
+READERS: dict[str, dict[str, Any]] = {
+    "bytes": {},
+    "text": {"decode_responses": True},
+    "RESP3": {"protocol": 3},
+    "RESP3 text": {"decode_responses": True, "protocol": 3},
+}
+
+
+@pytest.fixture(params=list(READERS))
+def client(request: pytest.FixtureRequest, connect: Callable[..., redis.Redis]) -> redis.Redis:
+    return connect(**READERS[request.param])
+
+
+@pytest.fixture
+def plain(connect: Callable[..., redis.Redis]) -> redis.Redis:
+    return connect()
 
 
 # There and back
@@ -175,10 +170,9 @@ def test_on_an_empty_server_there_is_nothing(client: redis.Redis) -> None:
 
 def test_many_shards_are_read_back(plain: redis.Redis) -> None:
     push(plain, unique(1500))
-    assert len(read_components(plain)["unique"].shards) == 1500
-    component = read_component(plain, "unique")
-    assert component is not None
-    assert [entry.fields["db"] for entry in component.shards] == list(range(1, 1501))
+    for component in (read_components(plain)["unique"], read_component(plain, "unique")):
+        assert component is not None
+        assert [entry.fields["db"] for entry in component.shards] == list(range(1, 1501))
 
 
 # Epochs
@@ -201,24 +195,10 @@ def test_a_push_raises_the_epochs_of_what_it_changes_only(client: redis.Redis) -
 
 def test_a_push_that_changes_nothing_writes_nothing(plain: redis.Redis) -> None:
     push(plain, TWO)
+    plain.set("config:redis:unique:3", ' {"db" : 2,  "host": "\\u0062"}')  # written differently
     before = stored(plain)
     assert set(kinds(push(plain, TWO, force=True)).values()) == {"unchanged"}
     assert stored(plain) == before
-
-
-def test_the_same_entry_written_differently_is_no_change(plain: redis.Redis) -> None:
-    push(plain, TWO)
-    plain.set("config:redis:unique:3", ' {"db" : 2,  "host": "\\u0062"}')
-    assert kinds(push(plain, TWO))["unique"] == "unchanged"
-
-
-def test_an_unsharded_component_has_no_epoch(client: redis.Redis) -> None:
-    for host in ("a", "b"):
-        [change] = push(client, shard_map(f"{{hits: {{entry: {{host: {host}}}}}}}"))
-        assert change.epoch == 0
-        assert read_components(client)["hits"].epoch == 0
-    assert not client.exists("config:shards:hits")
-    assert int(client.get(EPOCH_KEY)) == 2  # type: ignore[arg-type]
 
 
 def test_epochs_go_on_where_the_last_push_is_forgotten(plain: redis.Redis) -> None:
@@ -285,49 +265,32 @@ def test_the_refusal_says_how_many_keys_of_the_sample_would_move(plain: redis.Re
 
 
 def test_nothing_is_written_if_anything_is_refused(plain: redis.Redis) -> None:
-    push(plain, TWO)
-    before = stored(plain)
-    after = shard_map(
-        "{unique: {shards: [{host: z}]}, hits: {entry: {host: z}}, new: {entry: {host: z}}}"
+    one, two = (
+        f"{{a: {shards}, b: {shards}, c: {shards}, d: {{entry: {{}}}}}}"
+        for shards in ("{shards: [{}]}", "{shards: [{}, {}]}")
     )
-    asked: list[str] = []
+    push(plain, shard_map(one))
+    before = stored(plain)
+    asked: dict[str, int] = {}
 
     def has_data(component: Component) -> bool:
-        asked.append(component.name)
-        assert len(component.shards) == 4  # as it is now, not as it shall be
-        return True
+        asked[component.name] = len(component.shards)  # as it is now, not as it shall be
+        return component.name != "c"
 
-    with pytest.raises(PushRefusedError, match="nothing was pushed"):
-        push(plain, after, has_data=has_data)
-    assert asked == ["unique"]
+    with pytest.raises(PushRefusedError, match=r"nothing.*'a' holds data.*'b' holds") as caught:
+        push(plain, shard_map(two.replace("d:", "new:")), has_data=has_data)
+    assert "'c'" not in str(caught.value)
+    assert asked == {"a": 1, "b": 1, "c": 1}
     assert stored(plain) == before
 
 
-def test_every_refused_component_is_named(plain: redis.Redis) -> None:
-    push(plain, shard_map("{a: {shards: [{}]}, b: {shards: [{}]}, c: {shards: [{}]}}"))
-    with pytest.raises(PushRefusedError, match=r"'a' holds data.*'b' holds data") as caught:
-        push(
-            plain,
-            shard_map("{a: {shards: [{}, {}]}, b: {shards: [{}, {}]}, c: {shards: [{}, {}]}}"),
-            has_data=lambda component: component.name != "c",
-        )
-    assert "'c'" not in str(caught.value)
-
-
-def test_entries_may_move_under_data(plain: redis.Redis) -> None:
-    push(plain, unique(4))
-    [change] = push(plain, unique(4, host="b"), has_data=yes)
-    assert (change.kind, change.moved, change.epoch) == ("changed", 0, 2)
-
-
-def test_an_entry_may_come_beside_shards_that_hold_data(plain: redis.Redis) -> None:
+def test_entries_may_come_go_and_move_under_data(plain: redis.Redis) -> None:
     push(plain, shard_map("{u: {shards: [{host: a}]}}"))
     push(plain, shard_map("{u: {entry: {host: a}, shards: [{host: a}]}}"), has_data=yes)
-    push(plain, shard_map("{u: {shards: [{host: a}]}}"), has_data=yes)
-    component = read_component(plain, "u")
-    assert component is not None
-    assert component.entry is None
-    assert component.epoch == 3
+    [change] = push(plain, shard_map("{u: {shards: [{host: b}]}}"), has_data=yes)
+    assert (change.kind, change.moved, change.epoch) == ("changed", 0, 3)
+    component = read_components(plain)["u"]
+    assert (component.entry, component.epoch) == (None, 3)
 
 
 def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
@@ -350,12 +313,6 @@ def test_an_error_of_asking_for_data_pushes_nothing(plain: redis.Redis) -> None:
 
 
 # Components that the map does not describe
-
-
-def test_other_components_stay(plain: redis.Redis) -> None:
-    push(plain, TWO)
-    assert kinds(push(plain, shard_map("{new: {entry: {}}}"))) == {"new": "added"}
-    assert read_components(plain).keys() == {"unique", "hits", "new"}
 
 
 def test_a_push_says_of_all_that_it_leaves_as_it_was_that_no_hand_wrote_it(
@@ -484,43 +441,32 @@ def test_shards_without_a_count_are_told_from_an_unsharded_component(client: red
 
 @pytest.mark.parametrize("count", [63, 64, 65, 66])
 def test_the_first_shard_beyond_the_count_is_seen_however_many_there_are(
-    plain: redis.Redis,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-    count: int,
+    plain: redis.Redis, caplog: pytest.LogCaptureFixture, count: int
 ) -> None:
-    monkeypatch.setattr("shardkit.config.stored._warned", Once())
     push(plain, shard_map(f"{{many: {{shards: {{count: {count}, over: [{{host: a}}]}}}}}}"))
     plain.set(f"config:redis:many:{count}", "{}")
-    component = read_component(plain, "many")
-    assert component is not None
-    assert len(component.shards) == count
+    assert shards_of(plain, "many") == count
     assert f"config:redis:many:{count} is stored, but config:shards:many says" in caplog.text
 
 
+def shards_of(client: redis.Redis, name: str) -> int:
+    component = read_component(client, name)
+    assert component is not None
+    return len(component.shards)
+
+
 def test_shards_beyond_the_count_are_not_read_and_go_with_the_next_change(
-    plain: redis.Redis, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    plain: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("shardkit.config.stored._warned", Once())
-    push(plain, unique(2))
-    plain.set("config:redis:unique:2", "{ broken")
-    plain.set("config:redis:unique:70", "{ broken")
-    assert len(read_components(plain)["unique"].shards) == 2
-    component = read_component(plain, "unique")
-    assert component is not None
-    assert len(component.shards) == 2
-    [record] = [r for r in caplog.records if r.name == "shardkit.config"]  # once
-    assert record.getMessage().startswith("config:redis:unique:2 is stored, but config:shards:")
-    monkeypatch.setattr("shardkit.config.stored._warned", Once())
-    caplog.clear()
-    for number in (2, 70):  # a rest of an older map, that says so
-        plain.set(f"config:redis:unique:{number}", '{"port": 7001, "spare": true}')
-    component = read_component(plain, "unique")
-    assert component is not None
-    assert len(component.shards) == 2
-    assert not caplog.records
-    push(plain, unique(2, host="b"))
-    assert len(list(plain.scan_iter("config:redis:unique:*"))) == 2
+    for name, further in (("beyond", "{ broken"), ("rest", '{"port": 7001, "spare": true}')):
+        push(plain, shard_map(f"{{{name}: {{shards: [{{}}, {{}}]}}}}"))
+        for number in (2, 70):
+            plain.set(f"config:redis:{name}:{number}", further)
+        assert len(read_components(plain)[name].shards) == shards_of(plain, name) == 2
+    [message] = [r.getMessage() for r in caplog.records if r.name == "shardkit.config"]  # once
+    assert message.startswith("config:redis:beyond:2 is stored, but config:shards:")
+    push(plain, shard_map("{beyond: {shards: [{}, {port: 1}]}}"))
+    assert len(list(plain.scan_iter("config:redis:beyond:*"))) == 2
 
 
 @pytest.mark.parametrize(
@@ -657,8 +603,7 @@ def test_a_diff_shows_no_secret() -> None:
 
 components = st.dictionaries(
     st.sampled_from(["a", "b", "c"]),
-    st.builds(
-        lambda entry, shards, rule: (entry, shards, rule),
+    st.tuples(
         st.one_of(st.none(), st.integers(0, 1)),
         st.integers(0, 4),
         st.sampled_from(["crc32", "slot"]),
@@ -668,23 +613,26 @@ components = st.dictionaries(
 
 
 def _built(drawn: dict[str, tuple[int | None, int, str]]) -> ShardMap:
-    built = {}
-    for name, (entry, shards, rule) in drawn.items():
-        built[name] = Component(
-            name,
-            None if entry is None else Entry({"db": entry}),
-            tuple(Entry({"db": n}) for n in range(shards)),
-            rule if shards else "crc32",
-        )
-    return ShardMap(built)
+    return ShardMap(
+        {
+            name: Component(
+                name,
+                None if entry is None else Entry({"db": entry}),
+                tuple(Entry({"db": n}) for n in range(shards)),
+                rule if shards else "crc32",
+            )
+            for name, (entry, shards, rule) in drawn.items()
+        }
+    )
 
 
 @settings(max_examples=40)
 @given(st.lists(st.tuples(components, st.booleans()), min_size=1, max_size=5))
 def test_after_any_pushes_there_is_what_was_pushed(
-    pushes: list[tuple[dict[str, tuple[int | None, int, str]], bool]],
+    server: LocalServer, pushes: list[tuple[dict[str, tuple[int | None, int, str]], bool]]
 ) -> None:
-    with fakeredis.FakeRedis(server=fakeredis.FakeServer()) as client:
+    with server.client() as client:
+        client.flushall()
         expected: dict[str, Component] = {}
         epochs: dict[str, int] = {}
         for drawn, prune in pushes:
@@ -699,7 +647,9 @@ def test_after_any_pushes_there_is_what_was_pushed(
             assert all(component.same_as(expected[name]) for name, component in read.items())
             for change in changes:
                 component = read.get(change.component)
-                if component is not None and component.shards:
+                if component is not None and not component.shards:
+                    assert component.epoch == change.epoch == 0
+                elif component is not None:
                     grew = component.epoch - epochs.get(change.component, 0)
                     assert (grew > 0) == (change.kind != "unchanged")
                     epochs[change.component] = component.epoch
@@ -709,41 +659,6 @@ def test_after_any_pushes_there_is_what_was_pushed(
 
 
 # A real server, many at once
-
-
-@pytest.mark.parametrize("arguments", [{}, {"decode_responses": True, "protocol": 3}], ids=str)
-def test_a_real_server_is_pushed_to_and_read(
-    connect: Callable[..., redis.Redis], arguments: dict[str, Any]
-) -> None:
-    client = connect(**arguments)
-    push(client, TWO)
-    read = read_components(client)
-    assert all(component.same_as(read[name]) for name, component in TWO.components.items())
-    with pytest.raises(PushRefusedError, match="was pushed: component 'unique' holds data, and"):
-        push(client, unique(7))
-    changes = push(client, unique(7), has_data=no, prune=True)
-    assert kinds(changes) == {"hits": "removed", "unique": "changed"}
-    assert client.dbsize() == 9 + 3 + 1  # the history and marks, the epoch of the removal
-
-
-def _together(tasks: list[Callable[[], None]]) -> None:
-    """Run tasks in threads; raise what one of them raised."""
-    errors: list[BaseException] = []
-
-    def run(task: Callable[[], None]) -> None:
-        try:
-            task()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(task,), daemon=True) for task in tasks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if errors:
-        raise errors[0]
-    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_pushes_that_meet_are_carried_out_one_after_the_other_and_read_as_a_whole(
@@ -759,84 +674,48 @@ def test_pushes_that_meet_are_carried_out_one_after_the_other_and_read_as_a_whol
             built["c"] = Component("c", None, tuple(entries))
         return ShardMap(built)
 
+    def pusher(client: redis.Redis, number: int) -> list[int]:
+        epochs = []
+        for n in range(rounds):
+            changes = push(client, marked(1 + number + pushers * n), prune=True, force=True)
+            [change] = [each for each in changes if each.component == "a"]
+            assert change.kind == "changed"
+            epochs.append(change.epoch)
+        return epochs
+
+    def reader(client: redis.Redis, whole: bool) -> int:
+        last = 0
+        while not all(each.done() for each in pushing):
+            read = read_components(client) if whole else {"a": read_component(client, "a")}
+            components = {name: each for name, each in read.items() if each is not None}
+            entries = [entry for each in components.values() for _, entry in each.entries()]
+            [mark] = {int(entry.fields["client_name"]) for entry in entries}
+            assert len(components["a"].shards) == 1 + mark % 5
+            if whole:
+                assert set(components) == ({"a", "b", "c"} if mark % 2 else {"a", "b"})
+            assert components["a"].epoch >= last
+            last = components["a"].epoch
+        return last
+
     push(connect(), marked(0))
-    epochs: list[int] = []
-    done = threading.Event()
-    unfinished = [pushers]
-
-    def pusher(number: int) -> Callable[[], None]:
-        client = connect()
-
-        def run() -> None:
-            try:
-                for n in range(rounds):
-                    mark = 1 + number + pushers * n
-                    changes = push(client, marked(mark), prune=True, force=True)
-                    [change] = [each for each in changes if each.component == "a"]
-                    assert change.kind == "changed"
-                    epochs.append(change.epoch)
-            finally:
-                unfinished[0] -= 1
-                if not unfinished[0]:
-                    done.set()
-
-        return run
-
-    seen: set[int] = set()
-
-    def reader(whole: bool) -> Callable[[], None]:
-        client = connect()
-
-        def run() -> None:
-            last = 0
-            while not done.is_set():
-                if whole:
-                    components = read_components(client)
-                else:
-                    component = read_component(client, "a")
-                    assert component is not None
-                    components = {"a": component}
-                marks = {
-                    entry.fields["client_name"]
-                    for each in components.values()
-                    for entry in (*each.shards, *filter(None, [each.entry]))
-                }
-                assert len(marks) == 1
-                mark = int(marks.pop())
-                assert len(components["a"].shards) == 1 + mark % 5
-                if whole:
-                    assert set(components) == ({"a", "b", "c"} if mark % 2 else {"a", "b"})
-                assert components["a"].epoch >= last
-                last = components["a"].epoch
-                seen.add(mark)
-
-        return run
-
-    _together([*map(pusher, range(pushers)), reader(True), reader(False)])
+    clients = [connect() for _ in range(pushers + 2)]
+    with ThreadPoolExecutor(pushers + 2) as threads:
+        pushing = [threads.submit(pusher, clients[n], n) for n in range(pushers)]
+        reading = [threads.submit(reader, clients[~n], bool(n)) for n in range(2)]
     # Exactly one epoch for each push, and every one was taken.
-    assert sorted(epochs) == list(range(2, 2 + rounds * pushers))
-    read = read_components(connect())
-    assert read["a"].epoch == 1 + rounds * pushers
-    assert int(connect().get(EPOCH_KEY)) == 1 + rounds * pushers  # type: ignore[arg-type]
-    assert seen
+    epochs = sorted(epoch for each in pushing for epoch in each.result())
+    assert epochs == list(range(2, 2 + rounds * pushers))
+    assert all(each.result() for each in reading)
+    assert read_components(connect())["a"].epoch == store.read_epoch(connect()) == epochs[-1]
 
 
 def test_a_second_push_of_the_same_map_changes_nothing(
     connect: Callable[..., redis.Redis],
 ) -> None:
-    changed: list[bool] = []
-
-    def pusher() -> Callable[[], None]:
-        client = connect()
-
-        def run() -> None:
-            [change] = push(client, unique(16))
-            changed.append(change.kind != "unchanged")
-
-        return run
-
-    _together([pusher() for _ in range(6)])
-    assert changed.count(True) == 1
+    clients = [connect() for _ in range(6)]
+    with ThreadPoolExecutor(6) as threads:
+        pushed = list(threads.map(lambda client: push(client, unique(16)), clients))
+    assert [change.kind != "unchanged" for [change] in pushed].count(True) == 1
     assert read_components(connect())["unique"].epoch == 1
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import random
-import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import date
+from itertools import count
 from typing import Any
 from uuid import UUID
 
 import pytest
+from arranged import emptied, map_of, meanwhile
 
 import shardkit
 from shardkit import ShardKit, ShardKitError, ShardMap
@@ -20,7 +21,7 @@ from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import databases_with
 from shardkit.errors import GrowthError
-from shardkit.local import LocalCluster, LocalServers
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 MAP = """
 defaults: {host: 127.0.0.1, socket_timeout: 30}
@@ -38,11 +39,21 @@ def servers() -> Iterator[LocalServers]:
 
 @pytest.fixture
 def kit(servers: LocalServers) -> Iterator[ShardKit]:
-    for server in servers.servers:
-        with server.client() as client:
-            client.flushall()
-    with shardkit.connect(servers.shard_map) as opened:
+    with emptied(servers) as opened:
         yield opened
+
+
+def at_first(change: Callable[[], object], asked: int = 3) -> Callable[[], bool]:
+    """Tells a copy when to stop: a change comes when it is first asked, and then some passes."""
+    times = count(1)
+
+    def stopped() -> bool:
+        number = next(times)
+        if number == 1:
+            change()
+        return number > asked
+
+    return stopped
 
 
 def copied(kit: ShardKit, conversion: Conversion, **options: Any) -> Converted:
@@ -56,35 +67,16 @@ def test_changes_that_clients_make_during_the_copy_are_not_lost(kit: ShardKit) -
     keys = [f"user:{n}:name" for n in range(1500)]
     old = kit.key_sharded("old")
     old.mset(dict.fromkeys(keys[:1200], "before"))
-    ending, ended = threading.Event(), threading.Event()
-    asked = 0
+    choose = random.Random(7)
 
     def write() -> None:
-        choose = random.Random(7)
-        try:
-            while not ending.wait(0.0005):
-                key = choose.choice(keys)
-                if choose.random() < 0.3:
-                    old.delete(key)
-                else:
-                    old.set(key, f"{choose.random()}")
-        finally:
-            ended.set()
+        key = choose.choice(keys)
+        old.delete(key) if choose.random() < 0.3 else old.set(key, f"{choose.random()}")
 
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 10:
-            ending.set()
-        return ended.is_set()
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        result = copied(kit, NAMES, stopped=stopped)
-    finally:
-        ending.set()
-        writer.join()
+    with ExitStack() as writing:
+        writing.enter_context(meanwhile(write, 0.0005))
+        tells = at_first(lambda: None, 10)
+        result = copied(kit, NAMES, stopped=lambda: tells() and not writing.close())
     names = kit.strings("user:name", component="new")
     assert names.mget(range(1500)) == old.mget(keys)
     assert result.followed > 0
@@ -174,16 +166,8 @@ CASES: dict[str, tuple[Conversion, Callable[[ShardKit], Any], Callable[[Any], An
         ranks,
         lambda found: dict(found.zscan_iter()),
     ),
-    "list": (
-        Conversion("log", "list", "list", "log:list"),
-        log,
-        lambda found: list(found.items()),
-    ),
-    "hash": (
-        Conversion("cities", "hash", "hash", "cities:hash"),
-        fields,
-        lambda found: found.hgetall(),
-    ),
+    "list": (Conversion("log", "list", "list", "log:list"), log, lambda found: [*found.items()]),
+    "hash": (Conversion("cities", "hash", "hash", "cities:hash"), fields, lambda f: f.hgetall()),
 }
 
 
@@ -199,34 +183,24 @@ def test_each_structure_holds_what_the_family_has(kit: ShardKit, case: str) -> N
 def test_a_large_key_that_changes_is_compared_again_at_the_end(kit: ShardKit) -> None:
     expected = members(kit)
     conversion = CASES["set"][0]
-    asked = 0
 
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            plain(kit, "ids").srem("ids", 5, 6)
-            plain(kit, "ids").sadd("ids", 9999)
-        return asked > 3
+    def change() -> None:
+        plain(kit, "ids").srem("ids", 5, 6)
+        plain(kit, "ids").sadd("ids", 9999)
 
-    copied(kit, conversion, stopped=stopped)
+    copied(kit, conversion, stopped=at_first(change))
     assert conversion.open(kit, "new").smembers() == expected - {5, 6} | {9999}
 
 
 def test_a_list_that_is_pushed_and_popped_is_compared_again_at_the_end(kit: ShardKit) -> None:
     expected = log(kit)
     conversion = CASES["list"][0]
-    asked = 0
 
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            plain(kit, "log").lpop("log", 3)
-            plain(kit, "log").rpush("log", "last")
-        return asked > 3
+    def change() -> None:
+        plain(kit, "log").lpop("log", 3)
+        plain(kit, "log").rpush("log", "last")
 
-    copied(kit, conversion, stopped=stopped)
+    copied(kit, conversion, stopped=at_first(change))
     assert list(conversion.open(kit, "new").items()) == [*expected[3:], "last"]
     plain(kit, "log").delete("log")
     assert copied(kit, conversion, offline=True).entries == 0
@@ -243,24 +217,19 @@ def test_strings_keep_their_times_to_live_while_clients_change_them(kit: ShardKi
     for n in range(400):
         key = f"user:{n}:name"
         old[key].set(key, n, pxat=due + n if n % 4 else None)
-    asked = 0
+    changes: dict[int, tuple[Any, ...]] = {
+        1: ("PEXPIREAT", due + 5000),
+        2: ("PERSIST",),
+        3: ("PEXPIRE", 1),  # it is gone before the copy ends
+        4: ("SET", "other", "PXAT", due),
+    }
 
-    def change(n: int, command: str, *args: Any) -> None:
-        key = f"user:{n}:name"
-        client: Any = old[key]
-        client.execute_command(command, key, *args)
+    def change() -> None:
+        for n, (command, *args) in changes.items():
+            key = f"user:{n}:name"
+            plain(kit, key).execute_command(command, key, *args)
 
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            change(1, "PEXPIREAT", due + 5000)
-            change(2, "PERSIST")
-            change(3, "PEXPIRE", 1)  # it is gone before the copy ends
-            change(4, "SET", "other", "PXAT", due)
-        return asked > 3
-
-    result = copied(kit, expiring(NAMES), stopped=stopped)
+    result = copied(kit, expiring(NAMES), stopped=at_first(change))
     assert (result.entries, result.passes) == (400, 2)
     names = kit.strings("user:name", component="new")
     fields = kit.hash("user:name:strings", component="new")
@@ -296,44 +265,28 @@ def test_a_structure_expires_when_its_key_does(kit: ShardKit, case: str) -> None
     assert structure.ttl() == -1
 
 
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
 @pytest.fixture
 def clustered(cluster: LocalCluster) -> Iterator[ShardKit]:
-    entries = {"old": {"entry": dict(cluster.entry.fields)}}
-    with (
-        LocalServers(ShardMap.parse("components: {new: {entry: {}}}"), ports="free") as running,
-        cluster.client() as client,
-    ):
-        client.flushall()
-        entries["new"] = {"entry": dict(running.servers[0].entry.fields)}
-        with shardkit.connect(ShardMap.parse(json.dumps({"components": entries}))) as opened:
+    with LocalServer() as running:
+        old, new = ({"entry": each.entry.fields} for each in (cluster, running))
+        with shardkit.connect(map_of(old=old, new=new)) as opened:
             yield opened
 
 
 def test_a_family_of_a_cluster_is_copied_while_clients_write(
     clustered: ShardKit, cluster: LocalCluster
 ) -> None:
-    asked = 0
     with cluster.client() as client:
         for n in range(600):
             client.set(f"user:{n}:name", n, px=10**6 if n % 2 else None)
         client.sadd("ids", *range(5, 2000))
 
-        def stopped() -> bool:
-            nonlocal asked
-            asked += 1
-            if asked == 1:
-                for n in range(50):
-                    client.set(f"user:{n}:name", f"changed {n}")
-                client.delete("user:599:name")
-            return asked > 3
+        def change() -> None:
+            for n in range(50):
+                client.set(f"user:{n}:name", f"changed {n}")
+            client.delete("user:599:name")
 
-        result = copied(clustered, expiring(NAMES), stopped=stopped)
+        result = copied(clustered, expiring(NAMES), stopped=at_first(change))
     assert (result.entries, result.passes, result.followed) == (600, 2, 51)
     names = clustered.strings("user:name", component="new")
     assert names.mget([7, 100, 599]) == [b"changed 7", b"100", None]
@@ -348,22 +301,16 @@ def test_a_family_of_a_cluster_is_copied_while_clients_write(
 def test_a_copy_during_which_slots_have_moved_is_refused(
     clustered: ShardKit, cluster: LocalCluster
 ) -> None:
-    asked = 0
+    with cluster.nodes[0].client() as first, cluster.nodes[1].client() as second:
 
-    def stopped() -> bool:
-        nonlocal asked
-        asked += 1
-        if asked == 1:
-            first: Any = cluster.nodes[0].client()
-            second: Any = cluster.nodes[1].client()
-            with first, second:
-                new = second.execute_command("CLUSTER MYID")
-                for node in (second, first):
-                    node.execute_command("CLUSTER SETSLOT", 0, "NODE", new)
-        return True
+        def move(owner: Any) -> None:
+            new = owner.execute_command("CLUSTER MYID")
+            for node in (second, first):
+                node.execute_command("CLUSTER SETSLOT", 0, "NODE", new)
 
-    with pytest.raises(GrowthError, match="slots of the cluster have moved"):
-        copied(clustered, NAMES, stopped=stopped)
+        with pytest.raises(GrowthError, match="slots of the cluster have moved"):
+            copied(clustered, NAMES, stopped=at_first(lambda: move(second), 0))
+        move(first)
 
 
 def test_days_of_visitors_become_unique_visitors(kit: ShardKit) -> None:

@@ -1,0 +1,47 @@
+"""What many tests arrange: a map, its servers without data, and what a thread does meanwhile."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.local import LocalServers
+
+
+def map_of(**components: Any) -> ShardMap:
+    """A map of components, each as it would be described in YAML."""
+    return ShardMap.parse(json.dumps({"components": components}))
+
+
+@contextmanager
+def emptied(servers: LocalServers) -> Iterator[ShardKit]:
+    """A kit over a map's running servers, which are empty."""
+    for server in servers.servers:
+        with server.client() as client:
+            client.flushall()
+    with shardkit.connect(servers.shard_map) as opened:
+        yield opened
+
+
+@contextmanager
+def meanwhile(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
+    """Call a function again and again in a thread while the block runs; raise what it raised."""
+    ended = threading.Event()
+
+    def run() -> None:
+        while not ended.wait(pause):
+            step()
+
+    with ThreadPoolExecutor(1) as threads:
+        running = threads.submit(run)
+        try:
+            yield
+        finally:
+            ended.set()
+        running.result()
