@@ -22,6 +22,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 SECRET = "hunter2"
+SENTINELS = {"service": "m", "sentinels": [["s", 1]]}
 
 # One good entry of every kind.
 GOOD: list[dict[str, Any]] = [
@@ -69,13 +70,10 @@ def test_null_is_an_absent_field_and_a_whole_number_may_have_a_point() -> None:
     entry = Entry.from_json(written, "config:redis:a")
     assert entry == Entry({"host": "a", "port": 6379, "db": 3})
     assert entry.resolved("a") == {"host": "a", "port": 6379, "db": 3}
+    assert Entry({"socket_timeout": None}).fields == {"socket_timeout": None}  # it is a value
+    assert Entry({"socket_timeout": 2.0}).fields == {"socket_timeout": 2.0}
     replica = Entry({"host": "a", "db": 3.0, "replicas": [{"host": "b", "db": 3.0, "ssl": None}]})
     assert replica == Entry({"host": "a", "db": 3, "replicas": [{"host": "b", "db": 3}]})
-
-
-def test_null_that_is_a_value_stays() -> None:
-    assert Entry({"socket_timeout": None}).fields == {"socket_timeout": None}
-    assert Entry({"socket_timeout": 2.0}).fields == {"socket_timeout": 2.0}
 
 
 @pytest.mark.parametrize("name", ["host", "port", "url", "db", "unix_socket_path", "sentinel"])
@@ -141,12 +139,16 @@ BAD: list[tuple[Any, str, str]] = [
     ({"host": ["a"]}, "host", "a list"),
     ({"host": {"a": "b"}}, "host", "a mapping"),
     ({"host": b"a"}, "host", "bytes"),
-    ({"port": 0}, "port", "65535"),
-    ({"port": 65536}, "port", "65535"),
-    ({"port": "6379"}, "port", '"6379"'),
-    ({"port": True}, "port", "true"),
-    ({"port": 6379.5}, "port", "6379.5"),
-    ({"port": 16**5000}, "port", "huge"),
+    *(({"port": port}, "port", "65535") for port in (0, 65536)),
+    *(
+        ({"port": port}, "port", shown)
+        for port, shown in (
+            ("6379", '"6379"'),
+            (True, "true"),
+            (6379.5, "6379.5"),
+            (16**5000, "huge"),
+        )
+    ),
     ({"db": -1}, "db", "-1"),
     ({"db": 2**31}, "db", "0 or more"),
     ({"db": False}, "db", "false"),
@@ -208,12 +210,17 @@ BAD: list[tuple[Any, str, str]] = [
     ({"url": "redis://:12#ss@h"}, "url", "%23"),
     *(({"url": f"unix://{path}"}, "url", "no socket") for path in ("run/redis.sock", "", "/")),
     ({"url": "unix://u:@/secret@h"}, "url", "%40"),
-    ({"url": "redis://h?db=1&db=2"}, "url", "twice"),
-    ({"url": "redis://h?decode_responses=maybe"}, "url", "true or false"),
-    ({"url": "redis://h?protocol=three"}, "url", "number"),
-    ({"url": "redis://h?protocol=4"}, "url protocol", "2 or 3"),
-    ({"url": "redis://h?socket_timeout=0"}, "url socket_timeout", "above 0"),
-    ({"url": "redis://h?socket_timeout=nan"}, "url", "seconds"),
+    *(
+        ({"url": f"redis://h?{query}"}, f"url{field}", word)
+        for query, field, word in (
+            *(("db=1&db=2", "", "twice"), ("decode_responses=maybe", "", "true or false")),
+            *(("protocol=three", "", "number"), ("protocol=4", " protocol", "2 or 3")),
+            *(
+                ("socket_timeout=0", " socket_timeout", "above 0"),
+                ("socket_timeout=nan", "", "seconds"),
+            ),
+        )
+    ),
     ({"url": "redis://h", "host": "h"}, "host", "contradicts url"),
     ({"url": "redis://h", "port": 1}, "port", "contradicts url"),
     ({"url": "redis://h", "ssl": True}, "ssl", "contradicts url"),
@@ -228,15 +235,18 @@ BAD: list[tuple[Any, str, str]] = [
     ({"cluster": True, "sentinel": GOOD[-1]["sentinel"]}, "sentinel", "contradicts cluster"),
     ({"sentinel": []}, "sentinel", "an object"),
     ({"sentinel": {}}, "sentinel.service", "is missing"),
-    ({"sentinel": {"service": "", "sentinels": [["s", 1]]}}, "sentinel.service", "name"),
-    ({"sentinel": {"service": "a b", "sentinels": [["s", 1]]}}, "sentinel.service", "name"),
+    *(
+        ({"sentinel": {**SENTINELS, "service": name}}, "sentinel.service", "name")
+        for name in ("", "a b")
+    ),
     ({"sentinel": {"service": "m"}}, "sentinel.sentinels", "is missing"),
-    ({"sentinel": {"service": "m", "sentinels": []}}, "sentinel.sentinels", "[[host, port]"),
-    ({"sentinel": {"service": "m", "sentinels": ["s:1"]}}, "sentinel.sentinels", "host, port"),
-    ({"sentinel": {"service": "m", "sentinels": [["s", 0]]}}, "sentinel.sentinels", "host, port"),
-    ({"sentinel": {"service": "m", "sentinels": [["s", "1"]]}}, "sentinel.sentinels", "port"),
-    ({"sentinel": {"service": "m", "sentinels": [["", 1]]}}, "sentinel.sentinels", "port"),
-    ({"sentinel": {"service": "m", "sentinels": {b"s": 1}}}, "sentinel.sentinels", "a mapping"),
+    *(
+        ({"sentinel": {**SENTINELS, "sentinels": wrong}}, "sentinel.sentinels", word)
+        for wrong, word in (
+            *(([], "[[host, port]"), (["s:1"], "host, port"), ([["s", 0]], "host, port")),
+            *(([["s", "1"]], "port"), ([["", 1]], "port"), ({b"s": 1}, "a mapping")),
+        )
+    ),
     ({"sentinel": {"service": "m", "nope": 1}}, "sentinel.nope", "not a field"),
     ({"sentinel": {"service": "m", "password": 5}}, "sentinel.password", "text"),
     ({"replicas": {}}, "replicas", "a list of entries"),
@@ -348,13 +358,11 @@ def test_json_that_is_no_object_is_no_entry(text: str) -> None:
 
 
 def test_an_entry_does_not_change_with_what_it_was_made_of_or_what_it_gave() -> None:
-    fields = {"host": "a", "replicas": [{"host": "b"}]}
+    fields: dict[str, Any] = {"host": "a", "replicas": [{"host": "b"}]}
     entry = Entry(fields)
     before = entry.to_json()
-    fields["replicas"].append({"host": "c"})  # type: ignore[attr-defined]
-    entry.fields["replicas"].append({"host": "d"})
-    entry.masked()["replicas"].append({"host": "e"})
-    entry.resolved("k", {})["replicas"].append({"host": "f"})
+    for own in (fields, entry.fields, entry.masked(), entry.resolved("k", {})):
+        own["replicas"].append({"host": "c"})
     assert entry.to_json() == before
     assert [replica.address for replica in entry.replicas] == ["b:6379/0"]
 
@@ -387,13 +395,6 @@ def test_an_entry_does_not_change_with_what_it_was_made_of_or_what_it_gave() -> 
 )
 def test_the_address_says_where_an_entry_points(fields: dict[str, Any], address: str) -> None:
     assert Entry(fields).address == address
-
-
-def test_kinds_of_entries_are_told_apart() -> None:
-    assert Entry({"cluster": True}).is_cluster
-    assert not Entry({"cluster": False}).is_cluster
-    assert Entry(GOOD[-1]).is_sentinel
-    assert not Entry({}).is_sentinel
 
 
 # Replicas
@@ -469,7 +470,13 @@ def test_a_replica_that_sets_only_its_port_is_on_the_host_of_its_masters_url(
 # References
 
 
-ENVIRONMENT = {"HOST": "a.internal", "PW": "p:a/s?s#w@o%r d[é]", "PORT": "7000", "DB": "3"}
+ENVIRONMENT = {
+    "HOST": "a.internal",
+    "PW": "p:a/s?s#w@o%r d[é]",
+    "PORT": "7000",
+    "DB": "3",
+    "NO": "false",
+}
 
 
 def test_references_are_taken_from_the_environment() -> None:
@@ -487,13 +494,6 @@ def test_references_are_taken_from_the_environment() -> None:
             "password": ENVIRONMENT["PW"],
         }
     }
-
-
-def test_the_process_environment_is_asked_unless_another_is_given(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("SHARDKIT_TEST_HOST", "b")
-    assert Entry({"host": "${SHARDKIT_TEST_HOST}"}).resolved("k") == {"host": "b"}
 
 
 @pytest.mark.parametrize(
@@ -517,6 +517,7 @@ def test_the_process_environment_is_asked_unless_another_is_given(
         ("unix:///run/${HOST}.sock", {"unix_socket_path": "/run/a.internal.sock"}),
         ("redis://h?decode_responses=false", {"host": "h", "decode_responses": False}),
         ("redis://h?client_name=a%2Bb", {"host": "h", "client_name": "a+b"}),
+        ("redis://h?decode_responses=${NO}", {"host": "h", "decode_responses": False}),
         ("valkey://h:1", {"host": "h", "port": 1}),
         ("valkeys://h", {"host": "h", "ssl": True}),
         ("redis://u%2520:p%25@h", {"host": "h", "username": "u%20", "password": "p%"}),
@@ -543,18 +544,12 @@ def test_a_password_in_a_url_may_be_percent_encoded(password: str) -> None:
 
 
 def test_a_url_may_be_a_single_reference() -> None:
+    url = "rediss://u:p%2F@h:1/2?socket_timeout=3"  # fields beside it win
     entry = Entry({"url": "${REDIS_URL}", "socket_timeout": 2})
-    resolved = entry.resolved("k", {"REDIS_URL": "rediss://u:p%2F@h:1/2"})
-    assert resolved == {
+    assert entry.resolved("k", {"REDIS_URL": url}) == {
         "host": "h", "port": 1, "db": 2, "username": "u", "password": "p/", "ssl": True,
         "socket_timeout": 2,
     }  # fmt: skip
-
-
-def test_fields_beside_a_url_win() -> None:
-    entry = Entry({"url": "redis://u:p@h/1?socket_timeout=3", "db": 2, "socket_timeout": 4})
-    resolved = entry.resolved("k", {})
-    assert (resolved["db"], resolved["socket_timeout"]) == (2, 4)
 
 
 def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field() -> None:
@@ -575,22 +570,22 @@ def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field()
         ({"host": "${V}"}, "redis://:hunter2@h", "host"),
         ({"ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
         ({"encoding": "${V}"}, "hunter2", "encoding"),
-        ({"password": "${V}"}, "hunter2\udc80", "password"),
-        ({"password": "${V}"}, "hunter2\0", "password"),
-        ({"url": "${V}"}, "hunter2", "url"),
-        ({"url": "${V}"}, "", "url"),
-        ({"url": "${V}"}, "redis://:hunter2@h/x", "url"),
-        ({"url": "${V}"}, "${V}", "url"),
-        ({"url": "${V}"}, "redis://h:${V}", "url"),
-        ({"url": "${V}"}, "redis://:6379/0", "url"),
-        ({"url": "${V}"}, "redis:///0", "url"),
+        *(({"password": "${V}"}, given, "password") for given in ("hunter2\udc80", "hunter2\0")),
+        *(
+            ({"url": "${V}"}, given, "url")
+            for given in (
+                *("hunter2", "", "redis://:hunter2@h/x", "${V}", "redis://h:${V}"),
+                *("redis://:6379/0", "redis:///0"),
+            )
+        ),
         ({"url": "redis://${V}:1"}, "", "url"),
         ({"url": "redis://${V}/1"}, ":7000", "url"),
         ({"url": "redis://h:${V}"}, "hunter2", "url"),
         ({"url": "redis://h/${V}"}, "hunter2", "url"),
+        ({"url": "redis://h?decode_responses=${V}"}, "maybe", "url"),
         ({"url": "redis://h?protocol=${V}"}, "4", "protocol"),
-        ({"sentinel": {"service": "${V}", "sentinels": [["s", 1]]}}, "", "sentinel.service"),
-        ({"sentinel": {"service": "m", "sentinels": [["${V}", 1]]}}, "", "sentinel.sentinels"),
+        ({"sentinel": {**SENTINELS, "service": "${V}"}}, "", "sentinel.service"),
+        ({"sentinel": {**SENTINELS, "sentinels": [["${V}", 1]]}}, "", "sentinel.sentinels"),
         ({"replicas": [{"host": "${V}"}]}, "", "host"),
     ],
 )
@@ -600,13 +595,6 @@ def test_values_from_the_environment_are_checked_and_not_shown(
     with pytest.raises(ConfigError, match=f"config:redis:a.*{word}") as caught:
         Entry(fields).resolved("config:redis:a", {"V": given})
     assert SECRET not in everything_about(caught.value)
-
-
-def test_a_truth_value_of_a_url_may_be_a_reference() -> None:
-    entry = Entry({"url": "redis://h?decode_responses=${D}"})
-    assert entry.resolved("k", {"D": "false"})["decode_responses"] is False
-    with pytest.raises(ConfigError, match="url"):
-        entry.resolved("k", {"D": "maybe"})
 
 
 # Secrets
@@ -625,19 +613,18 @@ def everything_about(error: BaseException) -> str:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"password": SECRET},
-        {"ssl_password": SECRET},
-        {"ssl_ca_data": SECRET},
-        {"sentinel": {"service": "m", "sentinels": [["s", 1]], "password": SECRET}},
+        *({name: SECRET} for name in ("password", "ssl_password", "ssl_ca_data")),
+        {"sentinel": {**SENTINELS, "password": SECRET}},
         {"replicas": [{"host": "b", "password": SECRET}]},
         {"replicas": [{"url": f"redis://:{SECRET}@b"}]},
-        {"url": f"redis://:{SECRET}@h"},
-        {"url": f"redis://u:{SECRET}@h:1/2?db=3"},
-        {"url": f"redis://u:a:{SECRET}:b@h"},
-        {"url": f"redis://u:a@{SECRET}@h"},
-        {"url": f"redis://u:{SECRET}${{X}}@h"},
-        {"url": f"redis://h?password={SECRET}"},
-        {"url": f"redis://h?ssl_password={SECRET}&db=1"},
+        *(
+            {"url": f"redis://{rest}"}
+            for rest in (
+                *(f":{SECRET}@h", f"u:{SECRET}@h:1/2?db=3", f"u:a:{SECRET}:b@h"),
+                *(f"u:a@{SECRET}@h", f"u:{SECRET}${{X}}@h", f"h?password={SECRET}"),
+                f"h?ssl_password={SECRET}&db=1",
+            )
+        ),
         {"url": f"unix://u:{SECRET}@/a"},
         {"url": f"unix:///a?password={SECRET}"},
     ],
@@ -675,26 +662,17 @@ def test_references_are_shown() -> None:
         {"sentinel": {"service": "m", f"password:{SECRET}": None}},
         {"replicas": [f"redis://:{SECRET}@h"]},
         {"replicas": f"redis://:{SECRET}@h"},
-        {"url": f"http://u:{SECRET}@h"},
-        {"url": f"u:{SECRET}@h"},
-        {"url": SECRET},
-        {"url": f"redis://:{SECRET}"},
-        {"url": f"redis://u:{SECRET}/x@h"},
-        {"url": f"redis://u:x/{SECRET}@h"},
-        {"url": f"redis://u:12/{SECRET}@h"},
-        {"url": f"redis://u:12#{SECRET}@h"},
-        {"url": f"redis://u:12?{SECRET}@h"},
-        {"url": f"redis://u:12?{SECRET}"},
-        {"url": f"redis://h/{SECRET}"},
-        {"url": f"redis://h#{SECRET}"},
-        {"url": f"redis://h?%70assword={SECRET}"},
-        {"url": f"redis://h?Password={SECRET}"},
-        {"url": f"redis://h?password={SECRET}&x=y@z"},
-        {"url": f"redis://h?password={SECRET}#x"},
-        {"url": f"redis://[{SECRET}"},
-        {"url": f"redis://[::1]{SECRET}@h"},
-        {"url": f"redis://u:{SECRET} @h"},
-        {"url": f"redis://u:{SECRET}@h:port"},
+        *({"url": url} for url in (f"http://u:{SECRET}@h", f"u:{SECRET}@h", SECRET)),
+        *(
+            {"url": f"redis://{rest}"}
+            for rest in (
+                *(f":{SECRET}", f"u:{SECRET}/x@h", f"u:x/{SECRET}@h", f"u:12/{SECRET}@h"),
+                *(f"u:12#{SECRET}@h", f"u:12?{SECRET}@h", f"u:12?{SECRET}", f"h/{SECRET}"),
+                *(f"h#{SECRET}", f"h?%70assword={SECRET}", f"h?Password={SECRET}"),
+                *(f"h?password={SECRET}&x=y@z", f"h?password={SECRET}#x", f"[{SECRET}"),
+                *(f"[::1]{SECRET}@h", f"u:{SECRET} @h", f"u:{SECRET}@h:port"),
+            )
+        ),
         {"url": f"redis://u:{SECRET}@h", "host": "h"},
     ],
     ids=str,
@@ -810,8 +788,12 @@ def test_the_url_of_a_relative_socket_is_absolute() -> None:
     assert Entry({"unix_socket_path": "run/redis.sock"}).url() == f"unix://{here}"
 
 
-def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not() -> None:
+def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     entry = Entry({"host": "a", "password": "${PW}"})
+    monkeypatch.setenv("PW", "own")
+    assert entry.url() == "redis://:own@a:6379/0"
     assert entry.url(environ={"PW": "x/y"}) == "redis://:x%2Fy@a:6379/0"
     with pytest.raises(ConfigError, match="config:redis:c: password refers to"):
         entry.url("config:redis:c", {})
