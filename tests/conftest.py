@@ -10,7 +10,6 @@ import base64
 import fcntl
 import json
 import os
-import shutil
 import socket
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
@@ -19,6 +18,7 @@ from zlib import crc32
 
 import pytest
 import pytest_asyncio
+from arranged import BINARIES
 from faces import Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
@@ -26,7 +26,7 @@ from lua_keys import watch
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.local import LocalCluster, LocalServer, LocalServers, find_server
+from shardkit.local import LocalCluster, LocalServer, LocalServers
 
 # No test fails because the machine is busy. ``make examples`` tries more of each.
 settings.register_profile(
@@ -44,13 +44,6 @@ components:
     entry: {port: 7005, db: 1}
     shards: {count: 4, over: [{port: 7001, db: 12}, {port: 7002, db: 12}]}
 """
-
-
-BINARIES = {
-    Path(path).name: Path(path)
-    for path in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
-    if path
-}
 
 
 for _path in Path(shardkit.__file__).parent.rglob("lua/*.lua"):

@@ -8,7 +8,6 @@ import json
 import os
 import platform
 import re
-import threading
 import time
 from collections.abc import Iterator
 from importlib import import_module
@@ -18,7 +17,9 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of, meanwhile
 from click.testing import CliRunner
+from faces import eventually
 from redis.exceptions import AuthenticationError
 
 import shardkit
@@ -91,56 +92,33 @@ def old_client(servers: list[LocalServer], name: str = WEB) -> Iterator[redis.Re
         yield other
 
 
-class Load(threading.Thread):
-    """Writes without pause through a kit, opens a second one again and again, and counts."""
-
-    def __init__(self, where: str) -> None:
-        super().__init__()
-        self.where = where
-        self.acknowledged = self.opened = 0
-        self.errors: list[Exception] = []
-        self.ends = threading.Event()
-
-    def run(self) -> None:
-        with shardkit.connect(self.where) as kit:
-            numbers = kit.set("numbers", component="data", total=100_000, members=int)
-            other = kit.client("other")
-            while not self.ends.is_set():
-                try:
-                    numbers.sadd(self.acknowledged)
-                    other.incr("count")
-                    self.acknowledged += 1
-                    if self.acknowledged % 50 == 0:
-                        with shardkit.connect(self.where) as fresh:
-                            fresh.client("data", 1).ping()
-                        self.opened += 1
-                except Exception as error:
-                    self.errors.append(error)
-
-
 def test_a_rotation_under_load_is_smooth(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
-    load = Load(f"redis://{servers[0].address}")
-    load.start()
-    try:
-        rotation = turn(config, servers, message="quarterly", settled=2.5)
-    finally:
-        load.ends.set()
-        load.join()
+    where = f"redis://{servers[0].address}"
+    written = opened = 0
+    with shardkit.connect(where) as kit:
+        numbers = kit.set("numbers", component="data", total=100_000, members=int)
+        other = kit.client("other")
+
+        def write() -> None:
+            nonlocal written, opened
+            numbers.sadd(written)
+            other.incr("count")
+            written += 1
+            if written % 50 == 0:
+                with shardkit.connect(where) as fresh:
+                    fresh.client("data", 1).ping()
+                opened += 1
+
+        with meanwhile(write):
+            rotation = turn(config, servers, message="quarterly", settled=2.5)
+        assert numbers.scard() == int(other.get("count") or 0) == written
     assert rotation.done, rotation
     assert rotation.pending == []
     assert rotation.servers == sorted(server.address for server in servers[1:])
-    assert not load.errors
-    assert load.acknowledged > 100
-    assert load.opened > 2
-    with shardkit.connect(load.where) as kit:
-        assert kit.set("numbers", component="data", total=100_000, members=int).scard() == (
-            load.acknowledged
-        )
-        assert kit.client("other").get("count") == str(load.acknowledged).encode()
-    for server in servers[1:]:
-        assert logs_in(server, NEW)
-        assert not logs_in(server, OLD)
+    assert written > 100
+    assert opened > 2
+    assert [logs_in(each, word) for each in servers[1:] for word in (NEW, OLD)] == [True, False] * 2
     components = read_components(config)
     everything = [entry for _, entry in components["data"].entries()] + [components["other"].entry]
     assert OLD not in "".join(entry.to_json() for entry in everything if entry)
@@ -169,22 +147,15 @@ def test_an_unread_push_stops_it(servers: list[LocalServer], config: redis.Redis
 def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: redis.Redis) -> None:
     push(config, described(servers))
 
-    def late(rotation: PasswordRotation) -> None:
-        """A program that connects for moments only, and so was not seen."""
-        if rotation.step == "published":
-            timer.start() if not timer.is_alive() else None
+    with contextlib.ExitStack() as trying:
 
-    def keep_trying() -> None:
-        while not ended.wait(0.1):
-            logs_in(servers[1], OLD)
+        def late(rotation: PasswordRotation) -> None:
+            """A program that connects for moments only, and so was not seen."""
+            if rotation.step == "published":
+                trying.close()
+                trying.enter_context(meanwhile(lambda: logs_in(servers[1], OLD), 0.1))
 
-    ended = threading.Event()
-    timer = threading.Thread(target=keep_trying)
-    try:
         stopped = turn(config, servers, ignore_others=True, progress=late, settled=0.6)
-    finally:
-        ended.set()
-        timer.join()
     assert not stopped.done
     assert "was refused with the old password, which is taken again" in stopped.pending[0].why
     assert logs_in(servers[1], OLD)
@@ -199,7 +170,7 @@ def test_replicas_that_no_entry_names_change_over(
     path.write_text(OLD)
     secret = {"password": OLD} if inline else {"password_file": str(path)}
     entry = {"host": "127.0.0.1", "port": master.port, "username": "app", **secret}
-    push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+    push(config, map_of(data={"entry": entry}))
     with LocalServer(replica_of=copy) as chained, chained.client() as client:
         while client.info("replication")["master_link_status"] != "up":
             time.sleep(0.01)
@@ -402,7 +373,7 @@ def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redi
         "replicas": replicas,
         "host": "127.0.0.1",
     }
-    push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+    push(config, map_of(data={"entry": entry}))
     with master.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "-config")
     rotated = turn(config, servers)
@@ -637,30 +608,14 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
         addresses = [["127.0.0.1", each.port] for each in watched.sentinels]
         sentinel = {"service": "main", "sentinels": addresses, "password": "theirs"}
         entry = {"sentinel": sentinel, "username": "app", "password": OLD}
-        push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        push(config, map_of(data={"entry": entry}))
         with shardkit.connect(f"redis://{server.address}") as kit:
             client = kit.client("data")
             client.set("k", 1)
-            ended = threading.Event()
-            errors: list[Exception] = []
-
-            def write() -> None:
-                while not ended.wait(0.01):
-                    try:
-                        client.incr("k")
-                        kit.key_sharded("data")["k"].incr("k")
-                    except (redis.RedisError, shardkit.ShardKitError) as error:
-                        errors.append(error)
-
-            writer = threading.Thread(target=write)
-            writer.start()
-            try:
+            router = kit.key_sharded("data")
+            with meanwhile(lambda: (client.incr("k"), router["k"].incr("k")), 0.01):
                 turned = rotate(config, server.entry, "app", NEW, settled=0.3, timeout=2)
-            finally:
-                ended.set()
-                writer.join()
             assert turned.done, turned
-            assert errors == []
             servers = [watched.master, *watched.replicas]
             assert turned.servers == sorted(each.address for each in servers)
             assert not any(logs_in(each, OLD) for each in servers)
@@ -670,15 +625,17 @@ def test_sentinels_and_the_replicas_that_they_name_change_over_too() -> None:
                 with each.client(username="app", password=NEW) as admin:
                     admin.execute_command("CLIENT", "KILL", "USER", "app")
             with watched.master.client(username="app", password=NEW) as admin:
-                names: list[str] = []
-                while sum(name.endswith("-cmd") for name in names) < 2:
-                    listed = admin.client_list()
-                    names = [each["name"] for each in listed if each["name"].startswith("sentinel")]
-                    time.sleep(0.02)
+                assert eventually(
+                    lambda: (
+                        sum(
+                            each["name"].startswith("sentinel") and each["name"].endswith("-cmd")
+                            for each in admin.client_list()
+                        )
+                        == 2
+                    )
+                )
             for asked in watched.sentinels:
                 with asked.client() as client:
-                    while client.sentinel_master("main")["flags"] != "master":
-                        time.sleep(0.02)
+                    assert eventually(lambda: client.sentinel_master("main")["flags"] == "master")
             with watched.replicas[0].client(username="app", password=NEW) as admin:
-                while admin.info("replication")["master_link_status"] != "up":
-                    time.sleep(0.02)
+                assert eventually(lambda: admin.info("replication")["master_link_status"] == "up")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from faces import eventually
 
 import shardkit
 from shardkit import ShardKit, ShardMap, events
@@ -41,10 +42,7 @@ class Shown:
 
 def until(true: Callable[[], object], seconds: float = 30) -> None:
     """Wait until something is true."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it did not come"
-        time.sleep(0.05)
+    assert eventually(true, seconds), "it did not come"
 
 
 def record(kit: ShardKit) -> None:
@@ -106,10 +104,8 @@ def shown_fleet() -> Iterator[Shown]:
                 plain.config_set("slowlog-log-slower-than", 10_000)
             with shardkit.connect(url, heat=1) as hot:
                 heat_up(hot)
-            fleet = FleetWatch(kit, config, interval=0.2)
-            try:
+            with closing(FleetWatch(kit, config, interval=0.2)) as fleet:
                 until(lambda: len(fleet.servers) == 3)
                 until(lambda: all(each.samples for each in fleet.servers.values()))
+                until(lambda: b'"name":"users"' in fleet.summary)
                 yield Shown(fleet, kit, servers, url)
-            finally:
-                fleet.close()

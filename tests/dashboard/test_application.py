@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from importlib.resources import files
 from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
 import pytest
-from fleets import HOSTILE, Shown, hottest, shown_fleet, until
+from fleets import HOSTILE, Shown, hottest, until
 from starlette.testclient import TestClient
 
 from shardkit.admin.heat import hot_keys_of
@@ -20,15 +19,13 @@ from shardkit.dashboard.fleet import _shown_command
 from shardkit.operations.lua import script
 
 
-@pytest.fixture(scope="module")
-def shown() -> Iterator[Shown]:
-    with shown_fleet() as shown:
-        yield shown
+def opened(shown: Shown, **options: Any) -> TestClient:
+    return TestClient(application(shown.fleet, **options), base_url="http://127.0.0.1")
 
 
 @pytest.fixture
 def client(shown: Shown) -> TestClient:
-    return TestClient(application(shown.fleet), base_url="http://127.0.0.1")
+    return opened(shown)
 
 
 def answer(client: TestClient, path: str) -> Any:
@@ -106,7 +103,7 @@ def test_queues_and_their_dead_tasks_are_shown(client: TestClient) -> None:
 def test_tasks_are_revived_only_where_changes_are_allowed(shown: Shown, client: TestClient) -> None:
     path = "/api/queues/jobs/email/dead/{}/revive"
     assert client.post(path.format("x")).status_code == 404
-    allowed = TestClient(application(shown.fleet, allow_changes=True), base_url="http://127.0.0.1")
+    allowed = opened(shown, allow_changes=True)
     [dead] = answer(allowed, "/api/queues/jobs/email/dead")["dead"]
     assert allowed.post(path.format(dead["id"])).json() is True
     assert answer(allowed, "/api/queues/jobs/email/dead")["dead"] == []
@@ -214,10 +211,6 @@ def test_locks_growth_and_configuration_are_shown(client: TestClient) -> None:
     assert any(each["library"].startswith("shardkit") for each in configuration["processes"])
 
 
-def test_events_give_the_summary(shown: Shown) -> None:
-    assert json.loads(shown.fleet.summary)["servers"]
-
-
 def test_metrics_are_those_of_the_grafana_dashboard(client: TestClient) -> None:
     text = client.get("/metrics").text
     names = [name for name, _ in METRICS.values()]
@@ -261,15 +254,13 @@ def test_a_name_of_another_site_is_refused(shown: Shown) -> None:
 
 def test_a_token_is_asked_for_everywhere(shown: Shown, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.dashboard.app._REFUSED_AFTER", 0)
-    app = application(shown.fleet, token="right")
     for path in ("/", "/api/overview", "/api/events", "/metrics", "/files/dashboard.js"):
         for wrong in ("", "?token=wrong"):
-            response = TestClient(app, base_url="http://127.0.0.1").get(f"{path}{wrong}")
+            response = opened(shown, token="right").get(f"{path}{wrong}")
             assert (response.status_code, response.text) == (401, "refused\n")
-    program = TestClient(app, base_url="http://127.0.0.1")
     bearer = {"Authorization": "Bearer right"}
-    assert program.get("/api/overview", headers=bearer).status_code == 200
-    person = TestClient(app, base_url="http://127.0.0.1")
+    assert opened(shown, token="right").get("/api/overview", headers=bearer).status_code == 200
+    person = opened(shown, token="right")
     first = person.get("/?token=right", follow_redirects=False)
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert "httponly" in first.headers["set-cookie"].lower()
@@ -285,7 +276,7 @@ def test_a_wrong_token_waits_before_it_is_refused(
         pauses.append(seconds)
 
     monkeypatch.setattr("shardkit.dashboard.app.asyncio", SimpleNamespace(sleep=sleep))
-    client = TestClient(application(shown.fleet, token="right"), base_url="http://127.0.0.1")
+    client = opened(shown, token="right")
     assert client.get("/?token=right").status_code == 200
     assert pauses == []
     assert client.get("/?token=wrong").status_code == 401
@@ -304,7 +295,7 @@ def test_servers_see_the_same_however_many_people_look(shown: Shown) -> None:
             stats: Any = plain.info("commandstats")
             return int(stats["cmdstat_info"]["calls"])
 
-    client = TestClient(application(shown.fleet), base_url="http://127.0.0.1")
+    client = opened(shown)
     calls = infos()
     for _ in range(200):
         answer(client, "/api/overview")

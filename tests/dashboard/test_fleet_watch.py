@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 from fleets import shown_fleet, until
 
@@ -63,26 +64,21 @@ def test_a_config_server_that_is_away_is_a_banner_over_what_is_known() -> None:
 
 
 def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:
-    with LocalCluster(replicas_per_master=1) as cluster:
-        wide = Component("wide", cluster.entry)
-        with shardkit.connect(ShardMap({"wide": wide})) as kit:
-            kit.client("wide").set("k", "v")
-            fleet = FleetWatch(kit, interval=0.2)
-            try:
-                until(lambda: any(each.nodes for each in fleet.servers.values()))
-                [server] = fleet.servers.values()
-                until(lambda: all(each["state"] == "up" for each in server.nodes))
-                roles = [each["role"] for each in server.nodes]
-                assert roles == ["master"] * 3 + ["replica"] * 3
-                assert sum(each["slots"] or 0 for each in server.nodes) == 16384
-                assert sum(each["keys"] for each in server.nodes[:3]) == 1
-                views = Views(fleet)
-                component, shown = views.component("wide"), views.server(server.address)
-                assert component is not None
-                assert shown is not None
-                assert len(component["nodes"]) == len(shown["nodes"]) == 6
-                cluster.nodes[5].kill()
-                until(lambda: "down" in {each["state"] for each in server.nodes})
-                assert server.state == "up"
-            finally:
-                fleet.close()
+    with (
+        LocalCluster(replicas_per_master=1) as cluster,
+        shardkit.connect(ShardMap({"wide": Component("wide", cluster.entry)})) as kit,
+        closing(FleetWatch(kit, interval=0.2)) as fleet,
+    ):
+        kit.client("wide").set("k", "v")
+        until(lambda: any(each.nodes for each in fleet.servers.values()))
+        [server] = fleet.servers.values()
+        until(lambda: all(each["state"] == "up" for each in server.nodes))
+        until(lambda: sum(each["keys"] for each in server.nodes[:3]) == 1)
+        assert [each["role"] for each in server.nodes] == ["master"] * 3 + ["replica"] * 3
+        assert sum(each["slots"] or 0 for each in server.nodes) == 16384
+        for view in (Views(fleet).component("wide"), Views(fleet).server(server.address)):
+            assert view is not None
+            assert len(view["nodes"]) == 6
+        cluster.nodes[5].kill()
+        until(lambda: "down" in {each["state"] for each in server.nodes})
+        assert server.state == "up"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import signal
@@ -12,63 +11,54 @@ from contextlib import ExitStack
 from urllib.request import urlopen
 
 from click.testing import CliRunner
-from fleets import shown_fleet
+from fleets import Shown
 from textual.widgets import DataTable, Input, Static
 
 from shardkit.cli.app import app
 from shardkit.cli.commands import top
 
 
-def test_servers_and_shards_can_be_sorted_and_filtered() -> None:
-    async def use() -> None:
-        application = top._application(shown.fleet, 0.1)  # no terminal: Textual's own pilot
-        async with application.run_test(size=(100, 30)) as pilot:
-            table = application.query_one(DataTable)
-            assert table.row_count == 3
-            assert "3 of 3 servers up" in str(application.query_one("#line", Static).content)
-            await pilot.press("t")
-            assert table.row_count == 9
-            await pilot.press("right", "right", "right", "right", "r")
-            keys = [int(str(table.get_row_at(n)[4]).replace(",", "")) for n in range(9)]
-            assert keys == sorted(keys, reverse=True)
-            await pilot.press("slash", *"users:3")
-            assert [str(table.get_row_at(0)[0])] == ["users:3"]
-            assert table.row_count == 1
-            await pilot.press("enter", "escape")
-            assert (table.row_count, application.query_one(Input).value) == (9, "")
-            await pilot.press("q")
-
-    with shown_fleet() as shown:
-        asyncio.run(use())
+async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> None:
+    application = top._application(shown.fleet, 0.1)  # no terminal: Textual's own pilot
+    async with application.run_test(size=(100, 30)) as pilot:
+        table = application.query_one(DataTable)
+        assert table.row_count == 3
+        assert "3 of 3 servers up" in str(application.query_one("#line", Static).content)
+        await pilot.press("t")
+        assert table.row_count == 9
+        await pilot.press("right", "right", "right", "right", "r")
+        keys = [int(str(table.get_row_at(n)[4]).replace(",", "")) for n in range(9)]
+        assert keys == sorted(keys, reverse=True)
+        await pilot.press("slash", *"users:3")
+        assert [str(table.get_row_at(0)[0])] == ["users:3"]
+        assert table.row_count == 1
+        await pilot.press("enter", "escape")
+        assert (table.row_count, application.query_one(Input).value) == (9, "")
+        await pilot.press("q")
 
 
-def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more() -> None:
-    async def use() -> None:
-        application = top._application(shown.fleet, 0.1)
-        async with application.run_test(size=(46, 20)) as pilot:
-            table = application.query_one(DataTable)
-            names = [str(each.label).split()[0] for each in table.columns.values()]
-            assert names == ["server", "state", "ops/s"]
-            assert table.virtual_size.width <= 46
-            await pilot.press("left")  # from the first column to the last one that is shown
-            assert "ops/s ↑" in [str(each.label) for each in table.columns.values()]
-            await pilot.resize_terminal(110, 20)
-            await pilot.pause()
-            assert len(table.columns) == 11
-            await pilot.press("t")
-            await pilot.resize_terminal(46, 20)
-            await pilot.pause()
-            names = [str(each.label).split()[0] for each in table.columns.values()]
-            assert names == ["shard", "state", "keys"]
-            await pilot.press("q")
-
-    with shown_fleet() as shown:
-        asyncio.run(use())
+async def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more(shown: Shown) -> None:
+    application = top._application(shown.fleet, 0.1)
+    async with application.run_test(size=(46, 20)) as pilot:
+        table = application.query_one(DataTable)
+        names = [str(each.label).split()[0] for each in table.columns.values()]
+        assert names == ["server", "state", "ops/s"]
+        assert table.virtual_size.width <= 46
+        await pilot.press("left")  # from the first column to the last one that is shown
+        assert "ops/s ↑" in [str(each.label) for each in table.columns.values()]
+        await pilot.resize_terminal(110, 20)
+        await pilot.pause()
+        assert len(table.columns) == 11
+        await pilot.press("t")
+        await pilot.resize_terminal(46, 20)
+        await pilot.pause()
+        names = [str(each.label).split()[0] for each in table.columns.values()]
+        assert names == ["shard", "state", "keys"]
+        await pilot.press("q")
 
 
-def test_json_is_one_answer_of_all_servers() -> None:
-    with shown_fleet() as shown:
-        result = CliRunner().invoke(app, ["top", "-c", shown.url, "--interval", "0.2", "--json"])
+def test_json_is_one_answer_of_all_servers(shown: Shown) -> None:
+    result = CliRunner().invoke(app, ["top", "-c", shown.url, "--interval", "0.2", "--json"])
     assert result.exit_code == 0
     answer = json.loads(result.stdout)
     assert [each["state"] for each in answer["servers"]] == ["up"] * 3
@@ -76,16 +66,15 @@ def test_json_is_one_answer_of_all_servers() -> None:
     assert "a-secret" not in result.stdout
 
 
-def test_the_dashboard_command_is_interrupted_with_a_hundred_pages_open() -> None:
-    with shown_fleet() as shown:
-        command = [sys.executable, "-m", "shardkit", "dashboard", "--port", "0"]
-        environment = {**os.environ, "SHARDKIT_CONFIG": shown.url, "NO_COLOR": "1"}
-        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
-            assert process.stdout is not None
-            url = process.stdout.readline().split()[0].decode()
-            with ExitStack() as stack:
-                for _ in range(100):
-                    events = stack.enter_context(urlopen(f"{url}api/events", timeout=30))
-                    assert events.readline().startswith(b"data: ")
-                process.send_signal(signal.SIGINT)
-                assert process.wait(20) == 0
+def test_the_dashboard_command_is_interrupted_with_a_hundred_pages_open(shown: Shown) -> None:
+    command = [sys.executable, "-m", "shardkit", "dashboard", "--port", "0"]
+    environment = {**os.environ, "SHARDKIT_CONFIG": shown.url, "NO_COLOR": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().split()[0].decode()
+        with ExitStack() as stack:
+            for _ in range(100):
+                events = stack.enter_context(urlopen(f"{url}api/events", timeout=30))
+                assert events.readline().startswith(b"data: ")
+            process.send_signal(signal.SIGINT)
+            assert process.wait(20) == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import logging
 import re
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -142,11 +142,9 @@ def test_a_dead_server_is_logged_once_when_it_goes_and_once_when_it_is_back(
                     with pytest.raises(redis.ConnectionError, match="cannot be reached"):
                         client.get("k")
 
-            threads = [threading.Thread(target=call) for _ in range(8)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            with ThreadPoolExecutor(8) as threads:
+                for each in [threads.submit(call) for _ in range(8)]:
+                    each.result()
             server.restart()
             client.ping()
     gone, back = about(caplog)
@@ -173,13 +171,8 @@ def test_events_are_logged_with_their_fields(caplog: pytest.LogCaptureFixture) -
 
 
 def test_one_of_many_threads_logs() -> None:
-    once, firsts = Once(), []
-    threads = [
-        threading.Thread(target=lambda: firsts.append(once.first("a", 1))) for _ in range(16)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    once = Once()
+    with ThreadPoolExecutor(16) as threads:
+        firsts = list(threads.map(lambda _: once.first("a", 1), range(16)))
     assert firsts.count(True) == 1
     assert ("a", 1) in once

@@ -30,34 +30,17 @@ PUBLIC = {
     module: list(importlib.import_module(module).__all__)
     for module in (
         "shardkit",
-        "shardkit.admin",
-        "shardkit.ads",
-        "shardkit.completion",
-        "shardkit.dashboard",
-        "shardkit.coordination",
-        "shardkit.structures.encodings",
-        "shardkit.errors",
-        "shardkit.events",
-        "shardkit.geo",
-        "shardkit.geo.redis_in_action",
-        "shardkit.admin.growth",
-        "shardkit.network.health",
-        "shardkit.integrations.asgi",
-        "shardkit.integrations.wsgi",
-        "shardkit.job_search",
-        "shardkit.local",
-        "shardkit.market",
-        "shardkit.messaging",
-        "shardkit.metrics",
-        "shardkit.operations",
-        "shardkit.integrations.otel",
-        "shardkit.integrations.prometheus",
-        "shardkit.queues",
-        "shardkit.network.replicas",
-        "shardkit.search",
-        "shardkit.social",
-        "shardkit.structures",
-        "shardkit.testing",
+        *(
+            f"shardkit.{name}"
+            for name in (
+                *("admin", "admin.growth", "ads", "completion", "coordination", "dashboard"),
+                *("errors", "events", "geo", "geo.redis_in_action", "integrations.asgi"),
+                *("integrations.otel", "integrations.prometheus", "integrations.wsgi"),
+                *("job_search", "local", "market", "messaging", "metrics", "network.health"),
+                *("network.replicas", "operations", "queues", "search", "social", "structures"),
+                *("structures.encodings", "testing"),
+            )
+        ),
     )
 }
 

@@ -8,16 +8,17 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import faces
 import pytest
 
 from shardkit import ShardMap
 from shardkit.local import LocalServers
+from shardkit.local.server import free_port
 
 client = pytest.importorskip("websockets.sync.client")
 pytest.importorskip("uvicorn")
@@ -28,11 +29,13 @@ components: {timelines: {shards: {count: 4, over: [{port: 7001}, {port: 7002}]}}
 """
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
+def eventually(done: Callable[[], Any]) -> None:
+    assert faces.eventually(done, 30)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 @contextmanager
@@ -42,12 +45,7 @@ def serving(port: int, chat_map: Path) -> Iterator[subprocess.Popen[bytes]]:
     environment = {**os.environ, "SHARDKIT_CONFIG": str(chat_map)}
     process = subprocess.Popen([*command, "--log-level", "warning"], cwd=ROOT, env=environment)
     try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.05)
+        assert faces.eventually(lambda: listens(port), 60)
         yield process
     finally:
         process.kill()
@@ -190,8 +188,11 @@ def test_two_users_talk_in_browsers_while_the_server_is_killed_and_comes_back(
             eventually(lambda: ben.shows("anna: hello"))
             ben.say("hi <b>anna</b>")
             said = ["anna: hello", "ben: hi <b>anna</b>"]
-            for tab in (anna, ben):
-                eventually(lambda tab=tab: tab.shows(*said))
+
+            def both_show() -> bool:
+                return anna.shows(*said) and ben.shows(*said)
+
+            eventually(both_show)
             server.kill()
             server.wait()
             eventually(lambda: anna.state() == ben.state() == "connecting")
@@ -199,14 +200,12 @@ def test_two_users_talk_in_browsers_while_the_server_is_killed_and_comes_back(
             assert anna.shows(*said)
             with serving(port, chat_map):
                 said.append("anna: while nobody serves")
-                for tab in (anna, ben):
-                    eventually(lambda tab=tab: tab.shows(*said))
+                eventually(both_show)
                 browser.refresh()
                 eventually(lambda: anna.shows(*said))
                 ben.say("one more")
                 said.append("ben: one more")
-                for tab in (anna, ben):
-                    eventually(lambda tab=tab: tab.shows(*said))
+                eventually(both_show)
             assert anna.misfits() == ben.misfits() == []
 
 
@@ -232,10 +231,3 @@ def test_the_page_fits_every_window(chat_map: Path, size: str) -> None:
 
 def connected(port: int, chat: str, user: str) -> Any:
     return client.connect(f"ws://127.0.0.1:{port}/ws/{chat}/{user}", open_timeout=30)
-
-
-def eventually(done: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,9 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import emptied
 from click.testing import CliRunner, Result
+from faces import eventually
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -43,10 +44,7 @@ def servers() -> Iterator[LocalServers]:
 
 @pytest.fixture
 def kit(servers: LocalServers) -> Iterator[ShardKit]:
-    for server in servers.servers:
-        with server.client() as client:
-            client.flushall()
-    with shardkit.connect(servers.shard_map) as opened:
+    with emptied(servers) as opened:
         yield opened
 
 
@@ -147,9 +145,8 @@ def test_the_bulk_load_leaves_the_same_keys_as_following_one_by_one(
         found = everything(servers, kit)
         seen.append({key: value for key, value in found.items() if not key.startswith("clock:")})
         assert agree(kit, network, uids, 1).mended == 0
-        for server in servers.servers:
-            with server.client() as client:
-                client.flushall()
+        with emptied(servers):
+            pass
     assert seen[0] == seen[1]
 
 
@@ -293,12 +290,12 @@ def test_ctrl_c_ends_it_with_a_report_and_without_servers() -> None:
 
 def _until_somebody_reads(port: int) -> None:
     """Wait until pages are read: after the build, when the servers have met ZRANGE often."""
-    client = redis.Redis(port=port)
-    where = json.loads(client.get("config:redis:users:0") or b"{}")
-    client = redis.Redis(host=where["host"], port=where["port"])
-    for _ in range(600):
+    with redis.Redis(port=port) as config:
+        where = json.loads(config.get("config:redis:users:0") or b"{}")
+
+    def reads() -> bool:
         stats: Any = client.info("commandstats")
-        if stats.get("cmdstat_smembers", {}).get("calls", 0) > 3:  # whom a reader has muted
-            return
-        time.sleep(0.05)
-    raise AssertionError("nobody reads")
+        return stats.get("cmdstat_smembers", {}).get("calls", 0) > 3  # whom a reader has muted
+
+    with redis.Redis(host=where["host"], port=where["port"]) as client:
+        assert eventually(reads, 30)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -41,26 +46,36 @@ def kept(config: str, user: str) -> tuple[int, set[str]]:
         return hits, {context for context, _ in times}
 
 
-def test_the_fastapi_application_keeps_names_counts_hits_and_times_its_routes(config: str) -> None:
+@contextmanager
+def fastapi_client(config: str) -> Iterator[Any]:
     with TestClient(fastapi_app.make_app(config)) as client:
-        assert client.get("/users/7").status_code == 404
-        assert client.put("/users/7?name=Ann").status_code == 200
-        assert client.get("/users/7").json() == {"name": "Ann"}
-    hits, routes = kept(config, "user:7")
-    assert hits == 1
-    assert routes >= {"GET /users/{number}", "PUT /users/{number}"}
+        yield client
 
 
-def test_the_flask_application_keeps_names_counts_hits_and_times_its_routes(config: str) -> None:
+@contextmanager
+def flask_client(config: str) -> Iterator[Any]:
     app = flask_app.make_app(config)
     client = app.test_client()
     with app.extensions["shardkit"]:
-        assert client.get("/users/8", buffered=True).status_code == 404
-        assert client.put("/users/8?name=Ann", buffered=True).status_code == 200
-        assert client.get("/users/8", buffered=True).json == {"name": "Ann"}
-    hits, routes = kept(config, "user:8")
+        yield SimpleNamespace(
+            get=partial(client.get, buffered=True), put=partial(client.put, buffered=True)
+        )
+
+
+@pytest.mark.parametrize(
+    ("opened", "user", "rule"),
+    [(fastapi_client, 7, "/users/{number}"), (flask_client, 8, "/users/<int:number>")],
+)
+def test_an_application_keeps_names_counts_hits_and_times_its_routes(
+    config: str, opened: Callable[[str], AbstractContextManager[Any]], user: int, rule: str
+) -> None:
+    with opened(config) as client:
+        assert client.get(f"/users/{user}").status_code == 404
+        assert client.put(f"/users/{user}?name=Ann").status_code == 200
+        assert json.loads(client.get(f"/users/{user}").text) == {"name": "Ann"}
+    hits, routes = kept(config, f"user:{user}")
     assert hits == 1
-    assert routes >= {"GET /users/<int:number>", "PUT /users/<int:number>"}
+    assert routes >= {f"GET {rule}", f"PUT {rule}"}
 
 
 def test_a_django_site_keeps_its_sessions_and_its_cache_on_shards(config: str) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face
 from opentelemetry.instrumentation.redis import RedisInstrumentor
 from opentelemetry.sdk.metrics import MeterProvider
@@ -37,6 +38,15 @@ class Telemetry:
         self.reader = InMemoryMetricReader()
         self.meters = MeterProvider([self.reader])
 
+    @contextmanager
+    def told(self, **options: Any) -> Iterator[Telemetry]:
+        """Export what is done inside."""
+        stop = otel.instrument(tracer_provider=self.tracers, meter_provider=self.meters, **options)
+        try:
+            yield self
+        finally:
+            stop()
+
     def spans(self) -> list[Any]:
         found = list(self.exporter.get_finished_spans())
         self.exporter.clear()
@@ -53,13 +63,39 @@ class Telemetry:
             for point in metric.data.data_points
         ]
 
+    def of_pool(self, name: str, pool: str) -> list[Any]:
+        """The points of a metric of connections, of one pool."""
+        label = "db.client.connection.pool.name"
+        return [point for point in self.points(name) if point.attributes[label] == pool]
+
 
 @pytest.fixture
 def telemetry() -> Iterator[Telemetry]:
-    found = Telemetry()
-    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
-    yield found
-    stop()
+    with Telemetry().told() as found:
+        yield found
+
+
+@contextmanager
+def counted(**options: Any) -> Iterator[CollectorRegistry]:
+    """A registry of Prometheus for what is done inside."""
+    registry = CollectorRegistry()
+    stop = prometheus.instrument(registry, **options)
+    try:
+        yield registry
+    finally:
+        stop()
+
+
+def times(registry: CollectorRegistry, name: str) -> tuple[float, float]:
+    """How many times a histogram has of ``one``, and their sum."""
+    labels = {"component": "one", "shard": ""}
+    count, total = (
+        registry.get_sample_value(f"shardkit_{name}_seconds_{end}", labels)
+        for end in ("count", "sum")
+    )
+    assert count is not None
+    assert total is not None
+    return count, total
 
 
 def test_an_operation_is_a_span_with_its_servers_below(face: Face, telemetry: Telemetry) -> None:
@@ -110,15 +146,13 @@ def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: 
 
 
 def test_a_refused_command_is_marked_and_after_the_end_nothing_is_told(face: Face) -> None:
-    found = Telemetry()
-    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
-    client: Any = face.run(face.kit.client("one"))
-    face.run(client.set("text", "x"))
-    with pytest.raises(ResponseError, match="WRONGTYPE"):
-        face.run(client.hget("text", "f"))
-    assert [span.attributes.get("shardkit.refused") for span in found.spans()] == [None, True]
-    assert found.points("db.client.connection.count")
-    stop()
+    with Telemetry().told() as found:
+        client: Any = face.run(face.kit.client("one"))
+        face.run(client.set("text", "x"))
+        with pytest.raises(ResponseError, match="WRONGTYPE"):
+            face.run(client.hget("text", "f"))
+        assert [span.attributes.get("shardkit.refused") for span in found.spans()] == [None, True]
+        assert found.points("db.client.connection.count")
     face.run(client.get("text"))
     assert found.spans() == []
     assert found.points("db.client.connection.count") == []
@@ -128,24 +162,20 @@ def test_a_refused_command_is_marked_and_after_the_end_nothing_is_told(face: Fac
 def test_a_call_that_began_before_is_no_span() -> None:
     found = Telemetry()
     stop = events.subscribe(lambda event: None)
-    with events.observed("call"):
-        stop_spans = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters)
+    with ExitStack() as telling, events.observed("call"):
+        telling.enter_context(found.told())
         with events.observed("inner"):
             pass
-    stop_spans()
     stop()
     stop()  # once more changes nothing
     assert [span.name for span in found.spans()] == ["inner"]
 
 
 def test_prometheus_counts_what_was_sent_again() -> None:
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry)
-    events.emit(events.CommandsRetried(3, 1))
-    events.emit(events.CommandsRetried(2, 2))
-    found = registry.get_sample_value("shardkit_commands_retried_total")
-    stop()
-    assert found == 5
+    with counted() as registry:
+        events.emit(events.CommandsRetried(3, 1))
+        events.emit(events.CommandsRetried(2, 2))
+        assert registry.get_sample_value("shardkit_commands_retried_total") == 5
 
 
 @pytest.mark.parametrize(
@@ -191,9 +221,7 @@ def test_nothing_is_counted_twice_beside_the_instrumentation_of_redis_py(
 
 
 def test_keys_are_told_if_somebody_asks_for_them(face: Face) -> None:
-    found = Telemetry()
-    stop = otel.instrument(tracer_provider=found.tracers, meter_provider=found.meters, keys=2)
-    try:
+    with Telemetry().told(keys=2) as found:
         client: Any = face.run(face.kit.client("one"))
         users = face.kit.hash("users", component="one")
         router = face.kit.key_sharded("one")
@@ -209,18 +237,12 @@ def test_keys_are_told_if_somebody_asks_for_them(face: Face) -> None:
             face.run(call())
         spans = [span for span in found.spans() if "db.operation.name" in span.attributes]
         assert [list(span.attributes["shardkit.keys"]) for span in spans] == [
-            ["k"],
-            ["none"],
-            ["b\\xff", "x"],
-            ["x", "y"],
-            [],
+            *(["k"], ["none"], ["b\\xff", "x"], ["x", "y"], []),
         ]
         face.run(users.hset(7, "SECRET-VALUE"))
         keys = [span.attributes.get("shardkit.keys", ()) for span in found.spans()]
         assert any(key.startswith("users") for each in keys for key in each)
         assert "SECRET" not in "".join(span.to_json() for span in spans)
-    finally:
-        stop()
 
 
 @pytest.mark.parametrize("awaiting", [False, True])
@@ -230,14 +252,10 @@ async def test_a_pool_tells_of_those_who_wait_and_for_how_long_a_connection_is_u
     """Of a pool of one connection, for which a second caller waits while the first one has it."""
     entry: Any = own_map.components["own"].entry
     fields = {**entry.fields, "multiplex": False, "blocking_pool": {"size": 1, "timeout": 30}}
-    shard_map = ShardMap.parse(json.dumps({"components": {"alone": {"entry": fields}}}))
+    shard_map = map_of(alone={"entry": fields})
 
     def of(name: str) -> list[Any]:
-        return [
-            point
-            for point in telemetry.points(f"db.client.connection.{name}")
-            if point.attributes["db.client.connection.pool.name"] == "alone"
-        ]
+        return telemetry.of_pool(f"db.client.connection.{name}", "alone")
 
     kit: Any = await shardkit.aconnect(shard_map) if awaiting else shardkit.connect(shard_map)
     try:
@@ -264,30 +282,21 @@ async def test_a_pool_tells_of_those_who_wait_and_for_how_long_a_connection_is_u
 
 def test_pools_are_counted(face: Face, telemetry: Telemetry) -> None:
     face.run(face.run(face.kit.client("one")).ping())
-    points = telemetry.points("db.client.connection.count")
-    mine = {
-        p.attributes["db.client.connection.state"]: p.value
-        for p in points
-        if p.attributes["db.client.connection.pool.name"] == "one"
-    }
+    points = telemetry.of_pool("db.client.connection.count", "one")
+    mine = {p.attributes["db.client.connection.state"]: p.value for p in points}
     assert mine["idle"] + mine["used"] >= 1
     assert telemetry.points("db.client.connection.create_time")
 
 
 def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Face) -> None:
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry, max_shards=2, max_names=3)
-    try:
+    with counted(max_shards=2, max_names=3) as registry:
         router = face.kit.key_sharded("few")
         face.run(router.mset({f"SECRET{n}": n for n in range(100)}))
         for name in ("GET", "STRLEN", "TTL", "PTTL", "TYPE"):
             face.run(router.each(name, ["SECRET1", "SECRET2"]))
         text = generate_latest(registry).decode()
-    finally:
-        stop()
-    assert 'shardkit_commands_total{command="SET",component="few"}' in text.replace(
-        'component="few",command="SET"', 'command="SET",component="few"'
-    )
+        labels = {"component": "few", "command": "SET"}
+        assert registry.get_sample_value("shardkit_commands_total", labels)
     assert 'command="other"' in text
     assert 'shard="other"' in text
     shards = {line.partition('shard="')[2].partition('"')[0] for line in text.splitlines()}
@@ -297,88 +306,53 @@ def test_prometheus_has_labels_by_component_and_shard_and_not_too_many(face: Fac
 
 
 def test_prometheus_has_how_long_servers_took_for_what_was_sent(face: Face) -> None:
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry)
-    labels = {"component": "one", "shard": ""}
-    try:
+    with counted() as registry:
         for n in range(3):
             face.run(face.kit.hash("h", component="one").hset(n, "v"))
-        count = registry.get_sample_value("shardkit_request_duration_seconds_count", labels)
-        took = registry.get_sample_value("shardkit_request_duration_seconds_sum", labels)
-    finally:
-        stop()
-    assert count is not None
+        count, took = times(registry, "request_duration")
     assert count >= 3
-    assert took is not None
     assert 0 < took < 30
 
 
-def test_prometheus_has_how_long_callers_waited_for_a_connection(
-    shard_map: ShardMap,
-) -> None:
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry)
-    labels = {"component": "one", "shard": ""}
-    try:
-        with shardkit.connect(shard_map) as kit:
-            for _ in range(3):
-                kit.client("one").get("k")
-        count = registry.get_sample_value("shardkit_connection_wait_seconds_count", labels)
-        waited = registry.get_sample_value("shardkit_connection_wait_seconds_sum", labels)
-    finally:
-        stop()
+def test_prometheus_has_how_long_callers_waited_for_a_connection(kit: shardkit.ShardKit) -> None:
+    with counted() as registry:
+        for _ in range(3):
+            kit.client("one").get("k")
+        count, waited = times(registry, "connection_wait")
     assert count == 3
-    assert waited is not None
     assert 0 <= waited < 30
 
 
 async def test_how_long_commands_waited_for_a_shared_connection_is_a_histogram(
-    shard_map: ShardMap, telemetry: Telemetry
+    akit: shardkit.AsyncShardKit, telemetry: Telemetry
 ) -> None:
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry)
-    labels = {"component": "one", "shard": ""}
-    try:
-        async with await shardkit.aconnect(shard_map) as kit:
-            client = await kit.client("one")
-            await asyncio.gather(*(client.get(f"k{n}") for n in range(5)))
-            await kit.hash("h", component="one").hget(7)
-        count = registry.get_sample_value("shardkit_queue_wait_seconds_count", labels)
-        waited = registry.get_sample_value("shardkit_queue_wait_seconds_sum", labels)
-    finally:
-        stop()
-    [point] = [
-        point
-        for point in telemetry.points("shardkit.queue.wait_time")
-        if point.attributes["db.client.connection.pool.name"] == "one"
-    ]
+    with counted() as registry:
+        client = await akit.client("one")
+        await asyncio.gather(*(client.get(f"k{n}") for n in range(5)))
+        await akit.hash("h", component="one").hget(7)
+        count, waited = times(registry, "queue_wait")
+    [point] = telemetry.of_pool("shardkit.queue.wait_time", "one")
     assert count == point.count >= 6
     assert waited == pytest.approx(point.sum)
     assert 0 < point.sum < 30
 
 
 def test_a_breaker_is_a_gauge() -> None:
-
     memory = MemoryConnector()
     text = "{components: {a: {entry: {port: 1, breaker: {failures: 1, min_seconds: 0}}}}}"
-    registry = CollectorRegistry()
-    stop = prometheus.instrument(registry)
-    try:
-        with shardkit.connect(ShardMap.parse(text), connector=memory) as kit:
-            memory.server("localhost:1").down()
-            with pytest.raises(ShardErrors, match=r"1 shard failed \(a\)"):
-                kit.hash("h", component="a").hget(7)
-            assert 'shardkit_breaker_open{server="localhost:1/0"} 1.0' in str(
-                generate_latest(registry)
-            )
-            memory.server("localhost:1").up()
-            [breaker] = kit.breakers.all()
-            breaker.close()
-            assert 'shardkit_breaker_open{server="localhost:1/0"} 0.0' in str(
-                generate_latest(registry)
-            )
-    finally:
-        stop()
+    server = {"server": "localhost:1/0"}
+    with (
+        counted() as registry,
+        shardkit.connect(ShardMap.parse(text), connector=memory) as kit,
+    ):
+        memory.server("localhost:1").down()
+        with pytest.raises(ShardErrors, match=r"1 shard failed \(a\)"):
+            kit.hash("h", component="a").hget(7)
+        assert registry.get_sample_value("shardkit_breaker_open", server) == 1
+        memory.server("localhost:1").up()
+        [breaker] = kit.breakers.all()
+        breaker.close()
+        assert registry.get_sample_value("shardkit_breaker_open", server) == 0
 
 
 def test_a_refused_command_is_an_error_span_of_every_way_to_send_it(

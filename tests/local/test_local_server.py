@@ -38,14 +38,14 @@ def test_a_server_answers_on_a_free_port_and_is_gone_afterwards(binary: Path) ->
         assert value(local, "greeting") == b"hello"
         assert local.running
         assert local.address == f"127.0.0.1:{local.port}"
+        with local.client() as client:
+            assert client.config_get("bind") == {"bind": "127.0.0.1"}
+        with pytest.raises(LocalServerError, match="runs already"):
+            local.start()
+        assert local.pid == pid
     assert not local.running
     assert not alive(pid)
     assert not directory.exists()
-
-
-def test_a_server_listens_on_this_machine_only(binary: Path) -> None:
-    with LocalServer(binary=binary) as local, local.client() as client:
-        assert client.config_get("bind") == {"bind": "127.0.0.1"}
 
 
 def test_a_server_ends_when_the_block_raises() -> None:
@@ -72,17 +72,16 @@ def test_a_server_that_was_only_forgotten_ends_when_it_is_collected() -> None:
 
 
 def test_data_survives_stopping_and_starting(binary: Path, tmp_path: Path) -> None:
-    local = LocalServer(binary=binary, data_dir=tmp_path / "data", databases=40)
+    folder = tmp_path / "data"
+    local = LocalServer(binary=binary, data_dir=folder, databases=40, password="s3cret")
     with local:
         put(local, "greeting", "hello", db=39)
+        # Nobody else can read them.
+        assert [path.stat().st_mode & 0o777 for path in (folder, folder / "server.conf")] == [
+            *(0o700, 0o600)
+        ]
     with local:
         assert value(local, "greeting", db=39) == b"hello"
-
-
-def test_nobody_else_can_read_a_servers_directory(tmp_path: Path) -> None:
-    with LocalServer(data_dir=tmp_path / "data", password="s3cret"):
-        assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
-        assert (tmp_path / "data" / "server.conf").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_killed_server_restarts_on_the_same_port(binary: Path) -> None:
@@ -296,13 +295,6 @@ def test_a_server_of_another_process_is_left_alone(monkeypatch: pytest.MonkeyPat
             assert local.running
         put(local, "greeting", "hello")
         assert value(local, "greeting") == b"hello"
-
-
-def test_a_server_is_started_once() -> None:
-    with LocalServer() as local:
-        with pytest.raises(LocalServerError, match="runs already"):
-            local.start()
-        assert local.running
 
 
 def test_a_replica_has_its_masters_data_and_users(binary: Path) -> None:

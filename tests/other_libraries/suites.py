@@ -113,17 +113,9 @@ def unpacked(library: str, suite: Suite, directory: Path) -> Path:
     where = directory / f"{library}-{version(library)}"
     if suite.repository:
         if not where.exists():
-            clone = [
-                "git",
-                "-c",
-                "advice.detachedHead=false",
-                "clone",
-                "-q",
-                "--depth=1",
-                "--branch",
-                version(library),
-            ]
-            subprocess.run([*clone, suite.repository, str(where)], check=True)
+            clone = ["git", "-c", "advice.detachedHead=false", "clone", "-q", "--depth=1"]
+            clone += ["--branch", version(library), suite.repository, str(where)]
+            subprocess.run(clone, check=True)
         return where
 
     def there() -> list[Path]:

@@ -6,21 +6,22 @@ whoever still writes to the old one is refused, as it is a replica then.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
+from faces import eventually
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import fail_over, start_move
 from shardkit.local import LocalServer
@@ -29,6 +30,7 @@ pytestmark = pytest.mark.timeout(600)  # a busy machine takes long to start work
 JOBS = 200
 # How long writers may wait on a machine that does much else.
 HOLD = 3.0
+until = partial(eventually, seconds=120)
 
 
 class Jobs:
@@ -41,7 +43,7 @@ class Jobs:
     def push(self, **fields: Any) -> None:
         entry = {"host": "127.0.0.1", "port": self.old.port, "retries": 3, **fields}
         with self.config.client() as client:
-            push(client, ShardMap.parse(json.dumps({"components": {"jobs": {"entry": entry}}})))
+            push(client, map_of(jobs={"entry": entry}))
 
     def hand_over(self, how: str) -> None:
         """Have the new server take the place of the old one."""
@@ -71,15 +73,6 @@ def jobs(how: str) -> Iterator[Jobs]:
                 client.replicaof("127.0.0.1", str(old.port))
                 assert until(lambda: client.info("replication")["master_link_status"] == "up")
         yield found
-
-
-def until(done: Callable[[], bool], seconds: float = 120) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def executed(server: LocalServer) -> Counter[bytes]:
