@@ -396,16 +396,11 @@ def settled(
     ended: float = 0.0,
     written: float = 0.0,
 ) -> None:
-    """Send the event of the commands' replies, or of their failure.
+    """Send the event of the commands' replies, or of their failure for ``error``.
 
-    Args:
-        event: the event of sending them.
-        error: the reason for the failure, if any.
-        maybe_executed: whether the server may still have executed them.
-        refused: whether an error may be among the replies.
-        refusal: the first error among the replies.
-        ended: the end, by `time.perf_counter`; 0 for now.
-        written: the time of writing them to a connection that tasks share; 0 if there is none.
+    ``refused`` is whether an error may be among the replies, ``refusal`` the first one. ``ended``
+    is the end, by `time.perf_counter`, or 0 for now; ``written`` the time of writing to a
+    connection that tasks share, or 0.
     """
     seconds = (ended or time.perf_counter()) - event.begun
     if error is None:

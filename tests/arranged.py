@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -54,3 +56,13 @@ def meanwhile(step: Callable[[], object], pause: float = 0) -> Iterator[None]:
         finally:
             ended.set()
         running.result()
+
+
+def everything_about(error: BaseException) -> str:
+    """What any logger could get out of an error."""
+    held: list[str] = []
+    while error is not None:
+        held += [repr(error), str(error), str(vars(error)), *traceback.format_exception(error)]
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    source = re.compile(r"^    .*$", re.MULTILINE)  # the tests' own lines hold the secret
+    return source.sub("", "\n".join(held))

@@ -45,11 +45,7 @@ class Difference:
 
 
 def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) -> Difference:
-    """Find what a push would change.
-
-    Raises:
-        ConfigServerError: the config server cannot be read.
-    """
+    """Find what a push would change."""
     wanted = shard_map.components
     epoch = read_epoch(client)
     current, broken = _current(client, wanted)
@@ -71,12 +67,7 @@ def compare(client: redis.Redis, shard_map: ShardMap, prune: bool, size: int) ->
 
 
 def between(client: redis.Redis, since: int, until: int, size: int) -> Difference:
-    """Find what changed between two pushes; keys that moved are counted of a synthetic sample.
-
-    Raises:
-        ConfigError: the history does not reach back so far.
-        ConfigServerError: the config server cannot be read.
-    """
+    """Find what changed between two pushes; keys that moved are counted of a synthetic sample."""
     before, after = components_at(client, since), components_at(client, until)
     changes = diff(before, after, sample_keys(size))
     moved = [change.component for change in changes if change.replaced]

@@ -42,11 +42,7 @@ class LocatedKey:
 
 
 def locate_keys(kit: ShardKit, component: Component, keys: Sequence[bytes]) -> list[LocatedKey]:
-    """Return where keys of a component live.
-
-    Raises:
-        ShardFailure: a shard that may hold the structure of a key cannot be asked.
-    """
+    """Return where keys of a component live; a ShardFailure if that cannot be asked."""
     parts = _numbered(kit, component, keys)
     return [parts.get(key) or locate_key(component, key) for key in keys]
 
@@ -77,11 +73,7 @@ def _server(component: Component, shard: Shard, reason_why: Why) -> str:
 def _numbered(
     kit: ShardKit, component: Component, keys: Sequence[bytes]
 ) -> dict[bytes, LocatedKey]:
-    """Return the keys of structures in numbered parts (`ShardOf`), which no hash places.
-
-    Raises:
-        ShardFailure: a shard that may hold the structure cannot be asked.
-    """
+    """Return the keys of structures in numbered parts (`ShardOf`), which no hash places."""
     asked: list[tuple[bytes, str, int]] = []
     for key in keys:
         match = _NUMBERED.fullmatch(hash_tag(key))

@@ -294,7 +294,7 @@ def misplaced(
     """Return what is wrong with the shards of new components: their servers hold others' keys.
 
     Servers that cannot be asked are left out. Cost: an exchange with each shard, or a few where
-    keys are sparse, all at the same time.
+    keys are sparse.
     """
     targets = [
         target

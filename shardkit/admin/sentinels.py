@@ -31,11 +31,7 @@ def sentinels_of(entry: Entry, where: str, timeout: float = TIMEOUT) -> Iterator
 def servers_of_service(
     entry: Entry, where: str, timeout: float = TIMEOUT
 ) -> list[tuple[str, Entry]]:
-    """Return an entry for each server of a Sentinels' service, the master first.
-
-    Raises:
-        ConfigServerError: no Sentinel that the entry names knows the service.
-    """
+    """Return an entry for each server of a Sentinels' service, the master first."""
     service = entry.fields["sentinel"]["service"]
     shared = {name: value for name, value in entry.fields.items() if name not in _OF_SERVICES}
     with sentinels_of(entry, where, timeout) as sentinels:

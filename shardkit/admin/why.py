@@ -29,11 +29,7 @@ class Why:
 
 
 def why(component: Component, key: Key) -> Why:
-    """Explain where a key of a component lives.
-
-    Raises:
-        InvalidKeyError: it is not a valid key.
-    """
+    """Explain where a key of a component lives."""
     data = key_bytes(key)
     rule, count = component.placement, len(component.shards)
     if not count and component.entry is not None and component.entry.is_cluster:

@@ -199,11 +199,7 @@ class Component:
         return Shard(self.name, self.place(key) if self.shards or self.problem else None)
 
     def entry_of(self, shard: Shard) -> Entry:
-        """Return a shard's entry.
-
-        Raises:
-            MissingEntryError: there is none; names its key.
-        """
+        """Return a shard's entry; a MissingEntryError names the key of a missing one."""
         number = shard.number
         if number is None:
             if self.entry is not None:
@@ -239,17 +235,8 @@ class Component:
     def require_shards(self, count: int | None, rule: str | None = None) -> None:
         """Refuse a caller that routes by another number of shards, or by another placement.
 
-        A cluster's entry serves callers with any count: the cluster routes by itself.
-
-        Args:
-            count: the caller's ``shards=``; None for any number.
-            rule: the caller's ``placement=``; None for the component's.
-
-        Raises:
-            ShardCountError: the count differs.
-            MissingEntryError: entries written by hand are fewer; names the first missing key.
-            InvalidArgumentError: the placement differs.
-            ConfigError: the component's shards cannot be used.
+        A cluster's entry serves callers with any count: the cluster routes by itself. ``count`` and
+        ``rule`` are the caller's ``shards=`` and ``placement=``; None for any.
         """
         there = len(self.shards)
         remedy = f"use shards={there}, or leave it out" if there else "leave shards= out"
@@ -324,9 +311,6 @@ def check_shards(value: object, where: str) -> tuple[int, str, int]:
     """Read ``config:shards:<component>``: the count, the placement and the epoch.
 
     Other programs may leave out the placement, ``crc32``, and the epoch, 0.
-
-    Raises:
-        InvalidEntryError: it cannot be used.
     """
     fields = {"placement": DEFAULT, "epoch": 0, **value} if isinstance(value, dict) else {}
     count, rule, epoch = (whole(fields.get(name)) for name in ("shards", "placement", "epoch"))

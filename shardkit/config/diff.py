@@ -45,13 +45,10 @@ class ComponentChange:
         component: its name.
         kind: whether the push adds, changes or removes it, or leaves it as it is.
         fields: the fields of its entries that change.
-        shards_before: how many shards it had; 0 if it was not sharded, -1 if what is stored cannot
-            be read.
-        shards_after: how many it has after the push.
-        placement_before: its placement; empty if it was not sharded.
-        placement_after: its placement after the push.
-        moved: how many keys of the sample the push assigns to another shard.
-        sampled: how many keys the sample has; 0 if there was nothing to compare.
+        shards_before, shards_after: how many shards it has; 0 if it is not sharded, -1 if what is
+            stored cannot be read.
+        placement_before, placement_after: its placement; empty if it is not sharded.
+        moved, sampled: how many keys the push assigns to another shard, and of how many.
         epoch: the epoch that a push gave it; 0 if it has none, and in a diff.
     """
 

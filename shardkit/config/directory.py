@@ -35,11 +35,7 @@ _ENTRY_TYPES = ("redis", "shards", "removed", "pushed", "history")
 
 
 def directory_key(kind: str, component: str) -> str:
-    """Return the key of an object: ``config:flags:checkout``.
-
-    Raises:
-        ConfigError: the type or the component cannot be part of a key.
-    """
+    """Return the key of an object, ``config:flags:checkout``; refuse what cannot be part of one."""
     if not isinstance(kind, str) or not re.fullmatch(r"[A-Za-z0-9_.-]+", kind):
         raise ConfigError(f"type {kind!r} cannot be used", "use letters, digits, '_', '-' and '.'")
     problems = list(check_name(component, "component"))

@@ -38,11 +38,7 @@ class SlotEntry(Entry):
 
 
 def entries_of_url(url: str) -> list[Entry]:
-    """Return an entry for each address of a config server's URL, such as ``redis+cluster://a,b``.
-
-    Raises:
-        InvalidEntryError: the URL cannot be used.
-    """
+    """Return an entry for each address of a config server's URL, such as ``redis+cluster://a,b``."""
     plain = cluster_of(url)
     cluster = {} if plain is None else {"cluster": True}
     return [Entry({"url": each, **cluster}, WHERE) for each in each_url(plain or url)]

@@ -138,14 +138,12 @@ def epoch_number(text: bytes | str | None) -> int:
 
 
 def component_of(name: str, stored: Stored, server: str = "") -> Component | None:
-    """Return the stored component; None if there is none. For the arguments see `read_shards`.
+    """Return the stored component; None if there is none. For ``server`` see `read_shards`.
 
     The unsharded entry does not depend on the shards: if these cannot be used, the component has
-    the entry, and a `Component.problem`.
+    the entry, and a `Component.problem`. Without it, the error is raised.
 
     Raises:
-        InvalidEntryError: an entry cannot be used, and there is no other; names its key.
-        MissingEntryError: an entry, or the count, is missing, and there is no other; names its key.
         RetiredError: a push removed the component.
     """
     entry = _entry(entry_key(name), stored)

@@ -85,11 +85,7 @@ class _Pieces(NamedTuple):
 
 
 def url_fields(url: str) -> dict[str, Any]:
-    """Return the fields that a URL without references sets.
-
-    Raises:
-        BadUrlError: the URL cannot be used.
-    """
+    """Return the fields that a URL without references sets, or raise a BadUrlError."""
     if re.search(r"[\x00-\x20\x7f]", url):
         raise BadUrlError("contains a blank or control character", "encode it, as %20")
     head, _, query = url.partition("?")
@@ -158,9 +154,6 @@ def sentinel_fields(url: str) -> dict[str, Any] | None:
     """Return the fields of ``redis+sentinel://user:password@s1,s2:26379/service/db``.
 
     The user is the service's; the Sentinels' own is ``?sentinel_username=``. None for another URL.
-
-    Raises:
-        BadUrlError: the URL cannot be used.
     """
     pieces = _split(url)
     kind = _SENTINELS.fullmatch(pieces.scheme)
@@ -225,9 +218,6 @@ def read_url(url: str) -> dict[str, Any]:
     References in texts stay. Numbers and truth values that only the environment decides are None,
     as are all fields of a URL that is a single reference. A URL with a password also sets the user;
     None is the default user.
-
-    Raises:
-        BadUrlError: the URL cannot be used.
     """
     if REFERENCE.fullmatch(url):
         return dict.fromkeys(("host", "port", "username", "password", "db"))

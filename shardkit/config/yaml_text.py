@@ -115,11 +115,7 @@ for _each in {_Loader, _FastLoader}:
 
 
 def _values(node: yaml.Node, known: dict[int, int]) -> int:
-    """Count a node's values with every alias expanded.
-
-    Raises:
-        ValueError: an anchor contains itself.
-    """
+    """Count a node's values with every alias expanded; refuse an anchor that contains itself."""
     if id(node) not in known:
         known[id(node)] = 0
         inner: list[yaml.Node] = []

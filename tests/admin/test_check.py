@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 import threading
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from arranged import map_of, meanwhile
 
 import shardkit
-from shardkit import ShardMap
 from shardkit.admin import CheckFinding, CheckReport, check, check_structures, push
 from shardkit.local import LocalServer
 
@@ -41,10 +39,8 @@ def server(running: LocalServer) -> Iterator[redis.Redis]:
 def looked_at(running: LocalServer, *shards: dict[str, Any], **entry: Any) -> CheckReport:
     place = {"host": "127.0.0.1", "port": running.port}
     described: dict[str, Any] = {"shards": [{**place, **shard} for shard in shards]}
-    if not shards:
-        described = {"entry": {**place, **entry}}
-    shard_map = ShardMap.parse(json.dumps({"components": {"data": described}}))
-    return check(shard_map.components.values())
+    data = described if shards else {"entry": {**place, **entry}}
+    return check(map_of(data=data).components.values())
 
 
 def only(report: CheckReport) -> CheckFinding:
@@ -155,8 +151,7 @@ def test_a_server_without_an_answer_is_named(running: LocalServer, server: redis
 
 
 def test_an_epoch_that_went_back_is_noticed(running: LocalServer, server: redis.Redis) -> None:
-    shards = f"[{{port: {running.port}, db: 1}}]"
-    described = ShardMap.parse(f"components: {{data: {{shards: {shards}}}}}")
+    described = map_of(data={"shards": [{"port": running.port, "db": 1}]})
     push(server, described)
     assert check(described.components.values(), config=server).findings == []
     server.delete("config:epoch")
@@ -166,9 +161,7 @@ def test_an_epoch_that_went_back_is_noticed(running: LocalServer, server: redis.
 
 
 def test_damaged_structures_are_found(running: LocalServer, server: redis.Redis) -> None:
-    described = ShardMap.parse(
-        f"components: {{data: {{shards: [{{port: {running.port}, db: 1}}]}}}}"
-    )
+    described = map_of(data={"shards": [{"port": running.port, "db": 1}]})
     with shardkit.connect(described) as kit:
         kit.set("ids", component="data", total=1000, members=int).sadd_many(range(1000))
         assert check_structures(kit, described.components) == ([], 1)
@@ -204,6 +197,7 @@ def test_redis_with_a_default_user_without_rights_is_named(
 @pytest.mark.parametrize(
     ("said", "problem"),
     [
+        ({"rdb_last_bgsave_status": "err"}, "failed to save its last snapshot"),
         ({"aof_last_write_status": "err"}, "failed to write to its append-only file"),
         ({"aof_last_bgrewrite_status": "err"}, "failed to rewrite its append-only file"),
         ({"loading": 1}, "is loading its data"),
@@ -227,21 +221,6 @@ def test_each_sickness_that_a_server_reports_is_named_with_its_remedy(
     info = redis.Redis.info
     monkeypatch.setattr(redis.Redis, "info", lambda self, *names: {**info(self, *names), **said})
     assert only(looked_at(running)).problem == problem
-
-
-def test_a_failed_snapshot_is_named(running: LocalServer, server: redis.Redis) -> None:
-    blocked = running.directory / "dump.rdb"
-    blocked.mkdir()
-    try:
-        server.bgsave()
-        while server.info("persistence")["rdb_bgsave_in_progress"]:
-            time.sleep(0.01)
-        assert only(looked_at(running)).problem == "failed to save its last snapshot"
-    finally:
-        blocked.rmdir()
-        server.bgsave()
-        while server.info("persistence")["rdb_bgsave_in_progress"]:
-            time.sleep(0.01)
 
 
 def test_a_clock_that_is_off_and_a_server_that_loads_are_named(
@@ -271,21 +250,15 @@ def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
 
 
 def test_stalls_of_a_server_are_reported(running: LocalServer, server: redis.Redis) -> None:
-    begun, ended = threading.Event(), threading.Event()
+    begun = threading.Event()
+    with running.client() as client:
 
-    def hold() -> None:
-        with running.client() as client:
-            while not ended.wait(0.01):
-                begun.set()
-                client.eval("for n = 1, 1.5e8 do end", 0)
+        def hold() -> None:
+            begun.set()
+            client.eval("for n = 1, 1.5e8 do end", 0)
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    try:
-        assert begun.wait(20)
-        found = only(looked_at(running))
-    finally:
-        ended.set()
-        thread.join()
+        with meanwhile(hold, 0.01):
+            assert begun.wait(20)
+            found = only(looked_at(running))
     assert found.problem.startswith(("stalls: one PING took 0.", "cannot be reached: no answer"))
     assert "script" in found.remedy

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -173,22 +170,17 @@ def test_a_server_is_busy_while_it_writes_a_snapshot(server: LocalServer) -> Non
 def test_the_command_shows_every_server(server: LocalServer, tmp_path: Path) -> None:
     shard_map = tmp_path / "map.yaml"
     shard_map.write_text(f"components: {{one: {{entry: {{port: {server.port}}}}}}}", "utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "shardkit", "persistence", "show", "--json"],
-        env={**os.environ, "SHARDKIT_CONFIG": str(shard_map)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [state] = json.loads(done.stdout).values()
+
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(app, ["persistence", *words, "-c", str(shard_map)])
+        assert done.exit_code == 0, done.output
+        return done.stdout
+
+    [state] = json.loads(run("show", "--json")).values()
     assert state["last_save_ok"]
-    done = CliRunner().invoke(app, ["persistence", "show", "-c", str(shard_map)])
-    assert done.exit_code == 0, done.output
-    assert re.search(r"^  snapshots: .*AOF.*; [0-9,]+ changes unsaved$", done.stdout, re.MULTILINE)
-    done = CliRunner().invoke(app, ["persistence", "snapshot", "-c", str(shard_map)])
-    assert done.exit_code == 0, done.output
-    assert re.search(r"^  done in [0-9.]+ s$", done.stdout, re.MULTILINE)
+    shown = r"^  snapshots: .*AOF.*; [0-9,]+ changes unsaved$"
+    assert re.search(shown, run("show"), re.MULTILINE)
+    assert re.search(r"^  done in [0-9.]+ s$", run("snapshot"), re.MULTILINE)
 
 
 def test_a_server_that_cannot_be_asked_is_named_with_the_reason(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 
 import pytest
+from arranged import map_of
 
 import shardkit
 from shardkit import ShardMap
@@ -21,7 +22,7 @@ def test_unreadable_stops_a_push(own_server: LocalServer, monkeypatch: pytest.Mo
     def away(config: object, like: object) -> None:
         raise ConfigServerError("the config server is away", "start it")
 
-    shard_map = ShardMap.parse(f"components: {{own: {{entry: {{port: {own_server.port}}}}}}}")
+    shard_map = map_of(own={"entry": {"port": own_server.port}})
     with own_server.client() as config:
         with monkeypatch.context() as patched:
             patched.setattr(store, "read_components", away)
@@ -76,8 +77,8 @@ def test_a_push_that_names_a_replica_as_a_master_is_refused(
     own_server: LocalServer, other_server: LocalServer
 ) -> None:
     with own_server.client() as config, other_server.client() as replica:
-        push(config, ShardMap.parse(f"components: {{own: {{entry: {{port: {own_server.port}}}}}}}"))
+        push(config, map_of(own={"entry": {"port": own_server.port}}))
         replica.replicaof("localhost", str(own_server.port))
-        changed = ShardMap.parse(f"components: {{own: {{entry: {{port: {other_server.port}}}}}}}")
+        changed = map_of(own={"entry": {"port": other_server.port}})
         with pytest.raises(PushRefusedError, match=r"own .* is a replica"):
             push(config, changed)

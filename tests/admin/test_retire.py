@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import map_of
 
-from shardkit import ShardMap
 from shardkit.admin import delete_data, push
 from shardkit.admin.retire import Retirement, last_known, remove
 from shardkit.config.store import read_epoch
@@ -29,8 +29,7 @@ def config(own_server: LocalServer) -> Iterator[redis.Redis]:
 
 def retired(config: redis.Redis, old: dict[str, Any], new: dict[str, Any]) -> Retirement:
     """Push two components, remove ``old``, and return it as if that were long ago."""
-    described = {name: {"entry": entry} for name, entry in (("old", old), ("new", new))}
-    push(config, ShardMap.parse(json.dumps({"components": described})), force=["old", "new"])
+    push(config, map_of(old={"entry": old}, new={"entry": new}), force=["old", "new"])
     remove(config, last_known(config, "old"))
     return replace(last_known(config, "old"), removed_for=2 * LONG)
 
@@ -46,9 +45,9 @@ def set_unused(client: Any, key: str, seconds: int) -> None:
 
 
 def test_data_stays_while_it_may_be_used(own_server: LocalServer, config: redis.Redis) -> None:
-    described = {name: {"entry": at(own_server, db)} for name, db in (("old", 1), ("new", 2))}
+    own, other = ({"entry": at(own_server, db)} for db in (1, 2))
     with own_server.client(db=1) as old:
-        push(config, ShardMap.parse(json.dumps({"components": described})))
+        push(config, map_of(old=own, new=other))
         old.set("k", "v")
         with pytest.raises(ConfigError, match="'old' is still there; remove it first: shardkit re"):
             delete_data(last_known(config, "old"))
@@ -153,14 +152,14 @@ def test_data_read_at_a_replica_is_kept(own_server: LocalServer, config: redis.R
         while replica.info("replication")["master_link_status"] != "up":
             time.sleep(0.01)
         retirement = retired(config, at(own_server, 1), at(own_server, 2))
-        entry = ShardMap.parse(json.dumps({"components": {"new": {"entry": at(copy, 1)}}}))
+        entry = map_of(new={"entry": at(copy, 1)})
         with pytest.raises(ConfigError, match="shares a database with config:redis:new"):
             delete_data(replace(retirement, others=entry.components), quiet=0)
 
 
 def test_an_unknown_server_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
     retirement = retired(config, at(own_server, 1), at(own_server, 2))
-    away = ShardMap.parse('{"components": {"new": {"entry": {"host": "127.0.0.1", "port": 1}}}}')
+    away = map_of(new={"entry": {"host": "127.0.0.1", "port": 1}})
     said = r"config:redis:new \(127.0.0.1:1/0\) cannot be asked which server it is, so nothing was"
     with pytest.raises(ConfigError, match=said):
         delete_data(replace(retirement, others=away.components), quiet=0)

@@ -84,6 +84,14 @@ def logs_in(server: LocalServer, password: str) -> bool:
             return False
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A password_file with the old password."""
+    path = tmp_path / "password"
+    path.write_text(OLD)
+    return path
+
+
 @contextlib.contextmanager
 def old_client(servers: list[LocalServer], name: str = WEB) -> Iterator[redis.Redis]:
     """A client of the master, logged in with the old password."""
@@ -163,11 +171,9 @@ def test_a_refused_login_restores_the_old(servers: list[LocalServer], config: re
 
 @pytest.mark.parametrize("inline", [True, False])
 def test_replicas_that_no_entry_names_change_over(
-    servers: list[LocalServer], config: redis.Redis, tmp_path: Path, inline: bool
+    servers: list[LocalServer], config: redis.Redis, path: Path, inline: bool
 ) -> None:
     _, master, copy = servers
-    path = tmp_path / "password"
-    path.write_text(OLD)
     secret = {"password": OLD} if inline else {"password_file": str(path)}
     entry = {"host": "127.0.0.1", "port": master.port, "username": "app", **secret}
     push(config, map_of(data={"entry": entry}))
@@ -189,9 +195,7 @@ def test_replicas_that_no_entry_names_change_over(
         )
 
 
-def test_files_are_written(servers: list[LocalServer], config: redis.Redis, tmp_path: Path) -> None:
-    path = tmp_path / "password"
-    path.write_text(OLD)
+def test_files_are_written(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
     push(config, described(servers, f"password_file: {path}"))
     with old_client(servers):
         stopped = turn(config, servers, wait=0)
@@ -280,13 +284,11 @@ def test_unfit_servers_stop_it_early(servers: list[LocalServer], config: redis.R
 def test_a_password_that_clients_would_read_differently_is_refused(
     servers: list[LocalServer],
     config: redis.Redis,
-    tmp_path: Path,
+    path: Path,
     source: str,
     password: str,
     said: str,
 ) -> None:
-    path = tmp_path / "password"
-    path.write_text(OLD)
     push(config, described(servers, source.replace("FILE", str(path))))
     with pytest.raises(ConfigError, match=re.escape(f"the new password of 'app' {said}")):
         turn(config, servers, password=password)
@@ -334,10 +336,7 @@ def test_a_rotation_goes_on_only_with_what_it_began_with(
     [
         ((f">{NEW}",), "takes the new password of 'app' already; choose another"),
         (("nopass",), "nothing was changed: user 'app' needs no password.* then try again"),
-        (
-            ("-client|list",),
-            "the processes .* are unknown.*or grant CLIENT LIST",
-        ),
+        (("-client|list",), "the processes .* are unknown.*or grant CLIENT LIST"),
     ],
 )
 def test_a_user_that_cannot_be_rotated_is_named(
@@ -365,14 +364,8 @@ def test_a_user_that_is_not_there_is_named(servers: list[LocalServer], config: r
 
 def test_an_unsaved_change_is_a_warning(servers: list[LocalServer], config: redis.Redis) -> None:
     _, master, copy = servers
-    replicas = [{"port": copy.port, "username": "app", "password": OLD}]
-    entry = {
-        "port": master.port,
-        "username": "app",
-        "password": OLD,
-        "replicas": replicas,
-        "host": "127.0.0.1",
-    }
+    login = {"host": "127.0.0.1", "username": "app", "password": OLD}
+    entry = {**login, "port": master.port, "replicas": [{**login, "port": copy.port}]}
     push(config, map_of(data={"entry": entry}))
     with master.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "-config")
@@ -398,10 +391,8 @@ def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redi
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
-def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, tmp_path: Path) -> None:
-    path = tmp_path / "password"
-    path.write_text(OLD)
-    (tmp_path / f".password.{os.getpid()}").mkdir()  # where the new file would be made
+def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
+    path.with_name(f".password.{os.getpid()}").mkdir()  # where the new file would be made
     push(config, described(servers, f"password_file: {path}"))
     said = (
         f"password_file {path} cannot be written, so nothing was published: .*; write it yourself"
@@ -549,20 +540,11 @@ def test_the_command_shows_what_it_would_do_and_never_a_password(
     assert "take only the new password" in run("--resume")
 
 
-def test_a_config_servers_file_is_rotated(servers: list[LocalServer], tmp_path: Path) -> None:
-    path = tmp_path / "password"
-    path.write_text(OLD)
+def test_a_config_servers_file_is_rotated(servers: list[LocalServer], path: Path) -> None:
     with LocalServer(users={"admin": "theAdmins", "ops": OLD}) as server, server.client() as config:
-        entry = Entry(
-            {
-                "host": "127.0.0.1",
-                "port": server.port,
-                "username": "ops",
-                "password_file": str(path),
-            },
-            "config server",
-        )
-        push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {servers[0].port}}}}}}}"))
+        login = {"username": "ops", "password_file": str(path)}
+        entry = Entry({"host": "127.0.0.1", "port": server.port, **login}, "config server")
+        push(config, map_of(a={"entry": {"port": servers[0].port}}))
         with shardkit.connect(entry) as kit:
             assert kit.component("a").entry is not None
             assert rotate(config, entry, "ops", NEW, settled=0.1).done
@@ -585,8 +567,7 @@ def test_a_rotated_requirepass_survives_a_restart() -> None:
         with server.client() as client:
             client.config_set("requirepass", OLD)
             client.config_rewrite()
-        text = f"components: {{a: {{entry: {{port: {server.port}, password: {OLD}}}}}}}"
-        push(config, ShardMap.parse(text))
+        push(config, map_of(a={"entry": {"port": server.port, "password": OLD}}))
         rotated = rotate(config, config_server.entry, "default", NEW, settled=0.1)
         assert rotated.done, rotated
         assert rotated.warnings == []

@@ -7,12 +7,12 @@ import json
 import logging
 import pickle
 import re
-import traceback
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
+from arranged import everything_about
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -598,16 +598,6 @@ def test_values_from_the_environment_are_checked_and_not_shown(
 
 
 # Secrets
-
-
-def everything_about(error: BaseException) -> str:
-    """What any logger could get out of an error."""
-    held: list[str] = []
-    while error is not None:
-        held += [repr(error), str(error), str(vars(error)), *traceback.format_exception(error)]
-        error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    source = re.compile(r"^    .*$", re.MULTILINE)  # this file's own lines hold the secret
-    return source.sub("", "\n".join(held))
 
 
 @pytest.mark.parametrize(

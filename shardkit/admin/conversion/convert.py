@@ -358,11 +358,7 @@ class _Copy:
 
 
 def _slots_of(databases: Sequence[Database]) -> dict[str, Any]:
-    """Return the slots of each master of a cluster, by its address.
-
-    Raises:
-        GrowthError: a master is giving or getting slots: keys could be on either.
-    """
+    """Return the slots of each master of a cluster, by its address; refuse slots that move."""
     slots: dict[str, Any] = {}
     for database in databases:
         client: Any = database.client
@@ -397,11 +393,7 @@ def _size(value: Any) -> int:
 
 @contextmanager
 def _captured(databases: Mapping[int, Database]) -> Iterator[KeyCapture]:
-    """Listen to the changes of a server's databases; its setting is restored at the end.
-
-    Raises:
-        GrowthError: the server does not report them, or does not permit it.
-    """
+    """Listen to the changes of a server's databases; its setting is restored at the end."""
     first = next(iter(databases.values()))
     client: Any = first.client
     with ExitStack() as undone:
