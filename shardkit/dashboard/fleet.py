@@ -358,28 +358,17 @@ class FleetWatch:
         rows = survey(targets_of(list(self.components.values()), self.config_server), TIMEOUT)
         judgement = judge(rows, facts)
         problems: dict[tuple[str, str], dict[str, Any]] = {}
+
+        def note(where: str, text: str, remedy: str, severity: int, *shards: str) -> None:
+            found = {"where": where, "text": text, "remedy": remedy, "severity": severity}
+            problems.setdefault((where, text), {**found, "shards": []})["shards"] += shards
+
         for entry in judgement.entries:
-            for problem in entry.problems:
-                key = entry.server.address, problem.text
-                kept = problems.setdefault(
-                    key,
-                    {
-                        "where": entry.server.address,
-                        "text": problem.text,
-                        "remedy": problem.remedy,
-                        "severity": int(problem.severity),
-                        "shards": [],
-                    },
-                )
-                kept["shards"].append(str(entry.row.target.shard or "config server"))
+            shard = str(entry.row.target.shard or "config server")
+            for each in entry.problems:
+                note(entry.server.address, each.text, each.remedy, int(each.severity), shard)
         for finding in judgement.findings:
-            problems[finding.where, finding.problem] = {
-                "where": finding.where,
-                "text": finding.problem,
-                "remedy": finding.remedy,
-                "severity": 1 if finding.warning else 2,
-                "shards": [],
-            }
+            note(finding.where, finding.problem, finding.remedy, 1 if finding.warning else 2)
         self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
 
     def _summarize(self) -> None:

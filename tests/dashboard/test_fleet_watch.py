@@ -72,9 +72,10 @@ def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:
         kit.client("wide").set("k", "v")
         until(lambda: any(each.nodes for each in fleet.servers.values()))
         [server] = fleet.servers.values()
+        roles = ["master"] * 3 + ["replica"] * 3
+        until(lambda: [each["role"] for each in server.nodes] == roles)
         until(lambda: all(each["state"] == "up" for each in server.nodes))
         until(lambda: sum(each["keys"] for each in server.nodes[:3]) == 1)
-        assert [each["role"] for each in server.nodes] == ["master"] * 3 + ["replica"] * 3
         assert sum(each["slots"] or 0 for each in server.nodes) == 16384
         for view in (Views(fleet).component("wide"), Views(fleet).server(server.address)):
             assert view is not None

