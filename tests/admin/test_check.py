@@ -251,7 +251,7 @@ def test_a_server_that_takes_long_for_each_ping_is_asked_nothing_else(
 
 def test_stalls_of_a_server_are_reported(running: LocalServer, server: redis.Redis) -> None:
     begun = threading.Event()
-    with running.client() as client:
+    with running.client(socket_timeout=60) as client:
 
         def hold() -> None:
             begun.set()
