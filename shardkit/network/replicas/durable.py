@@ -23,7 +23,8 @@ CONFIG GET, the block waits for a second, within which a sync starts, and until 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
@@ -41,9 +42,7 @@ _BETWEEN_LOOKS = 0.05  # seconds between checks
 _GRACE = 0.5  # seconds that the answer to the last WAIT may take
 _EVERY_SECOND = 1.0  # the period of AOF syncs
 
-_NO_HISTORY = (
-    "0" * 40
-)  # the replication history before its own of a server that always was a master
+_NO_HISTORY = "0" * 40  # before its own, of a server that always was a master
 
 _current: ContextVar[DurableBlock | None] = ContextVar("shardkit_durable", default=None)
 
@@ -100,26 +99,27 @@ class DurableBlock:
         elif isinstance(event, CommandsFinished) and event.sent.shard in self._written:
             self._answered.add(event.sent.shard)
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
         _current.reset(self._token)
         try:
-            if kind is None and self._written:
-                with DeadlineBlock(self._timeout + _GRACE):
-                    self._run(self._steps(self._written))
+            with DeadlineBlock(self._timeout + _GRACE):
+                yield
         finally:
             self._unsubscribe()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._ending():
+            if kind is None and self._written:
+                self._run(self._steps(self._written))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        _current.reset(self._token)
-        try:
+        with self._ending():
             if kind is None and self._written:
-                with DeadlineBlock(self._timeout + _GRACE):
-                    await self._run(self._steps(self._written))
-        finally:
-            self._unsubscribe()
+                await self._run(self._steps(self._written))
 
     def _steps(self, written: set[str]) -> Operation[None]:
         """Wait for all shards.
@@ -209,7 +209,8 @@ class DurableBlock:
                 return _UNSURE if unknown else str(synced)
             if synced[0] < 1:
                 return "not on disk yet"
-            if isinstance(policy, ShardFailure) or b"everysec" in _words(policy):
+            words = policy.values() if isinstance(policy, dict) else policy  # a map in RESP3
+            if isinstance(policy, ShardFailure) or b"everysec" in words:
                 return _UNSURE
         return ""
 
@@ -219,11 +220,6 @@ _UNSURE = "the server has no WAITAOF, or one that answers too early"
 
 def _lines(info: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-
-
-def _words(reply: Any) -> Any:
-    """Return the words of a reply, which is a map in RESP3."""
-    return reply.values() if isinstance(reply, dict) else reply
 
 
 def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:

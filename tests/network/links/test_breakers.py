@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import threading
 import time
 from typing import Any
 
 import pytest
-from link_helpers import FACES, command, eventually, opened, two
+from link_helpers import command, eventually, mapped, opened, paused, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -23,7 +21,7 @@ from redis.exceptions import (
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardMap, ShardUnavailable
+from shardkit import ShardUnavailable
 from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
@@ -37,11 +35,6 @@ NEVER_TRIED = {"failures": 2, "min_seconds": 0, "interval": 600}
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return command(Shard("data", shard), "k", name, *args, **options)
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 def reason(reply: Any) -> str:
@@ -58,8 +51,7 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
         shard_map = two(hung.port, own_server.port, socket_timeout=0.2, **fields)
         async with opened(kind, shard_map) as face:
             await face.send(on(0, "PING"), on(1, "PING"))
-            os.kill(hung.pid, signal.SIGSTOP)
-            try:
+            with paused(hung):
                 for n in range(3):
                     bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
                     assert good == n + 1
@@ -75,8 +67,6 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
                 assert "Next probe in" in reason(bad)
                 with pytest.raises(ConnectionError, match="circuit breaker open since"):
                     await face.client_call("one", "incr", "k")  # of the same server
-            finally:
-                os.kill(hung.pid, signal.SIGCONT)
             assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
             [count] = await face.send(on(0, "GET"))
             assert not isinstance(count, Exception)
@@ -173,17 +163,14 @@ async def test_failures_between_successes_do_not_open_it(own_server: LocalServer
         pool.release(other)
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
     with LocalCluster() as whole:
         entry = {**whole.entry.fields, "socket_timeout": 0.3, "breaker": QUICK}
-        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
-        async with opened(kind, shard_map) as face:
+        async with opened(kind, mapped(entry)) as face:
             keys = [f"k{n}" for n in range(60)]
             await face.send(*[command("data", key, "SET", 1) for key in keys])
             hung = whole.nodes[0]
-            os.kill(hung.pid, signal.SIGSTOP)
-            try:
+            with paused(hung):
                 for _ in range(3):
                     replies = await face.send(*[command("data", key, "GET") for key in keys])
                 started = time.monotonic()
@@ -193,8 +180,6 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
                 assert 0 < len(failed) < len(keys)
                 states = {each.address: each.opened for each in face.kit.breakers.all()}
                 assert [address for address, opened in states.items() if opened] == [hung.address]
-            finally:
-                os.kill(hung.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("asked", [{}, True, {"failures": 3}])

@@ -7,7 +7,6 @@ server that was just replaced ends on its successor.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, faced
-from link_helpers import FACES, eventually, opened, resolving
+from link_helpers import eventually, mapped, opened, resolving
 from scripted_server import scripted
 
 import shardkit
@@ -202,11 +201,10 @@ async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> N
             assert server.connections > opened
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:
     entry = {"port": own_server.port, "db": 1}
     with own_server.client() as config, own_server.client(db=1) as closed:
-        store.push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        store.push(config, mapped(entry))
         closed.set(FENCE_KEY, "{}")
 
         def names() -> list[str]:
