@@ -28,6 +28,8 @@ FACES = ("blocking", "awaiting")
 class Face:
     """A kit of either kind, awaited in any case."""
 
+    bad: Any  # a server, of those that `beside` opens
+
     def __init__(self, kit: ShardKit | AsyncShardKit) -> None:
         self.kit = kit
 

@@ -16,7 +16,6 @@ from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.links.coalescing import JoinedRun, pack_joined, split
 from shardkit.network.links.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
 from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
-from shardkit.operations.drivers import BlockingDriver
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
@@ -125,23 +124,6 @@ async def test_on_a_cluster_keys_of_one_slot_are_joined(kind: str, cluster: Loca
         assert await send(face, gets) == [key.encode() for key in keys]
         calls = sum(count_of(node, "mget") for node in cluster.nodes)
         assert 0 < calls <= 4
-
-
-def test_operations_together_stay_coalesced() -> None:
-    batches = []
-
-    class Link:
-        def send(self, batch: Any) -> Replies:
-            batches.append(batch)
-            return Replies([None] * len(batch))
-
-    def steps(kind: Any) -> Any:
-        yield kind([Command("c", "k", ("GET", "k"))])
-
-    driver = BlockingDriver(Link())  # type: ignore[arg-type]
-    driver.together(steps(Coalesced), steps(Coalesced))
-    driver.together(steps(Coalesced), steps(list))
-    assert [type(batch) for batch in batches] == [Coalesced, list]
 
 
 ARGUMENT = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.integers(), st.floats())

@@ -184,7 +184,9 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
     driver = BlockingDriver(Link())  # type: ignore[arg-type]
     assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
     assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
-    assert [(type(batch), len(batch)) for batch in batches] == [(Coalesced, 4), (list, 3)]
+    assert driver.together(*[steps(Coalesced([by_column[0]])) for _ in range(2)]) == [1, 1]
+    sent = [(Coalesced, 4), (list, 3), (Coalesced, 2)]
+    assert [(type(batch), len(batch)) for batch in batches] == sent
 
 
 async def test_on_a_cluster_they_go_to_their_nodes(kind: str, cluster: LocalCluster) -> None:

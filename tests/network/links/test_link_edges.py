@@ -5,27 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 from link_helpers import Face, command, mapped, opened
 
-from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Coalesced, Command, Transaction
-from shardkit.operations.operation import Operation
-
-
-def one(*batch: Any) -> Operation[Any]:
-    return (yield list(batch))
-
-
-async def test_only_the_invalid_operation_of_several_fails(face: Face) -> None:
-    wrong = Command("one", "k", ("SET", "k", object()))  # type: ignore[arg-type]
-    for order in (1, -1):
-        steps = [one(command("one", "n", "INCR")), one(wrong)][::order]
-        with pytest.raises((InvalidArgumentError, ExceptionGroup)) as refused:
-            await face.together(steps)
-        assert "cannot be sent" in repr(refused.value)
-    assert await face.send(command("one", "n", "GET")) == [b"2"]
+from shardkit.operations.commands import Coalesced, Transaction
 
 
 async def test_commands_of_two_words_go_to_their_keys_shard(face: Face) -> None:

@@ -136,43 +136,38 @@ async def test_an_undecodable_reply_fails_alone(
     [b"?what\r\n", b"*1\r\n" * 12, b"$-7\r\n", b"*2\r\n+a\r\n", b"", b":x\r\n"],
     ids=["no RESP", "deep", "length", "cut", "closed", "number"],
 )
-async def test_garbage_fails_alone(kind: str, answer: bytes, own_server: LocalServer) -> None:
+async def test_garbage_fails_alone(beside: Any, answer: bytes) -> None:
     given = answer or (lambda args: None)
-    with scripted(GET=given) as bad:
-        shard_map = two(bad.port, own_server.port, socket_timeout=0.3)
-        async with opened(kind, shard_map) as face:
-            replies = await face.send(on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k"))
-            assert isinstance(replies[0], ShardUnavailable)
-            assert replies[2] == 1
-            assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
+    async with beside(scripted(GET=given), socket_timeout=0.3) as face:
+        replies = await face.send(on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k"))
+        assert isinstance(replies[0], ShardUnavailable)
+        assert replies[2] == 1
+        assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
 
 
-async def test_too_few_values_fail_one_server(kind: str, own_server: LocalServer) -> None:
+async def test_too_few_values_fail_one_server(beside: Any) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
-    with scripted(MGET=b"*3\r\n" + bulk(b"1") * 3) as bad:
-        async with opened(kind, two(bad.port, own_server.port)) as face:
-            batch = Coalesced(
-                [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)]
-                + [on(1, "INCR", "k")]
-            )
-            replies = await face.carry(batch)
-            assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
-            assert "do not match" in str(replies[0])
-            assert replies[20] == 1
+    async with beside(scripted(MGET=b"*3\r\n" + bulk(b"1") * 3)) as face:
+        batch = Coalesced(
+            [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)] + [on(1, "INCR", "k")]
+        )
+        replies = await face.carry(batch)
+        assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
+        assert "do not match" in str(replies[0])
+        assert replies[20] == 1
 
 
-async def test_a_wrong_exec_fails_one_server(kind: str, own_server: LocalServer) -> None:
+async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
     answers: dict[str, Any] = {
         "MULTI": b"+OK\r\n",
         "GET": b"+QUEUED\r\n",
         "EXEC": b"*2\r\n-ERR a\r\n-ERR b\r\n",
     }
-    with scripted(**answers) as bad:
-        async with opened(kind, two(bad.port, own_server.port)) as face:
-            group = Transaction(Shard("data", 0), "k", (on(0, "GET", "k"),))
-            lost, kept = await face.send(group, on(1, "INCR", "k"))
-            assert isinstance(lost, ShardUnavailable)
-            assert kept == 1
+    async with beside(scripted(**answers)) as face:
+        group = Transaction(Shard("data", 0), "k", (on(0, "GET", "k"),))
+        lost, kept = await face.send(group, on(1, "INCR", "k"))
+        assert isinstance(lost, ShardUnavailable)
+        assert kept == 1
 
 
 # ---- every exception that an attempt can raise

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from link_helpers import command, count_of, exit_code, forked, mapped
+from link_helpers import exit_code, forked, in_threads, mapped
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -21,14 +19,6 @@ def ask(kit: ShardKit, *args: Any, to: str = "one") -> Any:
     return reply
 
 
-def in_a_thread(work: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
 def limited(servers: LocalServers, **fields: Any) -> ShardMap:
     return mapped({"port": servers.server_of("one").port, **fields}, "one")
 
@@ -38,7 +28,7 @@ def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> No
 
 
 def test_ended_threads_leave_their_connection(kit: ShardKit, servers: LocalServers) -> None:
-    ids = {in_a_thread(lambda: ask(kit, "CLIENT", "ID")) for _ in range(5)}
+    ids = {in_threads(1, lambda _: ask(kit, "CLIENT", "ID"))[0] for _ in range(5)}
     assert len(ids) == 1
     assert ask(kit, "CLIENT", "ID") in ids
 
@@ -46,7 +36,7 @@ def test_ended_threads_leave_their_connection(kit: ShardKit, servers: LocalServe
 def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
     with shardkit.connect(limited(servers, max_connections=1)) as kit:
         assert ask(kit, "SET", "k", "v") == b"OK"
-        assert [in_a_thread(lambda: ask(kit, "GET", "k")) for _ in range(3)] == [b"v"] * 3
+        assert [in_threads(1, lambda _: ask(kit, "GET", "k")) for _ in range(3)] == [[b"v"]] * 3
         assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
 
 
@@ -57,16 +47,6 @@ def test_a_killed_idle_connection_is_replaced(kit: ShardKit, servers: LocalServe
             other.client_kill_filter(_id=str(number))
             other.ping()  # it is closed before this is answered
         assert ask(kit, "CLIENT", "ID") > number
-
-
-def test_what_a_server_says_unasked_is_nobodys_answer(kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    assert ask(kit, "SET", "k", "v") == b"OK"
-    connection = client.connection_pool.get_connection()
-    connection.send_command("ECHO", "stray")
-    client.connection_pool.release(connection)  # with an answer under way
-    threading.Event().wait(0.05)  # and has come: GET must not take it for its own
-    assert ask(kit, "GET", "k") == b"v"
 
 
 def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
@@ -94,11 +74,3 @@ def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, 
         assert ask(kit, "GET", "k") == b"v"
         refused = ask(kit, "INCR", "k")
         assert isinstance(refused, shardkit.CommandRefused)
-
-
-async def test_awaits_share_a_write(akit: shardkit.AsyncShardKit, servers: LocalServers) -> None:
-    import asyncio
-
-    sends = [akit.driver.link.send([command("one", f"k{n}", "SET", n)]) for n in range(50)]
-    assert [list(reply) for reply in await asyncio.gather(*sends)] == [[b"OK"]] * 50
-    assert count_of(servers.server_of("one"), "set") >= 50

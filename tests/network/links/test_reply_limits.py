@@ -118,27 +118,27 @@ TOO_LONG = {
 @pytest.mark.parametrize("reply", TOO_LONG.values(), ids=TOO_LONG)
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_headers_that_announce_too_much_are_refused(
-    kind: str, reply: bytes, protocol: int, own_server: LocalServer
+    beside: Any, reply: bytes, protocol: int
 ) -> None:
     hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
-    with scripted(GET=reply, LRANGE=reply, HELLO=hello) as server:
-        shard_map = two(server.port, own_server.port, max_reply_bytes=10**8, protocol=protocol)
-        async with opened(kind, shard_map) as face:
-            for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
-                replies = await face.send(*batch)
-                failures = [each for each in replies if isinstance(each, ShardUnavailable)]
-                assert failures
-                for failure in failures:
-                    assert isinstance(failure.error, InvalidResponse)
-                    assert "elements, more than fit into 100,000,000 bytes" in str(failure)
-            client = await of(face.kit.client("one"))
-            for call in (lambda: client.get("k"), lambda: client.lrange("k", 0, 1)):
-                with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
-                    await of(call())
-            pipe = client.pipeline(transaction=False)
-            pipe.get("k").ping()
+    async with beside(
+        scripted(GET=reply, LRANGE=reply, HELLO=hello), max_reply_bytes=10**8, protocol=protocol
+    ) as face:
+        for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
+            replies = await face.send(*batch)
+            failures = [each for each in replies if isinstance(each, ShardUnavailable)]
+            assert failures
+            for failure in failures:
+                assert isinstance(failure.error, InvalidResponse)
+                assert "elements, more than fit into 100,000,000 bytes" in str(failure)
+        client = await of(face.kit.client("one"))
+        for call in (lambda: client.get("k"), lambda: client.lrange("k", 0, 1)):
             with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
-                await of(pipe.execute())
+                await of(call())
+        pipe = client.pipeline(transaction=False)
+        pipe.get("k").ping()
+        with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
+            await of(pipe.execute())
 
 
 async def test_maps_that_announce_too_much_are_refused(kind: str) -> None:
@@ -236,29 +236,29 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
                 assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_lost_blocking_calls_free_a_pool(kind: str, own_server: LocalServer) -> None:
+async def test_lost_blocking_calls_free_a_pool(beside: Any) -> None:
     wait = Command(Shard("data", 0), "k", ("BLPOP", "k", 1), block=1.0)
-    with scripted(BLPOP=lambda args: None) as bad:
-        async with opened(kind, two(bad.port, own_server.port, max_connections=1)) as face:
-            for _ in range(3):
-                [lost] = await face.send(wait)
-                assert isinstance(lost, ShardUnavailable)
-                assert "may have been executed" in lost.remedy
-                assert await face.send(on(0, "PING")) == [b"PONG"]
+    async with beside(scripted(BLPOP=lambda args: None), max_connections=1) as face:
+        for _ in range(3):
+            [lost] = await face.send(wait)
+            assert isinstance(lost, ShardUnavailable)
+            assert "may have been executed" in lost.remedy
+            assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_failed_health_checks_free_the_pool(kind: str, own_server: LocalServer) -> None:
+async def test_failed_health_checks_free_the_pool(beside: Any) -> None:
     pings: list[bytes | None] = []
     fields = {"max_connections": 1, "health_check_interval": 60}
-    with scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n") as bad:
-        async with opened(kind, two(bad.port, own_server.port, **fields)) as face:
-            for _ in range(3):
-                assert await face.send(on(0, "SET", 1)) == [b"OK"]
-                [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
-                postpone_health_check(connection, -1e9)
-                pings[:] = [None] * 2
-                await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
-                pings.clear()
+    async with beside(
+        scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n"), **fields
+    ) as face:
+        for _ in range(3):
+            assert await face.send(on(0, "SET", 1)) == [b"OK"]
+            [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
+            postpone_health_check(connection, -1e9)
+            pings[:] = [None] * 2
+            await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
+            pings.clear()
 
 
 async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:

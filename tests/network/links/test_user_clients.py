@@ -214,37 +214,32 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("blocks", [False, True])
 async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
-    own_map: ShardMap, blocks: bool, private: bool
+    kind: str, own_map: ShardMap, private: bool
 ) -> None:
-    async with await shardkit.aconnect(own_map) as akit:
-        with shardkit.connect(own_map) as kit:
-            lent: Any = await of((kit if blocks else akit).client("own", private=private))
-            pools = redis if blocks else aioredis
-            known = lent.connection_pool
-            for kind in (pools.Connection, known.connection_class):
-                pool = pools.ConnectionPool(connection_class=kind, **known.connection_kwargs)
-                client = type(lent)(connection_pool=pool)
-                assert await of(client.set("a", "1")) is True
-                assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
-                assert await of(client.blpop(["list"], timeout=0.01)) is None
-                await of(pool.disconnect())
+    async with opened(kind, own_map) as face:
+        lent = await of(face.kit.client("own", private=private))
+        pools: Any = redis if face.blocks else aioredis
+        known = lent.connection_pool
+        for connections in (pools.Connection, known.connection_class):
+            pool = pools.ConnectionPool(connection_class=connections, **known.connection_kwargs)
+            client = type(lent)(connection_pool=pool)
+            assert await of(client.set("a", "1")) is True
+            assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
+            assert await of(client.blpop(["list"], timeout=0.01)) is None
+            await of(pool.disconnect())
 
 
-@pytest.mark.parametrize("blocks", [False, True])
 async def test_a_cluster_can_be_connected_to_by_our_classes(
-    blocks: bool, cluster: LocalCluster
+    kind: str, cluster: LocalCluster
 ) -> None:
     entry = dict(cluster.entry.fields)
-    shard_map = mapped(entry, "own")
-    async with await shardkit.aconnect(shard_map) as akit:
-        with shardkit.connect(shard_map) as kit:
-            lent: Any = await of((kit if blocks else akit).client("own"))
-            client = type(lent)(host=entry["host"], port=entry["port"])
-            assert await of(client.set("a", "1"))
-            assert await of(client.get("a")) == b"1"
-            await of(client.close() if blocks else client.aclose())
+    async with opened(kind, mapped(entry, "own")) as face:
+        lent = await of(face.kit.client("own"))
+        client = type(lent)(host=entry["host"], port=entry["port"])
+        assert await of(client.set("a", "1"))
+        assert await of(client.get("a")) == b"1"
+        await of(client.close() if face.blocks else client.aclose())
 
 
 def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,30 +262,24 @@ def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.Monke
         assert client.get("b") == b"2"
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_a_call_goes_from_a_loading_server_to_a_cluster(blocks: bool) -> None:
+async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:
     memory = MemoryConnector()
     memory.server("a").answer("LOADING Redis is loading the dataset in memory")
-    given = ShardMap.parse("components: {own: {entry: {host: a}}}")
-    async with await shardkit.aconnect(given, connector=memory) as akit:
-        with shardkit.connect(given, connector=memory) as kit:
-            client: Any = kit.client("own") if blocks else await akit.client("own")
-            found = (
-                memory.server("b").client()
-                if blocks
-                else FakeAsyncRedis(server=memory.server("b").fake)
-            )
-            cluster = SimpleNamespace(execute_command=found.execute_command)
+    other = memory.server("b")
+    async with opened(kind, mapped({"host": "a"}, "own"), connector=memory) as face:
+        client = await of(face.kit.client("own"))
+        found: Any = other.client() if face.blocks else FakeAsyncRedis(server=other.fake)
+        cluster = SimpleNamespace(execute_command=found.execute_command)
 
-            async def follow(args: Any) -> Any:
-                return cluster
+        async def follow(args: Any) -> Any:
+            return cluster
 
-            client.successor = (lambda args: cluster) if blocks else follow
-            assert (client.set("k", 1) if blocks else await client.set("k", 1)) is True
-            assert memory.server("b").client().get("k") == b"1"
-            assert memory.server("a").client().get("k") is None
-            if not blocks:
-                await found.aclose()
+        client.successor = (lambda args: cluster) if face.blocks else follow
+        assert await of(client.set("k", 1)) is True
+        assert other.client().get("k") == b"1"
+        assert memory.server("a").client().get("k") is None
+        if not face.blocks:
+            await found.aclose()
 
 
 def test_of_many_names_only_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
