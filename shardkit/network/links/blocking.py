@@ -262,9 +262,6 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     """Write to every server, then read from each as its replies come, chunk by chunk.
 
     Return the attempts. Where databases could not be opened, they are several in place of one.
-
-    Raises:
-        InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
     # All calls take connections in this order. So two calls never wait for each other's.
     exchanges = sorted(
@@ -382,13 +379,7 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
 
 
 class Exchange:
-    """An attempt at one server over one connection: writes chunks and reads their replies.
-
-    Attributes:
-        attempts: the attempt, and those at databases that cannot be used.
-        fenced: attempts at databases that are closed, which have not been sent.
-        until: when the next replies are late, in monotonic seconds.
-    """
+    """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     __slots__ = (
         *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
@@ -407,13 +398,13 @@ class Exchange:
             self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
         self.raw = raw
         self._attempt = attempt
-        self.attempts = [attempt]
+        self.attempts = [attempt]  # and those at databases that cannot be used
         self._chunks = request.chunks()
         self.block = request.block
-        self.fenced: list[Attempt] = []
+        self.fenced: list[Attempt] = []  # at databases that are closed: nothing was sent
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
-        self.until = inf
+        self.until = inf  # when the next replies are late, in monotonic seconds
         self.select = 0  # whether the first reply is SELECT's, of a single database
         self.due = 0  # replies to what has been written, and will be
         self._expected: list[int] = []  # replies up to the end of each chunk

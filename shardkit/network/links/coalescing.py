@@ -66,11 +66,7 @@ class JoinedRun(NamedTuple):
 def pack_joined(
     commands: Sequence[Arguments], in_slots: bool
 ) -> tuple[list[Chunk], list[JoinedRun]]:
-    """Pack commands into chunks, joined where possible; ``in_slots`` if keys must share a slot.
-
-    Raises:
-        InvalidArgumentError: an argument is neither text, bytes nor a number.
-    """
+    """Pack commands into chunks, joined where possible; ``in_slots`` if keys must share a slot."""
     uniform = UniformCommands.of(commands) if len(commands) > 1 and not in_slots else None
     joined = None if uniform is None else join_all(uniform)
     if joined is not None:

@@ -76,11 +76,7 @@ def _can_be_sent(argument: Any) -> bool:
 
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
-    """Pack commands with one reply each into chunks.
-
-    Raises:
-        InvalidArgumentError: an argument is neither text, bytes nor a number.
-    """
+    """Pack commands with one reply each into chunks; raises what `pack` does."""
     if len(commands) == 1:
         return [Chunk(pack(commands[0]), 1)]
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None

@@ -171,11 +171,7 @@ class ServerRequest:
         return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
-        """Pack the requests; those of several databases with SELECT in front of each one's.
-
-        Raises:
-            InvalidArgumentError: an argument is neither text, bytes nor a number.
-        """
+        """Pack the requests; those of several databases with SELECT in front of each one's."""
         self.runs, self.sizes = [], []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()

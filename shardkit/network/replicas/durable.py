@@ -122,12 +122,7 @@ class DurableBlock:
                 await self._run(self._steps(self._written))
 
     def _steps(self, written: set[str]) -> Operation[None]:
-        """Wait for all shards.
-
-        Raises:
-            NotDurableError: the time is over, although the writes were executed; or their master
-                was replaced or restarted in the meantime.
-        """
+        """Wait for all shards."""
         end = time.monotonic() + self._timeout
         deadline = earliest(None)
         if deadline is not None:
@@ -164,9 +159,8 @@ class DurableBlock:
     def _is_another_master(self, name: str) -> Operation[str]:
         """Return why a shard's master cannot be checked; empty if it has always been the master.
 
-        Raises:
-            NotDurableError: the server may have become the master, or was restarted. A master does
-                not report since when, and the write may have gone to an unaware predecessor.
+        A server may have become the master, or was restarted; the write may have gone to an unaware
+        predecessor. A master does not report since when it is one.
         """
         [reply] = yield Partial([Command(_shard(name), MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):

@@ -176,15 +176,12 @@ class LinkReads:
             try:
                 for shard, where in shards.items():
                     mode = modes[shard]
-                    choice = ReadTarget(where[1]) if mode is None else None
-                    while choice is None and mode is not None:
-                        choice = self._replicas.begin(
-                            *where, mode, structure=self._structures, avoid=avoid
+                    if mode is None:
+                        choices[shard] = ReadTarget(where[1])
+                    else:
+                        choices[shard] = yield from _begun(
+                            self._replicas, *where, mode, structure=self._structures, avoid=avoid
                         )
-                        if choice is None:
-                            yield Pause(HELD)
-                    assert choice is not None
-                    choices[shard] = choice
                 part = batch if attempt == 0 else [batch[position] for position in todo]
                 replies = yield _Send(part, choices)
             finally:
@@ -223,6 +220,13 @@ class _Ask(NamedTuple):
 
     component: Component
     number: int | None
+
+
+def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any, ReadTarget]:
+    """Choose where a read goes, once reads are not held; see `Replicas.begin`."""
+    while (choice := replicas.begin(*where, **how)) is None:
+        yield Pause(HELD)
+    return choice
 
 
 def _provide(replicas: Replicas, need: Pause | _Ask) -> None:
@@ -344,13 +348,9 @@ class _ClientReads:
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
-            while True:
-                choice = self.replicas.begin(
-                    self.component, self.number, self._read_from, avoid=avoid
-                )
-                if choice is not None:
-                    break
-                yield Pause(HELD)
+            choice = yield from _begun(
+                self.replicas, self.component, self.number, self._read_from, avoid=avoid
+            )
             try:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):

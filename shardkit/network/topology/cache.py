@@ -201,12 +201,7 @@ class Topology:
             cached.refused = True
 
     def last_known(self, name: str) -> Component:
-        """Return a component as it was last read. No exchange with a server.
-
-        Raises:
-            MissingEntryError: it was never read.
-            ClosedError: the kit is closed.
-        """
+        """Return a component as it was last read. No exchange with a server."""
         if self.source.local:
             return self.component(name)
         cached = self._entry(name)
@@ -248,18 +243,12 @@ class Topology:
         return outcomes
 
     def names(self) -> list[str]:
-        """List the components that there are.
-
-        Raises:
-            ConfigServerError: the config server is away.
-        """
+        """List the components that there are."""
         self._check_open()
         try:
             return self.checked(self.source.names())
         except (RedisError, OSError) as error:
-            if names := self._saved_names(error):
-                return names
-            raise self._unreadable(error) from error
+            return self._saved_names(error)
 
     async def anames(self) -> list[str]:
         """List the components that there are, awaiting."""
@@ -267,16 +256,10 @@ class Topology:
         try:
             return self.checked(await self.source.anames())
         except (RedisError, OSError) as error:
-            if names := await asyncio.to_thread(self._saved_names, error):
-                return names
-            raise self._unreadable(error) from error
+            return await asyncio.to_thread(self._saved_names, error)
 
     def checked(self, names: list[str]) -> list[str]:
-        """Return the names of all components, after `check_names` has seen them.
-
-        Raises:
-            ConfigError: it refuses them.
-        """
+        """Return the names of all components, after `check_names` has seen, or refused, them."""
         if self.check_names is not None:
             self.check_names(names)
             self.check_names = None
@@ -787,11 +770,7 @@ class Topology:
         return previous
 
     def _from_disk(self, name: str, cached: CacheEntry, error: Exception) -> Component | None:
-        """Use a component as it was saved, because the source is away; None if it was not.
-
-        Raises:
-            ConfigError: it cannot be used, or is too old.
-        """
+        """Use a component as it was saved, because the source is away; None if it was not."""
         found = self.source.saved(name)
         if found is None:
             return None
@@ -814,7 +793,10 @@ class Topology:
         return component
 
     def _saved_names(self, error: Exception) -> list[str]:
-        return self.source.saved_names() if _is_away(error) else []
+        names = self.source.saved_names() if _is_away(error) else []
+        if not names:
+            raise self._unreadable(error) from error
+        return names
 
     def _pause(self, now: float) -> float:
         """Return when to try again after the source was unreachable."""

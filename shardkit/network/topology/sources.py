@@ -94,11 +94,7 @@ class Source:
         """Return the epoch witness of a component; None if there are no pushes."""
 
     def feed(self) -> ChangeFeed | None:
-        """Return a feed of changes; None if there is none.
-
-        Raises:
-            RedisError, OSError: the server cannot be reached, or cannot do this.
-        """
+        """Return a feed of changes, or raise why the server cannot do this; None if none can."""
         return None
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
@@ -350,11 +346,7 @@ class ConfigServer(Source):
 
 
 def _require_references(component: Component, known: Component | None) -> None:
-    """Refuse new entries whose references this process lacks, if it knows earlier ones.
-
-    Raises:
-        ConfigError: a ``${NAME}`` cannot be resolved; names the entry's key.
-    """
+    """Refuse new entries whose references this process lacks, if it knows earlier ones."""
     if known is None or component is known or component.same_as(known):
         return
     before = dict(known.entries())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import redis
@@ -22,9 +22,11 @@ from shardkit.network.replicas import durable
 from shardkit.network.replicas.durable import DurableBlock
 from shardkit.operations.commands import Pause
 
+Pair: TypeAlias = tuple[LocalServer, LocalServer]
+
 
 @pytest.fixture(scope="module", params=list(BINARIES))
-def pair(request: pytest.FixtureRequest) -> Iterator[tuple[LocalServer, LocalServer]]:
+def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     """A master with an AOF, and its replica, of each kind of server."""
     binary = BINARIES[request.param]
     config = {"repl-diskless-sync-delay": 0, "appendonly": True}
@@ -35,11 +37,11 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[LocalServer, LocalSer
         yield master, replica
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def opened(request: pytest.FixtureRequest, pair: tuple[LocalServer, LocalServer]) -> Iterator[Face]:
+@pytest.fixture
+def opened(kind: str, pair: Pair) -> Iterator[Face]:
     shards = [{"port": pair[0].port, "db": n} for n in range(4)]
     text = json.dumps({"components": {"users": {"shards": shards}}})
-    with faced(request.param, ShardMap.parse(text)) as face:
+    with faced(kind, ShardMap.parse(text)) as face:
         yield face
 
 
@@ -64,14 +66,14 @@ def write(
         then()
 
 
-def test_a_block_ends_durable(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
+def test_a_block_ends_durable(opened: Face, pair: Pair) -> None:
     write(opened, replicas=1, fsync=True, timeout=10)
     number = opened.kit.plane.topology.component("users").place("c")
     with pair[1].client(db=number) as client:
         assert client.get("c") == b"3"
 
 
-def test_late_replicas_are_reported(opened: Face, pair: tuple[LocalServer, LocalServer]) -> None:
+def test_late_replicas_are_reported(opened: Face, pair: Pair) -> None:
     write(opened, replicas=1, timeout=10)  # a Redis 7.0 counts a replica that has answered once
     with pytest.raises(NotDurableError, match="1 of 2 replicas"):
         write(opened, replicas=2, timeout=1)
@@ -82,7 +84,7 @@ def test_late_replicas_are_reported(opened: Face, pair: tuple[LocalServer, Local
 
 @pytest.mark.parametrize("limits", [{"timeout": 0.5}, {"timeout": 3600, "deadline": 0.5}])
 def test_a_hung_master_does_not_prolong_a_block(
-    kind: str, limits: dict[str, float], pair: tuple[LocalServer, LocalServer]
+    kind: str, limits: dict[str, float], pair: Pair
 ) -> None:
     entry = {"port": pair[0].port, "socket_timeout": None}
     with faced(kind, mapped(entry, "users")) as face:
@@ -245,7 +247,7 @@ def test_a_block_is_not_durable_if_another_server_has_become_the_master_meanwhil
             assert there.get("k") == b"again"
 
 
-def test_a_reconnect_to_the_master_is_fine(pair: tuple[LocalServer, LocalServer]) -> None:
+def test_a_reconnect_to_the_master_is_fine(pair: Pair) -> None:
     shard_map = mapped({"port": pair[0].port}, "one")
     with pair[0].client() as client, shardkit.connect(shard_map) as kit:
         one, lost = kit.client("one"), 0

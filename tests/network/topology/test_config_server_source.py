@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 import redis
-from faces import faced
+from faces import eventually, faced
 from link_helpers import clients_of
-from topology_helpers import eventually
 
 import shardkit
 from shardkit import ConfigError, ShardMap

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -155,48 +154,6 @@ def test_map_warnings_show(tmp_path: Path, clock: Clock, caplog: pytest.LogCaptu
     topology.component("few")
     assert len(caplog.messages) == 1
     assert "few:0, few:1 share localhost:1/0" in caplog.messages[-1]
-
-
-def test_changes_during_a_reading_are_seen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One reads the old file, and is overtaken by one who reads the new."""
-    source = MapFile(path)
-    write(path, port=7002)
-    decode = ShardMap.decode
-    second = threading.Thread(target=source.names)
-
-    def overtaken(data: bytes, name: str) -> ShardMap:
-        monkeypatch.setattr(ShardMap, "decode", decode)
-        loaded = decode(data, name)
-        write(path, port=7003, shards=5)
-        second.start()
-        second.join(0.2)  # it may wait for this reading
-        return loaded
-
-    monkeypatch.setattr(ShardMap, "decode", overtaken)
-    source.names()
-    second.join()
-    source.names()
-    assert len(source.shard_map.components["few"].shards) == 5
-
-
-def test_a_map_that_is_half_written_while_it_is_read_is_read_when_it_is_whole(
-    topology: Topology, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is parsed is what was compared: the whole file is no repetition of its half."""
-    assert port_of(topology) == 7001
-    write(path, port=7002)
-    whole, read_bytes = path.read_bytes(), Path.read_bytes
-
-    def halved_afterwards(self: Path) -> bytes:
-        found = read_bytes(self)
-        monkeypatch.setattr(Path, "read_bytes", read_bytes)
-        self.write_bytes(whole[:20])
-        return found
-
-    monkeypatch.setattr(Path, "read_bytes", halved_afterwards)
-    next_port(topology)
-    path.write_bytes(whole)
-    assert next_port(topology) == 7002
 
 
 def test_a_change_in_the_same_tick_is_seen(topology: Topology, path: Path) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from faces import faced
-from topology_helpers import eventually
+from faces import eventually, faced
 
 import shardkit
 from shardkit import ShardMap, events

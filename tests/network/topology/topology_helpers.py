@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 
 from link_helpers import Face, mapped
@@ -19,15 +18,6 @@ from shardkit.network.topology import Reading, Source, Topology, Values
 def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:
     entries = tuple(Entry({"port": port + n}) for n in range(shards))
     return Component(name, Entry({"port": port}), entries, epoch=epoch)
-
-
-def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 async def aeventually(done: Callable[[], bool]) -> None:
