@@ -111,13 +111,13 @@ async def test_it_covers_the_handshake_of_tls(kind: str, own_server: LocalServer
                 [failure] = await face.send(on(0, "GET"))
             assert "the deadline of 0.1 s has passed" in str(failure)
             assert not failure.maybe_executed
-            client = await face._value(face.kit.client("one", private=True))  # redis-py's own way
+            client = await face.value(face.kit.client("one", private=True))  # redis-py's own way
             with (
                 at_most(0.1),
                 face.kit.deadline(0.1),
                 pytest.raises(TimeoutError, match=r"the deadline of 0\.1 s has passed"),
             ):
-                await face._value(client.get("k"))
+                await face.value(client.get("k"))
 
 
 async def test_unwritten_data_keeps_its_own_deadline(own_server: LocalServer) -> None:
@@ -192,7 +192,7 @@ async def test_together_returns_values_under_a_deadline(kind: str, own_server: L
     async with opened(kind, two(own_server.port, own_server.port, deadline=PATIENT)) as face:
         assert await face.run(steps_of(1)) == [1]  # from now on the entries' deadlines are known
         together = face.kit.together(steps_of(2), steps_of(1))
-        assert await face._value(together) == [[2, 4], [3]]
+        assert await face.value(together) == [[2, 4], [3]]
 
 
 async def test_requested_pauses_do_not_count(kind: str, own_server: LocalServer) -> None:

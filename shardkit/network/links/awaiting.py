@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 import redis.asyncio as aioredis
 from redis.exceptions import RedisClusterException, RedisError
 
-from shardkit.config.component import Component
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
-from shardkit.events import handlers, sent, settled
+from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.databases import UNNAMED
@@ -29,12 +28,13 @@ from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.blocking import endpoints_or_failures
 from shardkit.network.links.dispatcher import (
     Attempt,
-    Dispatcher,
+    Link,
     Need,
     NeedComponents,
     NeedEndpoints,
     NeedEntries,
     NeedRefresh,
+    limited,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -52,7 +52,7 @@ from shardkit.network.links.multiplexer import (
     multiplexed,
 )
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -75,21 +75,11 @@ from shardkit.operations.steps import arun_steps
 Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint]
 
 
-class AwaitingLink:
-    """Carries batches over awaiting connections, of which each event loop has its own.
+class AwaitingLink(Link):
+    """Carries batches over awaiting connections, of which each event loop has its own."""
 
-    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
-    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
-    """
-
-    def __init__(
-        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
-    ) -> None:
-        self._raw = raw
-        self._reads = reads
-        self._topology = topology
-        self._clients = clients
-        self._dispatcher = Dispatcher()
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._subscriptions = AsyncSubscriptions()
 
     async def send(
@@ -110,14 +100,7 @@ class AwaitingLink:
             return await arun_steps(self._dispatcher.dispatch(batch), provide)
         if not handlers:
             return await self.finish(batch, started, topology, clients)
-        policy = started[1].policy
-        told = sent(
-            policy.shard,
-            policy.address,
-            len(batch),
-            lambda: [command.name for command in batch],
-            lambda: commands_in(batch),
-        )
+        told = tell_few(started[1].policy, batch)
         received = await started[0]
         if not received.refused:
             settled(told, None, written=received.written)
@@ -232,8 +215,7 @@ class AwaitingLink:
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not beyond the caller's deadline."""
-        deadline = current.get()
-        await asyncio.sleep(seconds if deadline is None else min(seconds, deadline.left()))
+        await asyncio.sleep(limited(seconds))
 
     async def subscribe(self, request: Subscribe) -> str:
         """Return the channel on which a server wakes waiters; see `BlockingLink.subscribe`."""
@@ -242,11 +224,7 @@ class AwaitingLink:
 
     async def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; see `BlockingLink.await_wakeup`."""
-        deadline = current.get()
-        seconds = request.seconds
-        if deadline is not None:
-            seconds = min(seconds, max(0.0, deadline.left()))
-        started = time.monotonic()
+        seconds, started = limited(request.seconds), time.monotonic()
         found = await self._subscription(request.to, request.key, False)
         text = None
         if found is None:
@@ -264,26 +242,15 @@ class AwaitingLink:
     async def _subscription(self, to: To, key: Key, connect: bool) -> AsyncSubscription | None:
         name = to if isinstance(to, str) else to.component
         component = await self._topology.acomponent(name)
-        client = await self._client(component, place(to, key, {name: component}).number)
-        if isinstance(client, ShardFailure):
-            return None
-        try:
-            node = client.get_node_from_key(key) if hasattr(client, "nodes_manager") else None
-        except ATTEMPT_ERRORS:
-            return None
-        source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
-        return await self._subscriptions.get(client, source, node, connect=connect)
-
-    async def _client(self, component: Component, number: int | None) -> Any:
+        number = place(to, key, {name: component}).number
         try:
             client: Any = self._clients.aget(component, number, self._raw)
             await _initialized(client)
-        except ShardFailure as failure:
-            return failure
-        except (RedisError, RedisClusterException, OSError) as error:
-            shard = Shard(component.name, number)
-            return ShardFailure("", shard=str(shard), error=error)
-        return client
+            node = client.get_node_from_key(key) if hasattr(client, "nodes_manager") else None
+        except (*ATTEMPT_ERRORS, ShardFailure):
+            return None
+        source = ConnectionSource(client.connection_pool if node is None else node, self._raw)
+        return await self._subscriptions.get(client, source, node, connect=connect)
 
     async def _endpoints(
         self, clients: Clients, need: NeedEndpoints
@@ -357,9 +324,6 @@ class AwaitingLink:
             source = ConnectionSource(node, self._raw)
             connection = connections[name] = MultiplexedConnection(source, policy_of(client))
         return connection
-
-    def __repr__(self) -> str:
-        return f"<AwaitingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
 
 
 def _note_end(attempt: Attempt, future: object) -> None:

@@ -31,7 +31,6 @@ from typing import Any
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
-from shardkit.events import sent as tell_sent
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import refused_select, reraise_handlers
@@ -39,12 +38,13 @@ from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
     Attempt,
-    Dispatcher,
+    Link,
     Need,
     NeedComponents,
     NeedEndpoints,
     NeedEntries,
     NeedRefresh,
+    limited,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -55,7 +55,7 @@ from shardkit.network.links.grouping import (
     target_of_few,
 )
 from shardkit.network.links.resp import Chunk
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, commands_in, pack_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -78,21 +78,11 @@ CONNECT_THREADS = 32
 HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
 
 
-class BlockingLink:
-    """Carries batches over blocking connections. Safe to use from many threads.
+class BlockingLink(Link):
+    """Carries batches over blocking connections. Safe to use from many threads."""
 
-    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
-    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
-    """
-
-    def __init__(
-        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
-    ) -> None:
-        self._raw = raw
-        self._reads = reads
-        self._topology = topology
-        self._clients = clients
-        self._dispatcher = Dispatcher()
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
         self._subscriptions = Subscriptions()
 
     def send(
@@ -165,16 +155,7 @@ class BlockingLink:
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
-        told = None
-        if handlers:
-            policy = pool.policy
-            told = tell_sent(
-                policy.shard,
-                policy.address,
-                len(batch),
-                lambda: [command.name for command in batch],
-                lambda: commands_in(batch),
-            )
+        told = tell_few(pool.policy, batch) if handlers else None
         connection: Any = None
         error: Exception | None = None
         sent = complete = False
@@ -219,8 +200,7 @@ class BlockingLink:
 
     def pause(self, seconds: float) -> None:
         """Wait, but not beyond the caller's deadline."""
-        deadline = current.get()
-        time.sleep(seconds if deadline is None else min(seconds, max(0.0, deadline.left())))
+        time.sleep(limited(seconds))
 
     def subscribe(self, request: Subscribe) -> str:
         """Return the channel on which the server of a key wakes waiters; empty if there is none.
@@ -232,11 +212,7 @@ class BlockingLink:
 
     def await_wakeup(self, request: AwaitWakeup) -> bytes | None:
         """Wait until a script wakes a waiter; return what it says, None if it may be lost."""
-        deadline = current.get()
-        seconds = request.seconds
-        if deadline is not None:
-            seconds = min(seconds, max(0.0, deadline.left()))
-        started = time.monotonic()
+        seconds, started = limited(request.seconds), time.monotonic()
         found = self._subscription(request.to, request.key, False)
         text = None
         if found is None:
@@ -266,9 +242,6 @@ class BlockingLink:
             return None
         return self._subscriptions.get(client, pool, node, connect=connect)
 
-    def __repr__(self) -> str:
-        return f"<BlockingLink{'' if self._raw else ' decoding'}: {self._clients!r}>"
-
 
 def endpoints_or_failures(
     endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
@@ -289,9 +262,6 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     """Write to every server, then read from each as its replies come, chunk by chunk.
 
     Return the attempts. Where databases could not be opened, they are several in place of one.
-
-    Raises:
-        InvalidArgumentError: an argument cannot be sent; then nothing was.
     """
     # All calls take connections in this order. So two calls never wait for each other's.
     exchanges = sorted(
@@ -409,13 +379,7 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
 
 
 class Exchange:
-    """An attempt at one server over one connection: writes chunks and reads their replies.
-
-    Attributes:
-        attempts: the attempt, and those at databases that cannot be used.
-        fenced: attempts at databases that are closed, which have not been sent.
-        until: when the next replies are late, in monotonic seconds.
-    """
+    """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     __slots__ = (
         *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
@@ -434,13 +398,13 @@ class Exchange:
             self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
         self.raw = raw
         self._attempt = attempt
-        self.attempts = [attempt]
+        self.attempts = [attempt]  # and those at databases that cannot be used
         self._chunks = request.chunks()
         self.block = request.block
-        self.fenced: list[Attempt] = []
+        self.fenced: list[Attempt] = []  # at databases that are closed: nothing was sent
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
-        self.until = inf
+        self.until = inf  # when the next replies are late, in monotonic seconds
         self.select = 0  # whether the first reply is SELECT's, of a single database
         self.due = 0  # replies to what has been written, and will be
         self._expected: list[int] = []  # replies up to the end of each chunk

@@ -7,17 +7,14 @@
     HGET h x   HGET h y              ─►  HMGET h x y
     DEL a   DEL b                    ─►  DEL a b          and so EXISTS, TOUCH and UNLINK
 
-The server executes one command and sends one header, so a batch takes half of the time. Only a
-`Coalesced` batch is joined, because two things change: for a key of another type MGET answers None,
-where GET answers WRONGTYPE; and of joined commands that count keys, the first has the whole count
-and the others have 0.
+A batch takes half of the time. Only a `Coalesced` batch is joined, because two things change: for a
+key of another type MGET answers None, where GET answers WRONGTYPE; and of joined commands that
+count keys, the first has the whole count and the others have 0.
 
-Only neighbours in a shard's part of the batch are joined, so the order stays: a GET after a SET of
-its key sees the value. SETs with options are not joined. On a cluster, the keys must share a slot.
-
-Fewer than twelve neighbours are joined only if there is nothing else, because joining them costs
-more in Python than it saves (10,000 commands, measured: runs of 2 to 8 took 3 to 11% longer, of 12
-and 16 4% less, of 50 a quarter less).
+Only neighbours in a shard's part of the batch are joined, so the order stays. SETs with options are
+not joined. On a cluster, the keys must share a slot. Fewer than twelve neighbours are joined only
+if there is nothing else, because joining them costs more in Python than it saves (10,000 commands,
+measured: runs of 2 to 8 took 3 to 11% longer, of 12 and 16 4% less, of 50 a quarter less).
 """
 
 from __future__ import annotations
@@ -69,11 +66,7 @@ class JoinedRun(NamedTuple):
 def pack_joined(
     commands: Sequence[Arguments], in_slots: bool
 ) -> tuple[list[Chunk], list[JoinedRun]]:
-    """Pack commands into chunks, joined where possible; ``in_slots`` if keys must share a slot.
-
-    Raises:
-        InvalidArgumentError: an argument is neither text, bytes nor a number.
-    """
+    """Pack commands into chunks, joined where possible; ``in_slots`` if keys must share a slot."""
     uniform = UniformCommands.of(commands) if len(commands) > 1 and not in_slots else None
     joined = None if uniform is None else join_all(uniform)
     if joined is not None:

@@ -36,6 +36,7 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
+from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import refused_select
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
@@ -61,6 +62,7 @@ from shardkit.network.links.server_request import (
     pause_before,
     settle,
 )
+from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
     Columns,
@@ -72,7 +74,7 @@ from shardkit.operations.commands import (
     Shard,
     coalesced,
 )
-from shardkit.operations.deadlines import earliest
+from shardkit.operations.deadlines import current, earliest
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import slots_of
 
@@ -615,13 +617,27 @@ def _nodes_of(
     return list(by_name.values())
 
 
-__all__ = [
-    "Attempt",
-    "Dispatcher",
-    "Need",
-    "NeedComponents",
-    "NeedEndpoints",
-    "NeedEntries",
-    "NeedRefresh",
-    "in_order",
-]
+class Link:
+    """What the blocking and the awaiting link have in common.
+
+    With ``raw``, replies are RESP2 and bytes, as operations need them; else as the entry says.
+    ``reads`` sends reads to replicas; see `network/replicas/reading.py`.
+    """
+
+    def __init__(
+        self, topology: Topology, clients: Clients, *, raw: bool = True, reads: Any = None
+    ) -> None:
+        self._raw = raw
+        self._reads = reads
+        self._topology = topology
+        self._clients = clients
+        self._dispatcher = Dispatcher()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}{'' if self._raw else ' decoding'}: {self._clients!r}>"
+
+
+def limited(seconds: float) -> float:
+    """Return the seconds to wait, but not beyond the caller's deadline."""
+    deadline = current.get()
+    return seconds if deadline is None else min(seconds, max(0.0, deadline.left()))

@@ -53,19 +53,12 @@ class BlockingGroup(NamedTuple):
 
 
 class Groups(NamedTuple):
-    """The requests of a batch by shard.
+    """The requests of a batch by shard."""
 
-    Attributes:
-        by_shard: their positions, by the component's name and the shard's number.
-        alone: those that block.
-        rows: name and arguments of each command of the batch, if that is all there is to them.
-        uniform: the commands of the batch by column.
-    """
-
-    by_shard: dict[str, dict[int | None, list[int]]]
-    alone: Sequence[BlockingGroup] = ()
-    rows: Sequence[Arguments] | None = None
-    uniform: UniformCommands | None = None
+    by_shard: dict[str, dict[int | None, list[int]]]  # positions, by component and number
+    alone: Sequence[BlockingGroup] = ()  # those that block
+    rows: Sequence[Arguments] | None = None  # name and arguments of all commands, if that is all
+    uniform: UniformCommands | None = None  # the commands by column
 
     @property
     def shards(self) -> set[Shard]:
@@ -131,11 +124,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
 
 
 def require_together(batch: Batch, component: Component) -> None:
-    """Refuse scripts whose keys live on several shards, as their common tag is not obeyed.
-
-    Raises:
-        CrossShardError: there is one; nothing has been sent.
-    """
+    """Refuse scripts whose keys live on several shards, as their common tag is not obeyed."""
     if isinstance(batch, Columns | PlainCommands):
         return
     for request in batch:

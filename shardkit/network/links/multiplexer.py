@@ -6,12 +6,10 @@
     task B ─ GET  ┼─► one write ──► server ─► replies of one connection, in order
     task C ─ SADD ┘  (a loop turn)     └─► reply C
 
-Requests made in one turn of the loop leave in one write: automatic pipelining. Those for another
-database than the one before have SELECT in front. Replies come back in order, so each finds its
-request; the reply of a cancelled task is dropped. An idle connection goes
-back to redis-py's pool, which checks it before the next use. A connection that failed, or was
-silent for the socket timeout, is closed, and requests in flight on it fail; unwritten ones use the
-next connection.
+Requests made in one turn of the loop leave in one write, those for another database with SELECT in
+front. Replies come back in order; that of a cancelled task is dropped. An idle connection goes back
+to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
+in flight on it fail; unwritten ones use the next connection.
 
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
@@ -144,11 +142,11 @@ class ConnectionSource:
                 await connection.send_packed_command(chunk.data, check_health=False)
             count = sum(chunk.replies for chunk in chunks)
             if block is None:
-                replies = await self._read(connection, count)
+                replies = await _read(connection, count, self.raw)
             else:
                 connection.for_block = True
                 with extended_timeout(connection, block):
-                    replies = await self._read(connection, count)
+                    replies = await _read(connection, count, self.raw)
             complete = True
         except Exception as error:  # whatever it is, only this server's requests fail
             raise ConnectionLost(error, sent=True) from error
@@ -158,14 +156,15 @@ class ConnectionSource:
             connection.for_block = False
             await self.release(connection, broken=not complete)
 
-    async def _read(self, connection: Any, count: int) -> list[Reply]:
-        replies: list[Reply] = []
-        while len(replies) < count:
-            try:
-                replies.append(await connection.read_response(disable_decoding=self.raw))
-            except ResponseError as error:
-                replies.append(error)
-        return replies
+
+async def _read(connection: Any, count: int, raw: bool) -> list[Reply]:
+    replies: list[Reply] = []
+    while len(replies) < count:
+        try:
+            replies.append(await connection.read_response(disable_decoding=raw))
+        except ResponseError as error:
+            replies.append(error)
+    return replies
 
 
 class Received(Replies):
@@ -570,12 +569,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 chunks = [Chunk(request.data, request.count), *(request.more or ())]
                 for chunk in chunks:
                     await connection.send_packed_command(chunk.data, check_health=False)
-                while len(request.replies) < request.unwritten:
-                    try:
-                        reply = await connection.read_response(disable_decoding=request.raw)
-                    except ResponseError as refused:
-                        reply = refused
-                    request.replies.append(reply)
+                request.replies += await _read(connection, request.unwritten, request.raw)
                 request.replies.refused = True  # perhaps
                 if not request.future.done():
                     request.future.set_result(request.replies)

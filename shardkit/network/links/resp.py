@@ -76,11 +76,7 @@ def _can_be_sent(argument: Any) -> bool:
 
 
 def pack_all(commands: Sequence[Arguments]) -> list[Chunk]:
-    """Pack commands with one reply each into chunks.
-
-    Raises:
-        InvalidArgumentError: an argument is neither text, bytes nor a number.
-    """
+    """Pack commands with one reply each into chunks; raises what `pack` does."""
     if len(commands) == 1:
         return [Chunk(pack(commands[0]), 1)]
     uniform = UniformCommands.of(commands) if len(commands) >= MIN_UNIFORM else None
@@ -207,14 +203,9 @@ class UniformCommands:
     def in_parts(
         self, starts: Sequence[int], selects: Sequence[bytes]
     ) -> tuple[list[Chunk], list[int]]:
-        """Pack the commands for several databases.
+        """Pack commands for several databases; return chunks, and the replies up to each one's end.
 
-        Args:
-            starts: where each database's commands start, and the end of all.
-            selects: the packed SELECT in front of each database's.
-
-        Returns:
-            The chunks, and the number of replies up to the end of each database's.
+        ``starts`` is where each database's commands start, and the end of all.
         """
         columns = self.columns
         lengths = [list(map(len, column)) for column in columns]
@@ -303,15 +294,3 @@ def _encoded(values: Sequence[Any]) -> Sequence[bytes] | None:
     except ValueError as error:
         raise InvalidArgumentError(f"an integer cannot be sent: {error}", "give text") from None
     return None
-
-
-__all__ = [
-    "CHUNK_BYTES",
-    "CHUNK_REQUESTS",
-    "Chunk",
-    "join",
-    "pack",
-    "pack_all",
-    "pack_command",
-    "pack_each",
-]

@@ -6,13 +6,8 @@
     requests   shard 0: [SADD a, SADD c] at positions 0, 2     shard 1: [SADD b, SADD d] at 1, 3
     chunks     each server's requests packed, cut every 256 KiB or 1,000 requests
 
-One chunk is written while the replies to the previous one are read, so buffers stay bounded and
-nothing can deadlock.
-
-`may_repeat`, `lacks_script`, `pause_before` and `patience_with` are the rules for retries.
-
-A script is sent by its SHA-1. If the server may lack it, the first call sends the text (EVAL),
-which the server caches.
+`may_repeat`, `lacks_script`, `pause_before` and `patience_with` are the rules for retries. A script
+is sent by its SHA-1. If the server may lack it, the first call sends the text, which it caches.
 """
 
 from __future__ import annotations
@@ -20,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import accumulate, chain, pairwise
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -41,7 +35,7 @@ from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.policy import unreached
+from shardkit.network.connections.policy import CallPolicy, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
 from shardkit.network.links.coalescing import (
@@ -177,11 +171,7 @@ class ServerRequest:
         return [self.parts([n]) for n in range(len(self.endpoints))]
 
     def chunks(self) -> list[Chunk]:
-        """Pack the requests; those of several databases with SELECT in front of each one's.
-
-        Raises:
-            InvalidArgumentError: an argument is neither text, bytes nor a number.
-        """
+        """Pack the requests; those of several databases with SELECT in front of each one's."""
         self.runs, self.sizes = [], []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
@@ -194,7 +184,11 @@ class ServerRequest:
         chunks = []
         # Slice by slice, so that each stays in the processor's cache.
         for start in range(0, len(self.positions), resp.CHUNK_REQUESTS):
-            chunks += self._packed_part(self.positions[start : start + resp.CHUNK_REQUESTS])
+            positions = self.positions[start : start + resp.CHUNK_REQUESTS]
+            if self.rows is not None and not self.asking:
+                chunks += self._packed_rows(list(map(self.rows.__getitem__, positions)))
+            else:
+                chunks += self._packed(self._requests(positions))
         if self.runs and not any(run.joined for run in self.runs):
             self.runs = []
         return chunks
@@ -240,11 +234,6 @@ class ServerRequest:
             counts[first] += 1
             self.ends.append(sum(counts[first:]) + (self.ends[-1] if self.ends else 0))
         return join(packed, counts)
-
-    def _packed_part(self, positions: Sequence[int]) -> list[Chunk]:
-        if self.rows is not None and not self.asking:
-            return self._packed_rows(list(map(self.rows.__getitem__, positions)))
-        return self._packed(self._requests(positions))
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -302,13 +291,7 @@ class ServerRequest:
     def tell(self) -> list[CommandsSent]:
         """Emit the event that this is sent, for each shard."""
         return [
-            sent(
-                part.shard,
-                part.address,
-                len(part.positions),
-                part._names,
-                partial(_commands_of, part),
-            )
+            sent(part.shard, part.address, len(part.positions), part._names, part._commands)
             for part in self.by_shard()
         ]
 
@@ -329,6 +312,9 @@ class ServerRequest:
         if isinstance(batch, PlainCommands):
             return {str(batch.rows[position][0]) for position in self.positions}
         return {request.name for request in self.requests}
+
+    def _commands(self) -> Iterator[Sequence[Argument]]:
+        return commands_in(self.requests)
 
     def _pack(self, request: Command | Transaction) -> tuple[bytes, int]:
         """Return a request packed, and its number of replies."""
@@ -447,10 +433,6 @@ def patience_with(owner: Any) -> float:
     return SOCKET_TIMEOUT if timeout is None else float(timeout)
 
 
-def _commands_of(server_request: ServerRequest) -> Iterator[Sequence[Argument]]:
-    return commands_in(server_request.requests)
-
-
 def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
     """Yield the commands of requests as they are sent, including those of transactions."""
     for request in requests:
@@ -458,6 +440,17 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield from (command.args for command in request.commands)
         else:
             yield request.args
+
+
+def tell_few(policy: CallPolicy, batch: Batch) -> CommandsSent:
+    """Emit the event that a few commands are sent to one server."""
+    return sent(
+        policy.shard,
+        policy.address,
+        len(batch),
+        lambda: [each.name for each in batch],
+        lambda: commands_in(batch),
+    )
 
 
 def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], owner: Any) -> bytes | None:

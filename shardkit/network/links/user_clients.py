@@ -9,14 +9,11 @@
                          await client.hgetall(…)  ┘
                          await client.blpop(…)    ──► a connection of its own, as with redis-py
 
-redis-py's awaiting client uses one connection for each call in flight: a thousand tasks need a
-thousand connections, and each writes and waits alone. Here, commands that neither block nor change
-the state of their connection go to a `MultiplexedConnection`, as operations do. The blocking client
-sends each command as an operation does.
-
-In everything else they are redis-py's clients: types, methods, callbacks, errors. Pipelines,
-pub/sub, locks, WATCH, SELECT and so on run redis-py's code, and so does each command if the entry
-says ``retries``. On a stalled server, all tasks of a loop fail together after the socket timeout.
+redis-py's awaiting client uses one connection for each call in flight. Here, commands that neither
+block nor change the state of their connection go to a `MultiplexedConnection`, as operations do. In
+everything else they are redis-py's clients: types, methods, callbacks, errors. Pipelines, pub/sub,
+locks, WATCH, SELECT and so on run redis-py's code, and so does each command if the entry says
+``retries``. On a stalled server, all tasks of a loop fail together after the socket timeout.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ import asyncio
 import copy
 import inspect
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final
@@ -56,6 +53,7 @@ from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import current, earliest, within
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
 # Commands with no key or several that neither block nor concern their connection.
@@ -89,18 +87,24 @@ _MARKS_CONNECTION = frozenset(
 )
 
 
-def _pauses(client: Any) -> Iterator[float]:
-    """Yield the pause before each retry at a server that is not ready."""
+def _retries(client: Any, args: Sequence[Any], last: Exception) -> Generator[float, Any, Any]:
+    """Yield the pause before each retry at a server that is not ready; return the reply."""
     waited = 0.0
     deadline = earliest(client.connection_pool.policy.deadline)
     for attempt in count(1):
         pause = pause_before(attempt)
         waited += pause
         if waited > patience_with(client):
-            return
+            break
         if deadline is not None and deadline.left() <= pause:
             raise deadline.passed()
-        yield pause
+        try:
+            return (yield pause)
+        except (ResponseError, ConnectionError) as error:
+            last = error
+            if not _may_go_on(client, args, error):
+                break
+    raise policy_of(client).named(last) from last.__cause__
 
 
 def _may_go_on(client: Any, args: Sequence[Any], error: Exception) -> bool:
@@ -119,17 +123,39 @@ def _reader_for(client: Any, args: Sequence[Any]) -> Any:
     return client.reader(args)
 
 
-class DirectClient(RegistersScripts, redis.Redis):
+class _KitClient(RegistersScripts):
+    # Return the client for a command: after its entry was read again, and of reads during a move.
+    successor: Callable[[Sequence[Any]], Any] | None = None
+    reader: Callable[[Sequence[Any]], Any] | None = None
+    pipelines: Any
+    _takes_redis_pys_way: bool | None = None
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
+        client: Any = self
+        callbacks = reply_callbacks(client)
+        return self.pipelines(client.connection_pool, callbacks, transaction, shard_hint)
+
+
+class DirectPipeline(Pipeline):
+    """redis-py's pipeline, which keeps to the deadline of the entry."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        commands = [command[0] for command in self.command_stack]
+        self.connection_pool = _apart(self, commands).connection_pool
+        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+            return super().execute(*args, **kwargs)
+
+
+class DirectClient(_KitClient, redis.Redis):
     """redis-py's blocking client, in one pass from the method to the socket.
 
     Commands that a server refuses because it loads its data, or is a replica now, are retried for
     as long as the entry's ``socket_timeout``, at the server that the entry names by then.
     """
 
-    # Return the client for a command: after its entry was read again, and of reads during a move.
-    successor: Callable[[Sequence[Any]], Any] | None = None
-    reader: Callable[[Sequence[Any]], Any] | None = None
-    _takes_redis_pys_way: bool | None = None
+    pipelines = DirectPipeline
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
@@ -149,19 +175,16 @@ class DirectClient(RegistersScripts, redis.Redis):
         except (ResponseError, ConnectionError) as error:
             if not _may_go_on(self, args, error):
                 raise
-            last = error
-        for pause in _pauses(self):
+            retries = _retries(self, args, error)
+
+        def retry(pause: float) -> Any:
             time.sleep(pause)
-            try:
-                client = self.successor(args)  # type: ignore[misc]
-                if isinstance(client, redis.Redis):
-                    return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
-                return client.execute_command(*args, **options)
-            except (ResponseError, ConnectionError) as error:
-                if not _may_go_on(self, args, error):
-                    raise policy_of(self).named(error) from error.__cause__
-                last = error
-        raise policy_of(self).named(last) from last.__cause__
+            client = self.successor(args)  # type: ignore[misc]
+            if isinstance(client, redis.Redis):
+                return redis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+            return client.execute_command(*args, **options)
+
+        return run_steps(retries, retry)
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
@@ -228,32 +251,25 @@ class DirectClient(RegistersScripts, redis.Redis):
         with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return redis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
 
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
-        callbacks: Any = reply_callbacks(self)
-        return DirectPipeline(self.connection_pool, callbacks, transaction, shard_hint)
 
+class MultiplexedPipeline(AsyncPipeline):
+    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
 
-class DirectPipeline(Pipeline):
-    """redis-py's pipeline, which keeps to the deadline of the entry."""
-
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
         self.connection_pool = _apart(self, commands).connection_pool
         with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
-            return super().execute(*args, **kwargs)
+            return await super().execute(*args, **kwargs)
 
 
-class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
+class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting client, over one connection for all tasks of an event loop.
 
     See `DirectClient` for servers that are not ready.
     """
 
-    successor: Callable[[Sequence[Any]], Awaitable[Any]] | None = None
-    reader: Callable[[Sequence[Any]], Any] | None = None
-    _takes_redis_pys_way: bool | None = None
+    pipelines = MultiplexedPipeline
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""
@@ -273,19 +289,16 @@ class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]
         except (ResponseError, ConnectionError) as error:
             if not _may_go_on(self, args, error):
                 raise
-            last = error
-        for pause in _pauses(self):
+            retries = _retries(self, args, error)
+
+        async def retry(pause: float) -> Any:
             await asyncio.sleep(pause)
-            try:
-                client = await self.successor(args)  # type: ignore[misc]
-                if isinstance(client, aioredis.Redis):
-                    return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
-                return await client.execute_command(*args, **options)
-            except (ResponseError, ConnectionError) as error:
-                if not _may_go_on(self, args, error):
-                    raise policy_of(self).named(error) from error.__cause__
-                last = error
-        raise policy_of(self).named(last) from last.__cause__
+            client = await self.successor(args)  # type: ignore[misc]
+            if isinstance(client, aioredis.Redis):
+                return await aioredis.Redis.execute_command(client, *args, **options)  # type: ignore[no-untyped-call]
+            return await client.execute_command(*args, **options)
+
+        return await arun_steps(retries, retry)
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
@@ -338,22 +351,6 @@ class MultiplexedClient(RegistersScripts, aioredis.Redis):  # type: ignore[misc]
         apart = _apart(self, (args,))
         with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return await aioredis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
-
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return redis-py's pipeline, whose execution keeps to the deadline of the entry."""
-        callbacks: Any = reply_callbacks(self)
-        return MultiplexedPipeline(self.connection_pool, callbacks, transaction, shard_hint)
-
-
-class MultiplexedPipeline(AsyncPipeline):
-    """redis-py's awaiting pipeline, which keeps to the deadline of the entry."""
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
-        commands = [command[0] for command in self.command_stack]
-        self.connection_pool = _apart(self, commands).connection_pool
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
-            return await super().execute(*args, **kwargs)
 
 
 def _first_words(args: Sequence[Any]) -> set[str]:

@@ -6,22 +6,18 @@
     waiter 2 ─┼── one connection, SUBSCRIBE shardkit:wake:<process>  ◄── server
     waiter 3 ─┘                          └── PUBLISH returns 0 if the process is gone
 
-On a cluster the channel is a sharded one, `shardkit:wake:{<tag>}<process>` of a slot of the node
-(SSUBSCRIBE, SPUBLISH): a plain one would be carried to all nodes. If that slot moves to another
-node, the subscription ends, and waiters get a new one. A server without sharded channels gets a
-plain one.
+On a cluster, `shardkit:wake:{<tag>}<process>` is a sharded channel of one of the node's slots; a
+plain one would be carried to all nodes. If the slot moves, the subscription ends, and waiters get a
+new one. A server without sharded channels gets a plain one.
 
-A blocking kit has one such connection for each server, an async kit one for each server and event
-loop, however many threads or tasks wait. PUBLISH is used instead of a blocking pop for three
-reasons: a channel is not a key, so a script touches only its own keys, on a cluster too; the count
-of receivers shows a script that a waiter was killed; and a process can wait for another lock
+PUBLISH has three advantages over a blocking pop: a script touches only its own keys, on a cluster
+too; the count of receivers shows that a waiter was killed; and a process can wait for another lock
 without interrupting the first wait.
 
-A wake-up can be lost with its connection, so it is only a hint: its content is also stored, and
-waiters check that every few seconds. Without a connection, waiters poll.
-
-One waiting thread reads for all, and hands over after its own wake-up. So a process's only
-waiter is woken without a switch of threads.
+A wake-up is only a hint, because it can be lost with its connection: its content is also stored,
+and waiters check that every few seconds. Without a connection, waiters poll. One waiting thread
+reads for all, and hands over after its own wake-up, so a process's only waiter is woken without a
+switch of threads.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ CONFIG GET, the block waits for a second, within which a sync starts, and until 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import Any, Self
 
@@ -41,9 +42,7 @@ _BETWEEN_LOOKS = 0.05  # seconds between checks
 _GRACE = 0.5  # seconds that the answer to the last WAIT may take
 _EVERY_SECOND = 1.0  # the period of AOF syncs
 
-_NO_HISTORY = (
-    "0" * 40
-)  # the replication history before its own of a server that always was a master
+_NO_HISTORY = "0" * 40  # before its own, of a server that always was a master
 
 _current: ContextVar[DurableBlock | None] = ContextVar("shardkit_durable", default=None)
 
@@ -100,34 +99,30 @@ class DurableBlock:
         elif isinstance(event, CommandsFinished) and event.sent.shard in self._written:
             self._answered.add(event.sent.shard)
 
-    def __exit__(self, kind: object, *_: object) -> None:
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
         _current.reset(self._token)
         try:
-            if kind is None and self._written:
-                with DeadlineBlock(self._timeout + _GRACE):
-                    self._run(self._steps(self._written))
+            with DeadlineBlock(self._timeout + _GRACE):
+                yield
         finally:
             self._unsubscribe()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        with self._ending():
+            if kind is None and self._written:
+                self._run(self._steps(self._written))
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, *_: object) -> None:
-        _current.reset(self._token)
-        try:
+        with self._ending():
             if kind is None and self._written:
-                with DeadlineBlock(self._timeout + _GRACE):
-                    await self._run(self._steps(self._written))
-        finally:
-            self._unsubscribe()
+                await self._run(self._steps(self._written))
 
     def _steps(self, written: set[str]) -> Operation[None]:
-        """Wait for all shards.
-
-        Raises:
-            NotDurableError: the time is over, although the writes were executed; or their master
-                was replaced or restarted in the meantime.
-        """
+        """Wait for all shards."""
         end = time.monotonic() + self._timeout
         deadline = earliest(None)
         if deadline is not None:
@@ -164,9 +159,8 @@ class DurableBlock:
     def _is_another_master(self, name: str) -> Operation[str]:
         """Return why a shard's master cannot be checked; empty if it has always been the master.
 
-        Raises:
-            NotDurableError: the server may have become the master, or was restarted. A master does
-                not report since when, and the write may have gone to an unaware predecessor.
+        A server may have become the master, or was restarted; the write may have gone to an unaware
+        predecessor. A master does not report since when it is one.
         """
         [reply] = yield Partial([Command(_shard(name), MARKER, ("INFO",))])
         if isinstance(reply, ShardFailure):
@@ -209,7 +203,8 @@ class DurableBlock:
                 return _UNSURE if unknown else str(synced)
             if synced[0] < 1:
                 return "not on disk yet"
-            if isinstance(policy, ShardFailure) or b"everysec" in _words(policy):
+            words = policy.values() if isinstance(policy, dict) else policy  # a map in RESP3
+            if isinstance(policy, ShardFailure) or b"everysec" in words:
                 return _UNSURE
         return ""
 
@@ -219,11 +214,6 @@ _UNSURE = "the server has no WAITAOF, or one that answers too early"
 
 def _lines(info: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-
-
-def _words(reply: Any) -> Any:
-    """Return the words of a reply, which is a map in RESP3."""
-    return reply.values() if isinstance(reply, dict) else reply
 
 
 def _synced(shard: Shard, marked: float, end: float) -> Operation[str]:

@@ -31,7 +31,6 @@ from shardkit.network.connections.clients import (
     reader_of,
 )
 from shardkit.network.connections.endpoints import Endpoint
-from shardkit.network.connections.redis_private import reply_callbacks
 from shardkit.network.links.grouping import components_in, group_by_shard
 from shardkit.network.links.server_request import only_reads
 from shardkit.network.links.user_clients import (
@@ -70,38 +69,35 @@ def is_read(batch: Batch) -> bool:
     return all(type(request) is Command and only_reads(request) for request in batch)
 
 
-class _ChosenClients:
+class _ChosenClients(NamedTuple):
     """The clients of the servers that were chosen for one batch of reads."""
 
-    def __init__(self, clients: Clients, choices: dict[Shard, ReadTarget]) -> None:
-        self._clients = clients
-        self._choices = choices
-
-    def _which(self, component: Component, number: int | None) -> Number:
-        choice = self._choices.get(Shard(component.name, number))
-        if choice is not None and isinstance(choice.which, ReplicaOf):
-            return choice.which
-        return reader_of(component, number)
+    clients: Clients
+    choices: dict[Shard, ReadTarget]
 
     def endpoints(self, component: Component, raw: bool) -> _ChosenEndpoints:
-        """Return the endpoints of the servers."""
-        return _ChosenEndpoints(self, component, self._clients.endpoints(component, raw))
+        return _ChosenEndpoints(self.choices, component, self.clients.endpoints(component, raw))
 
     def aendpoints(self, component: Component, raw: bool) -> _ChosenEndpoints:
-        """Return the endpoints for the running event loop."""
-        return _ChosenEndpoints(self, component, self._clients.aendpoints(component, raw))
+        return _ChosenEndpoints(self.choices, component, self.clients.aendpoints(component, raw))
 
 
 class _ChosenEndpoints:
     def __init__(
-        self, chosen: _ChosenClients, component: Component, endpoints: Mapping[Number, Endpoint]
+        self,
+        choices: dict[Shard, ReadTarget],
+        component: Component,
+        endpoints: Mapping[Number, Endpoint],
     ) -> None:
-        self._chosen = chosen
+        self._choices = choices
         self._component = component
         self._endpoints = endpoints
 
     def __getitem__(self, number: int | None) -> Endpoint:
-        return self._endpoints[self._chosen._which(self._component, number)]
+        choice = self._choices.get(Shard(self._component.name, number))
+        if choice is not None and isinstance(choice.which, ReplicaOf):
+            return self._endpoints[choice.which]
+        return self._endpoints[reader_of(self._component, number)]
 
 
 class LinkReads:
@@ -180,15 +176,12 @@ class LinkReads:
             try:
                 for shard, where in shards.items():
                     mode = modes[shard]
-                    choice = ReadTarget(where[1]) if mode is None else None
-                    while choice is None and mode is not None:
-                        choice = self._replicas.begin(
-                            *where, mode, structure=self._structures, avoid=avoid
+                    if mode is None:
+                        choices[shard] = ReadTarget(where[1])
+                    else:
+                        choices[shard] = yield from _begun(
+                            self._replicas, *where, mode, structure=self._structures, avoid=avoid
                         )
-                        if choice is None:
-                            yield Pause(HELD)
-                    assert choice is not None
-                    choices[shard] = choice
                 part = batch if attempt == 0 else [batch[position] for position in todo]
                 replies = yield _Send(part, choices)
             finally:
@@ -227,6 +220,13 @@ class _Ask(NamedTuple):
 
     component: Component
     number: int | None
+
+
+def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any, ReadTarget]:
+    """Choose where a read goes, once reads are not held; see `Replicas.begin`."""
+    while (choice := replicas.begin(*where, **how)) is None:
+        yield Pause(HELD)
+    return choice
 
 
 def _provide(replicas: Replicas, need: Pause | _Ask) -> None:
@@ -348,13 +348,9 @@ class _ClientReads:
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
-            while True:
-                choice = self.replicas.begin(
-                    self.component, self.number, self._read_from, avoid=avoid
-                )
-                if choice is not None:
-                    break
-                yield Pause(HELD)
+            choice = yield from _begun(
+                self.replicas, self.component, self.number, self._read_from, avoid=avoid
+            )
             try:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
@@ -373,13 +369,34 @@ class _ClientReads:
         raise error
 
 
-class ReaderClient(DirectClient):
+class _Reads:
+    reads: _ClientReads
+
+    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
+        """Return a pipeline of the master's."""
+        found = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
+        found.reads = self.reads
+        return found
+
+
+class _WritingPipeline(DirectPipeline):
+    reads: _ClientReads
+
+    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Execute what was collected."""
+        try:
+            return super().execute(*args, **kwargs)
+        finally:
+            self.reads.wrote()
+
+
+class ReaderClient(_Reads, DirectClient):
     """A master's blocking client whose single reading commands go to replicas.
 
     The master serves everything else: pipelines, transactions, scripts, subscriptions, locks.
     """
 
-    reads: _ClientReads
+    pipelines = _WritingPipeline
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, on a replica if it only reads."""
@@ -396,29 +413,22 @@ class ReaderClient(DirectClient):
 
         return run_steps(self.reads.attempts(), provide)
 
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline of the master's."""
-        callbacks: Any = reply_callbacks(self)
-        found = _WritingPipeline(self.connection_pool, callbacks, transaction, shard_hint)
-        found.reads = self.reads
-        return found
 
-
-class _WritingPipeline(DirectPipeline):
+class _AsyncWritingPipeline(MultiplexedPipeline):
     reads: _ClientReads
 
-    def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
+    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         try:
-            return super().execute(*args, **kwargs)
+            return await super().execute(*args, **kwargs)
         finally:
             self.reads.wrote()
 
 
-class AsyncReaderClient(MultiplexedClient):
+class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # redis-py's own
     """The awaiting `ReaderClient`."""
 
-    reads: _ClientReads
+    pipelines = _AsyncWritingPipeline
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, on a replica if it only reads."""
@@ -434,21 +444,3 @@ class AsyncReaderClient(MultiplexedClient):
             return await need.execute_command(*args, **options)
 
         return await arun_steps(self.reads.attempts(), provide)
-
-    def pipeline(self, transaction: bool = True, shard_hint: Any = None) -> Any:
-        """Return a pipeline of the master's."""
-        callbacks: Any = reply_callbacks(self)
-        found = _AsyncWritingPipeline(self.connection_pool, callbacks, transaction, shard_hint)
-        found.reads = self.reads
-        return found
-
-
-class _AsyncWritingPipeline(MultiplexedPipeline):
-    reads: _ClientReads
-
-    async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
-        """Execute what was collected."""
-        try:
-            return await super().execute(*args, **kwargs)
-        finally:
-            self.reads.wrote()

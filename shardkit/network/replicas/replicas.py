@@ -10,12 +10,10 @@
 A process stays with one replica as long as that can be used; the process id (or the session) picks
 it, so that a fleet shares the replicas. Before a switch, the asking thread holds the shard's reads
 for some milliseconds, until none is in progress and the new server has everything that the master
-had by then. So reads never go back in time, and structures, which cache their layouts, see no older
-one. If the new server does not catch up within `CATCH_UP` seconds, the switch is retried later.
+had by then. So reads never go back in time, nor do layouts that structures have cached.
 
-One thread of the kit's asks the servers. It ends after a minute without reads from replicas.
-Sentinels report the replicas of their services. A cluster's client finds its replicas by itself;
-their lag and zones are not known.
+One thread of the kit's asks the servers. It ends after a minute without reads from replicas. A
+cluster's client finds its replicas by itself; their lag and zones are not known.
 """
 
 from __future__ import annotations

@@ -9,11 +9,10 @@ cached component; when that is older than a second, a thread of the topology's o
                      │         └─ older than a second: a thread reads it (one MGET)
                      └────► never read: all wait for the first reader
 
-A changed entry takes effect within about a second. A hot call costs a look-up and reading the
-clock, and never waits for the config server. If the source is down or has broken entries, the last
-good entries stay in use, the reason is logged once, and the pause between attempts grows to eight
-seconds. For a component that was never read, the error is raised, and cached for a second. A shard
-map is read by the caller, because that needs no server.
+A changed entry takes effect within about a second. If the source is down or has broken entries, the
+last good entries stay in use, the reason is logged once, and the pause between attempts grows to
+eight seconds. For a component that was never read, the error is raised, and cached for a second. A
+shard map is read by the caller, because that needs no server.
 """
 
 from shardkit.network.topology.cache import INTERVAL, LONGEST_PAUSE, Topology

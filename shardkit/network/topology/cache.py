@@ -1,21 +1,17 @@
 """Cached components: when they are read again, by which thread, and what happens on failure.
 
-A component's first caller reads it. After that a thread of the topology's own reads it again for
-both faces, so no caller and no event loop waits. The thread starts when a call finds a component
-stale, and ends when nothing is left to read.
+A component's first caller reads it. After that a thread reads it again for both faces, so no caller
+and no event loop waits. It starts when a call finds a component stale, and ends when nothing is
+left to read. A component that has been stale for long is read by its next caller.
 
 With open connections, or components loaded for awaiting routers (`Topology.watch`), another thread
-receives changes from the config server (see `feed.py`) and reads the changed components
-immediately, even if there are no calls. So an idle kit closes connections to an address that no
-entry names any more, and moves those that wait there. While changes are received, nothing else is
-read again; otherwise stale components are read about once a second.
+receives changes (see `feed.py`) and reads the changed components immediately, even without calls,
+so that an idle kit leaves addresses that no entry names any more. In the meantime, nothing else is
+read again.
 
 When a config server was away for a moment, all processes come back together. So they compare only
 epochs, and read components that a push has changed. Changes by hand do not raise an epoch: each
 process reads the others whole at some time within `SPREAD` seconds.
-
-Without that thread, and in a
-process that was stopped, a component may have been stale for long: then its next caller reads it.
 """
 
 from __future__ import annotations
@@ -29,8 +25,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
@@ -141,9 +137,7 @@ class Topology:
         Cost: about 0.1 microseconds; for the first caller an exchange with the config server.
 
         Raises:
-            MissingEntryError: it was never seen and is not there.
-            InvalidEntryError: it was never seen and is broken.
-            ConfigServerError: it was never seen and the config server is away.
+            ConfigError: it was never seen, and is missing or broken, or the config server is away.
             ClosedError: the kit is closed.
         """
         cached = self._cache.get(name)
@@ -207,12 +201,7 @@ class Topology:
             cached.refused = True
 
     def last_known(self, name: str) -> Component:
-        """Return a component as it was last read. No exchange with a server.
-
-        Raises:
-            MissingEntryError: it was never read.
-            ClosedError: the kit is closed.
-        """
+        """Return a component as it was last read. No exchange with a server."""
         if self.source.local:
             return self.component(name)
         cached = self._entry(name)
@@ -231,28 +220,19 @@ class Topology:
 
         Cost: one exchange for about 15 components of up to 64 shards.
         """
-        outcomes: Outcomes = {}
-        own: dict[str, CacheEntry] = {}
-        locks: dict[str, threading.Lock] = {}
-        try:
-            for name in dict.fromkeys(names):
-                cached = self._entry(name)
-                found = self.fresh(name)
-                if found is not None:
-                    outcomes[name] = found
-                elif (lock := self._claim(cached)) is not None:
-                    own[name], locks[name] = cached, lock
+        self._check_open()
+        known = {name: self.fresh(name) for name in names}
+        outcomes: Outcomes = {name: found for name, found in known.items() if found is not None}
+        with self._claimed(name for name in known if name not in outcomes) as own:
             found_now = await arun_steps(self._read_together(own), self.source.afetch)
             for name, outcome in found_now.items():
-                if own[name].lock is not locks[name]:  # it took too long: another task reads it
+                cached, lock = own[name]
+                if cached.lock is not lock:  # it took too long: another task reads it
                     continue
                 try:
-                    outcomes[name] = self._settle(name, own[name], outcome)
+                    outcomes[name] = self._settle(name, cached, outcome)
                 except ConfigError as error:
                     outcomes[name] = error
-        finally:
-            for name, cached in own.items():
-                self._release(cached, locks[name])
         self.watch()  # as routers look components up without waiting
         for name in names:
             if name not in outcomes:  # another task was reading it
@@ -263,18 +243,12 @@ class Topology:
         return outcomes
 
     def names(self) -> list[str]:
-        """List the components that there are.
-
-        Raises:
-            ConfigServerError: the config server is away.
-        """
+        """List the components that there are."""
         self._check_open()
         try:
             return self.checked(self.source.names())
         except (RedisError, OSError) as error:
-            if names := self._saved_names(error):
-                return names
-            raise self._unreadable(error) from error
+            return self._saved_names(error)
 
     async def anames(self) -> list[str]:
         """List the components that there are, awaiting."""
@@ -282,16 +256,10 @@ class Topology:
         try:
             return self.checked(await self.source.anames())
         except (RedisError, OSError) as error:
-            if names := await asyncio.to_thread(self._saved_names, error):
-                return names
-            raise self._unreadable(error) from error
+            return await asyncio.to_thread(self._saved_names, error)
 
     def checked(self, names: list[str]) -> list[str]:
-        """Return the names of all components, after `check_names` has seen them.
-
-        Raises:
-            ConfigError: it refuses them.
-        """
+        """Return the names of all components, after `check_names` has seen, or refused, them."""
         if self.check_names is not None:
             self.check_names(names)
             self.check_names = None
@@ -320,17 +288,18 @@ class Topology:
 
         During the reading, and while the source is away, calls get the known component.
         """
-        cached = self._cache.get(name)
-        if cached is not None:
-            cached.fresh_until, cached.due = 0.0, self._clock()
+        self._overdue(name)
         return self.component(name)
 
     async def areread(self, name: str) -> Component:
         """Read a component now, awaiting; see `reread`."""
+        self._overdue(name)
+        return await self.acomponent(name)
+
+    def _overdue(self, name: str) -> None:
         cached = self._cache.get(name)
         if cached is not None:
             cached.fresh_until, cached.due = 0.0, self._clock()
-        return await self.acomponent(name)
 
     @property
     def closed(self) -> bool:
@@ -390,9 +359,9 @@ class Topology:
     def _read(self, name: str) -> Component:
         cached = self._entry(name)
         previous = cached.component
-        # With nothing that may be used, wait a limited time for the current reader; not for a task,
-        # which may belong to the event loop that this call would block.
-        # Nor for this thread itself, if what it tells of a change calls the kit.
+        # With nothing that may be used, wait a limited time for the current reader; not for a task
+        # of the event loop that this call may block, nor for this thread itself, if a handler of a
+        # change calls the kit.
         would_deadlock = cached.reader == threading.get_ident() or (
             cached.loop is not None and _running_loop() is not None
         )
@@ -401,16 +370,9 @@ class Topology:
         if lock is None and previous is not None:
             return previous
         try:
-            found = self._fresh_or_error(name, cached)
-            if found is not None:
-                return found
-            if self.check_names is not None:
-                with suppress(RedisError, OSError):  # the reading tells
-                    self.checked(self.source.names())
-            outcomes = run_steps(self._read_together([name]), self.source.fetch)
-            if _is_unknown(cached, outcomes[name]):
-                _suggest(outcomes[name], name, self.names())
-            return self._settle(name, cached, outcomes[name])
+            names, fetch = self.source.names, self.source.fetch
+            steps = self._read_claimed(name, cached, lock)
+            return run_steps(steps, lambda keys: fetch(keys) if keys else names())
         finally:
             if lock is not None:
                 self._release(cached, lock)
@@ -422,20 +384,31 @@ class Topology:
                 return cached.component
             await self._wait(cached)
         try:
-            found = self._fresh_or_error(name, cached)
-            if found is not None:
-                return found
-            if self.check_names is not None:
-                with suppress(RedisError, OSError):
-                    self.checked(await self.source.anames())
-            outcomes = await arun_steps(self._read_together([name]), self.source.afetch)
-            if _is_unknown(cached, outcomes[name]):
-                _suggest(outcomes[name], name, await self.anames())
-            if cached.lock is not lock and cached.component is not None:
-                return cached.component  # it took too long: another task has read it
-            return self._settle(name, cached, outcomes[name])
+            names, fetch = self.source.anames, self.source.afetch
+            steps = self._read_claimed(name, cached, lock)
+            return await arun_steps(steps, lambda keys: fetch(keys) if keys else names())
         finally:
             self._release(cached, lock)
+
+    def _read_claimed(
+        self, name: str, cached: CacheEntry, lock: threading.Lock | None
+    ) -> Generator[list[str], Any, Component]:
+        """Read a component; yields keys, is sent their values; for no keys, all names."""
+        found = self._fresh_or_error(name, cached)
+        if found is not None:
+            return found
+        if self.check_names is not None:
+            with suppress(RedisError, OSError):  # the reading tells
+                self.checked((yield []))
+        outcomes = yield from self._read_together([name])
+        outcome: Any = outcomes[name]
+        is_unknown = cached.component is None and isinstance(outcome, MissingEntryError)
+        if is_unknown and not outcome.remedy.startswith("did you mean"):  # it may be misspelt
+            with suppress(RedisError, OSError):
+                outcome.remedy = f"{did_you_mean(name, (yield []))}{outcome.remedy}"
+        if lock is not None and cached.lock is not lock and cached.component is not None:
+            return cached.component  # it took too long: another has read it
+        return self._settle(name, cached, outcome)
 
     # ---- reading again, in the background
 
@@ -560,30 +533,18 @@ class Topology:
 
     def _read_again(self, names: Sequence[str]) -> list[str]:
         """Read components again; return those that cannot be read, or that others are reading."""
-        unread: list[str] = []
-        own: dict[str, CacheEntry] = {}
-        locks: dict[str, threading.Lock] = {}
-        try:
-            for name in names:
-                cached = self._entry(name)
-                if cached.component is None:
-                    continue
-                if (lock := self._claim(cached)) is not None:
-                    own[name], locks[name] = cached, lock
-                else:
-                    unread.append(name)
+        known = [name for name in names if self._entry(name).component is not None]
+        with self._claimed(known) as own:
+            unread = [name for name in known if name not in own]
             if self._clock() < self._away_until:
-                for cached in own.values():
+                for cached, _ in own.values():
                     cached.fresh_until = self._away_until
-                return [*unread, *own]
+                return known
             for name, outcome in run_steps(self._read_together(own), self.source.fetch).items():
                 if not isinstance(outcome, Component | ConfigError):
                     unread.append(name)
                 with suppress(RetiredError):  # its next use raises it
-                    self._settle(name, own[name], outcome)
-        finally:
-            for name, cached in own.items():
-                self._release(cached, locks[name])
+                    self._settle(name, own[name][0], outcome)
         return unread
 
     # ---- reading
@@ -603,6 +564,22 @@ class Topology:
                 lock.release()
             elif time.monotonic() >= deadline:
                 return None
+
+    @contextmanager
+    def _claimed(
+        self, names: Iterable[str]
+    ) -> Iterator[dict[str, tuple[CacheEntry, threading.Lock]]]:
+        """Be the reader of those components that nobody else reads."""
+        own: dict[str, tuple[CacheEntry, threading.Lock]] = {}
+        try:
+            for name in names:
+                cached = self._entry(name)
+                if (lock := self._claim(cached)) is not None:
+                    own[name] = cached, lock
+            yield own
+        finally:
+            for cached, lock in own.values():
+                self._release(cached, lock)
 
     def _lock_of(self, cached: CacheEntry) -> threading.Lock:
         """Return the lock; a new one if a task in a stopped loop holds it."""
@@ -793,11 +770,7 @@ class Topology:
         return previous
 
     def _from_disk(self, name: str, cached: CacheEntry, error: Exception) -> Component | None:
-        """Use a component as it was saved, because the source is away; None if it was not.
-
-        Raises:
-            ConfigError: it cannot be used, or is too old.
-        """
+        """Use a component as it was saved, because the source is away; None if it was not."""
         found = self.source.saved(name)
         if found is None:
             return None
@@ -820,7 +793,10 @@ class Topology:
         return component
 
     def _saved_names(self, error: Exception) -> list[str]:
-        return self.source.saved_names() if _is_away(error) else []
+        names = self.source.saved_names() if _is_away(error) else []
+        if not names:
+            raise self._unreadable(error) from error
+        return names
 
     def _pause(self, now: float) -> float:
         """Return when to try again after the source was unreachable."""
@@ -920,14 +896,3 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 def _is_away(error: Exception) -> bool:
     """Whether a source did not answer; if it refuses, saved entries would hide that."""
     return isinstance(error, AWAY) and not isinstance(error, AuthenticationError)
-
-
-def _is_unknown(cached: CacheEntry, outcome: object) -> bool:
-    """Whether an unknown component is missing: its name may be misspelt."""
-    return cached.component is None and isinstance(outcome, MissingEntryError)
-
-
-def _suggest(outcome: Any, name: str, names: Iterable[str]) -> None:
-    """Have the error of a missing component name the one that is probably meant."""
-    if not outcome.remedy.startswith("did you mean"):
-        outcome.remedy = f"{did_you_mean(name, names)}{outcome.remedy}"

@@ -36,11 +36,7 @@ _PREFIXES = (*_OF_COMPONENTS, EPOCH_KEY)
 
 
 class ChangeFeed:
-    """Receives changes of entries on a RESP3 connection of redis-py's, which it owns.
-
-    Raises:
-        RedisError, OSError: the server is away, or cannot do this.
-    """
+    """Receives changes of entries on a RESP3 connection of redis-py's, which it owns."""
 
     announced = 0  # the epoch in the connection's name
 

@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -49,6 +49,7 @@ from shardkit.network.topology.saved import SavedEntries
 from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.steps import arun_steps, run_steps
 
 # Nanoseconds after which a file's time identifies its content: file systems have ticks of up to two
 # seconds.
@@ -64,39 +65,37 @@ Reading: TypeAlias = Generator[list[str], Values, Component]
 StoredReading: TypeAlias = Generator[list[str], Values, Stored]
 
 
-class Source(Protocol):
-    """Where entries come from."""
+class Source:
+    """Where entries come from; by itself neither pushed to, nor saved on disk."""
 
-    local: bool  # read without an exchange with a server
-    changes: bool  # whether its content may change
-    epoch: int  # the highest ``config:epoch`` read
-    in_use: int  # the latest of which all entries are in use
-
-    @property
-    def read_epochs(self) -> Mapping[str, int]:
-        """The ``config:epoch`` with which each component was last read."""
+    local = False  # read without an exchange with a server
+    changes = False  # whether its content may change
+    epoch = 0  # the highest ``config:epoch`` read
+    in_use = 0  # the latest of which all entries are in use
+    # The ``config:epoch`` with which each component was last read.
+    read_epochs: Mapping[str, int] = MappingProxyType({})
 
     def read(self, name: str, known: Component | None, *, compare: bool = False) -> Reading:
         """Read one component: yield keys, be sent their values, return the component.
 
         With ``compare`` only what each push changes, as long as that is as it was.
         """
+        raise NotImplementedError
 
     def fetch(self, keys: list[str]) -> Values:
         """Get the values of keys."""
+        raise NotImplementedError
 
     async def afetch(self, keys: list[str]) -> Values:
         """Get the values of keys, awaiting."""
+        return self.fetch(keys)
 
     def witness(self, name: str) -> Any:
         """Return the epoch witness of a component; None if there are no pushes."""
 
     def feed(self) -> ChangeFeed | None:
-        """Return a feed of changes; None if there is none.
-
-        Raises:
-            RedisError, OSError: the server cannot be reached, or cannot do this.
-        """
+        """Return a feed of changes, or raise why the server cannot do this; None if none can."""
+        return None
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
         """Put an epoch whose entries are all in use into the names of connections."""
@@ -107,21 +106,22 @@ class Source(Protocol):
         Raises:
             ConfigError: it cannot be used, or is too old.
         """
+        return None
 
     def saved_names(self) -> list[str]:
         """List the components that are saved on disk."""
+        return []
 
     def names(self) -> list[str]:
         """List the components that there are."""
+        raise NotImplementedError
 
     async def anames(self) -> list[str]:
         """List the components that there are, awaiting."""
-
-    def __str__(self) -> str:
-        """Return the place, for messages."""
+        return self.names()
 
 
-class ConfigServer:
+class ConfigServer(Source):
     """The config server: entries under ``config:redis:*`` and ``config:shards:*``.
 
     Raises ConfigError for its content, and redis-py's errors if it cannot be reached. ``clients``
@@ -129,7 +129,6 @@ class ConfigServer:
     when one does not answer, the next is used. ``saves`` keeps the entries on disk.
     """
 
-    local = False
     changes = True
 
     def __init__(
@@ -146,7 +145,6 @@ class ConfigServer:
         self.saves = saves
         self._is_named = bool(entry.resolved("config server").get("client_name"))
         self._last: dict[str, tuple[Stored, Component]] = {}
-        self.epoch = self.in_use = 0
         self.read_epochs: dict[str, int] = {}
         self._named = 0  # the epoch in the name of the connection
         self.witnessed = 0  # the highest that a data server has witnessed, if it is later
@@ -262,43 +260,44 @@ class ConfigServer:
         """Return the name of connections to the config server, with the epoch in use."""
         return f"config-server/{self.in_use}"
 
-    def fetch(self, keys: list[str]) -> Values:
-        """MGET."""
+    def _attempts(self) -> Generator[str | None, Values, Values]:
+        """Yield the connection's new name, or None, for each attempt; be sent the values."""
         for _ in self._clients[1:]:
             try:
-                return self._fetch(keys)
+                return (yield self._new_name())
             except AWAY:
                 self._try_next()
-        return self._fetch(keys)
+        return (yield self._new_name())
 
-    def _fetch(self, keys: list[str]) -> Values:
-        client, name = self.client(), self._new_name()
-        if name is None:
-            values: Values = client.mget(keys)
-            return values
-        with client.pipeline(transaction=False) as pipe:
-            pipe.client_setname(name).mget(keys)
-            return _second(pipe.execute(raise_on_error=False))
+    def fetch(self, keys: list[str]) -> Values:
+        """MGET."""
+
+        def attempt(name: str | None) -> Values:
+            client = self.client()
+            if name is None:
+                values: Values = client.mget(keys)
+                return values
+            with client.pipeline(transaction=False) as pipe:
+                pipe.client_setname(name).mget(keys)
+                return _second(pipe.execute(raise_on_error=False))
+
+        return run_steps(self._attempts(), attempt)
 
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
-        for _ in self._clients[1:]:
-            try:
-                return await self._afetch(keys)
-            except AWAY:
-                self._try_next()
-        return await self._afetch(keys)
 
-    async def _afetch(self, keys: list[str]) -> Values:
-        client, name = self.aclient(), self._new_name()
-        if name is None:
-            values: Values = await client.mget(keys)
-            return values
-        async with client.pipeline(transaction=False) as pipe:
-            pipe.client_setname(name).mget(keys)
-            return _second(await pipe.execute(raise_on_error=False))
+        async def attempt(name: str | None) -> Values:
+            client = self.aclient()
+            if name is None:
+                values: Values = await client.mget(keys)
+                return values
+            async with client.pipeline(transaction=False) as pipe:
+                pipe.client_setname(name).mget(keys)
+                return _second(await pipe.execute(raise_on_error=False))
 
-    def feed(self) -> ChangeFeed | None:
+        return await arun_steps(self._attempts(), attempt)
+
+    def feed(self) -> ChangeFeed:
         """Return a feed of changes, over a connection of its own."""
         pool = self.client().connection_pool
         connection = pool.separate_connection(protocol=3)
@@ -312,7 +311,7 @@ class ConfigServer:
             raise
 
     def announce(self, feed: ChangeFeed, epoch: int) -> None:
-        """Put an epoch whose entries are all in use into the names of both connections."""
+        """Put an epoch into the names of both connections."""
         self.epoch = max(self.epoch, epoch)
         self.in_use = max(self.in_use, epoch)
         if self.saves is not None:
@@ -347,11 +346,7 @@ class ConfigServer:
 
 
 def _require_references(component: Component, known: Component | None) -> None:
-    """Refuse new entries whose references this process lacks, if it knows earlier ones.
-
-    Raises:
-        ConfigError: a ``${NAME}`` cannot be resolved; names the entry's key.
-    """
+    """Refuse new entries whose references this process lacks, if it knows earlier ones."""
     if known is None or component is known or component.same_as(known):
         return
     before = dict(known.entries())
@@ -369,13 +364,11 @@ def _second(replies: list[Any]) -> Values:
     return values
 
 
-class MapFile:
+class MapFile(Source):
     """A YAML shard map used as it is; read again when the file changes."""
 
     local = True
     changes = True
-    epoch = in_use = 0
-    read_epochs: Mapping[str, int] = MappingProxyType({})
     _digest = b""  # of the file's content
 
     def __init__(self, path: str | Path) -> None:
@@ -457,37 +450,9 @@ class MapFile:
         _require_references(component, known)
         return component
 
-    def saved(self, name: str) -> None:
-        """Return None: the map is on disk itself."""
-
-    def saved_names(self) -> list[str]:
-        """List nothing."""
-        return []
-
-    def witness(self, name: str) -> None:
-        """Return None: a map is not pushed."""
-
-    def fetch(self, keys: list[str]) -> Values:
-        """Never asked."""
-        return []
-
-    async def afetch(self, keys: list[str]) -> Values:
-        """Never asked."""
-        return []
-
-    def feed(self) -> None:
-        """Return None: the file is checked instead."""
-
-    def announce(self, feed: ChangeFeed, epoch: int) -> None:
-        """Never asked."""
-
     def names(self) -> list[str]:
         """List the components of the map."""
         return sorted(self._newest().components)
-
-    async def anames(self) -> list[str]:
-        """List the components of the map."""
-        return self.names()
 
     def __str__(self) -> str:
         return str(self._path)

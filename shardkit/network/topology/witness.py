@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from redis.exceptions import RedisError
@@ -62,19 +63,13 @@ class EpochWitness:
         Raises:
             ConfigServerError: it went back.
         """
-        try:
-            values = self._source.fetch([EPOCH_KEY])
-        except (RedisError, OSError):
-            return  # the known entries stay in use, as always while it is away
-        self._judge(witnessed, values)
+        with suppress(RedisError, OSError):  # while it is away, the known entries stay in use
+            self._judge(witnessed, self._source.fetch([EPOCH_KEY]))
 
     async def aconfirm(self, witnessed: int) -> None:
         """Read the config server again, awaiting; see `confirm`."""
-        try:
-            values = await self._source.afetch([EPOCH_KEY])
-        except (RedisError, OSError):
-            return
-        self._judge(witnessed, values)
+        with suppress(RedisError, OSError):
+            self._judge(witnessed, await self._source.afetch([EPOCH_KEY]))
 
     def _judge(self, witnessed: int, values: list[Any]) -> None:
         now = epoch_number(values[0])

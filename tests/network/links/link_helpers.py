@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 import os
 import signal
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -27,6 +28,8 @@ FACES = ("blocking", "awaiting")
 class Face:
     """A kit of either kind, awaited in any case."""
 
+    bad: Any  # a server, of those that `beside` opens
+
     def __init__(self, kit: ShardKit | AsyncShardKit) -> None:
         self.kit = kit
 
@@ -34,24 +37,34 @@ class Face:
     def blocks(self) -> bool:
         return isinstance(self.kit, ShardKit)
 
-    async def _value(self, found: Any) -> Any:
+    async def value(self, found: Any) -> Any:
         return found if self.blocks else await found
 
+    async def listed(self, found: Any) -> list[Any]:
+        return list(found) if self.blocks else [each async for each in found]
+
     async def send(self, *batch: Any) -> Replies:
-        replies: Replies = await self._value(self.kit.driver.link.send(list(batch)))
+        return await self.carry(list(batch))
+
+    async def carry(self, batch: Any) -> Replies:
+        """Send a batch of any kind."""
+        replies: Replies = await self.value(self.kit.driver.link.send(batch))
         return replies
 
+    async def together(self, steps: Iterable[Operation[Any]]) -> Any:
+        return await self.value(self.kit.together(*steps))
+
     async def run(self, steps: Operation[Any]) -> Any:
-        return await self._value(self.kit.driver.run(steps))
+        return await self.value(self.kit.driver.run(steps))
 
     async def client_call(self, component: str, name: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method of the client that users get."""
-        client = await self._value(self.kit.client(component))
-        return await self._value(getattr(client, name)(*args, **kwargs))
+        client = await self.value(self.kit.client(component))
+        return await self.value(getattr(client, name)(*args, **kwargs))
 
 
 @asynccontextmanager
-async def opened(face: str, shard_map: ShardMap, **options: Any) -> AsyncIterator[Face]:
+async def opened(face: str, shard_map: ShardMap | str, **options: Any) -> AsyncIterator[Face]:
     """Open a kit of a kind."""
     if face == "blocking":
         with shardkit.connect(shard_map, **options) as kit:
@@ -116,6 +129,38 @@ def clients_of(server: LocalServer) -> int:
     """How many clients a server has, except the one that asks."""
     with server.client() as client:
         return len(client.client_list()) - 1
+
+
+@contextmanager
+def paused(*servers: Any) -> Iterator[None]:
+    """Have servers hang: connections stay open, and nothing is answered."""
+    for server in servers:
+        server.pause()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.resume()
+
+
+def cut(server: LocalServer) -> int:
+    """Close the connections of all clients; return how many there were."""
+    with server.client() as client:
+        killed = int(client.client_kill_filter(_type="normal", skipme=True))
+        client.ping()  # they are closed before this is answered
+    return killed
+
+
+def forget_scripts(*servers: LocalServer) -> None:
+    for server in servers:
+        with server.client() as client:
+            client.script_flush()
+
+
+def mapped(fields: Mapping[str, Any], name: str = "data") -> ShardMap:
+    """A map of one component with this entry."""
+    described = {"components": {name: {"entry": dict(fields)}}}
+    return ShardMap.parse(json.dumps(described), source="test")
 
 
 def two(bad: int, good: int, **fields: Any) -> ShardMap:

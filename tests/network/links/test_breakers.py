@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import threading
 import time
 from typing import Any
 
 import pytest
-from link_helpers import FACES, command, eventually, opened, two
+from link_helpers import command, eventually, mapped, opened, paused, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -23,7 +21,7 @@ from redis.exceptions import (
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardMap, ShardUnavailable
+from shardkit import ShardUnavailable
 from shardkit.errors import BreakerOpenError, ClosedError, DeadlineExceeded, InvalidEntryError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.breaker import Breaker, BreakerSettings
@@ -39,11 +37,6 @@ def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return command(Shard("data", shard), "k", name, *args, **options)
 
 
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
-
-
 def reason(reply: Any) -> str:
     assert isinstance(reply, ShardUnavailable), reply
     return str(reply)
@@ -51,35 +44,30 @@ def reason(reply: Any) -> str:
 
 @pytest.mark.parametrize("default", [True, False])
 async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_notice(
-    kind: str, default: bool, own_server: LocalServer, caplog: pytest.LogCaptureFixture
+    beside: Any, default: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     fields: dict[str, Any] = {} if default else {"breaker": QUICK}
-    with LocalServer() as hung:
-        shard_map = two(hung.port, own_server.port, socket_timeout=0.2, **fields)
-        async with opened(kind, shard_map) as face:
-            await face.send(on(0, "PING"), on(1, "PING"))
-            os.kill(hung.pid, signal.SIGSTOP)
-            try:
-                for n in range(3):
-                    bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
-                    assert good == n + 1
-                assert isinstance(bad, ShardUnavailable)
-                started = time.monotonic()
-                for _ in range(20):
-                    bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
-                assert time.monotonic() - started < 2  # not 20 times the timeout
-                assert good == 23
-                assert not bad.maybe_executed
-                assert "is unavailable: circuit breaker open since" in reason(bad)
-                assert "(last: " in reason(bad)
-                assert "Next probe in" in reason(bad)
-                with pytest.raises(ConnectionError, match="circuit breaker open since"):
-                    await face.client_call("one", "incr", "k")  # of the same server
-            finally:
-                os.kill(hung.pid, signal.SIGCONT)
-            assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
-            [count] = await face.send(on(0, "GET"))
-            assert not isinstance(count, Exception)
+    async with beside(LocalServer(), socket_timeout=0.2, **fields) as face:
+        await face.send(on(0, "PING"), on(1, "PING"))
+        with paused(face.bad):
+            for n in range(3):
+                bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
+                assert good == n + 1
+            assert isinstance(bad, ShardUnavailable)
+            started = time.monotonic()
+            for _ in range(20):
+                bad, good = await face.send(on(0, "INCR"), on(1, "INCR"))
+            assert time.monotonic() - started < 2  # not 20 times the timeout
+            assert good == 23
+            assert not bad.maybe_executed
+            assert "is unavailable: circuit breaker open since" in reason(bad)
+            assert "(last: " in reason(bad)
+            assert "Next probe in" in reason(bad)
+            with pytest.raises(ConnectionError, match="circuit breaker open since"):
+                await face.client_call("one", "incr", "k")  # of the same server
+        assert await eventually(lambda: not face.kit.breakers.all()[0].opened)
+        [count] = await face.send(on(0, "GET"))
+        assert not isinstance(count, Exception)
     said = [
         record.shardkit["event"]  # type: ignore[attr-defined]
         for record in caplog.records
@@ -88,15 +76,14 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
     assert said == ["server-unavailable", "server-available"]
 
 
-async def test_refused_connections_do_not_open_it(kind: str, own_server: LocalServer) -> None:
-    with LocalServer() as server:
-        port = server.port
-        async with opened(kind, two(port, own_server.port)) as face:
-            server.stop()
-            for _ in range(6):
-                assert "cannot be reached" in reason((await face.send(on(0, "INCR")))[0])
-            with LocalServer(port=port):
-                assert await face.send(on(0, "INCR")) == [1]
+async def test_refused_connections_do_not_open_it(beside: Any) -> None:
+    async with beside(LocalServer()) as face:
+        port = face.bad.port
+        face.bad.stop()
+        for _ in range(6):
+            assert "cannot be reached" in reason((await face.send(on(0, "INCR")))[0])
+        with LocalServer(port=port):
+            assert await face.send(on(0, "INCR")) == [1]
 
 
 async def test_a_restarted_server_closes_it(kind: str, own_server: LocalServer) -> None:
@@ -113,49 +100,48 @@ async def test_a_restarted_server_closes_it(kind: str, own_server: LocalServer) 
                 assert await face.send(on(0, "INCR")) == [1]
 
 
-async def test_each_attempt_to_connect_counts_once(kind: str, own_server: LocalServer) -> None:
-    with scripted(CLIENT=b"") as mute:  # does not answer to the connection's name
-        fields = {"socket_timeout": 0.05, "breaker": {**NEVER_TRIED, "failures": 3}}
-        async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
-            for opens in (False, False, True):
-                await face.send(on(0, "GET"))
-                [breaker] = [each for each in face.kit.breakers.all() if each._count]
-                assert breaker.opened is opens
+async def test_each_attempt_to_connect_counts_once(beside: Any) -> None:
+    fields = {"socket_timeout": 0.05, "breaker": {**NEVER_TRIED, "failures": 3}}
+    async with beside(
+        scripted(CLIENT=b""), **fields
+    ) as face:  # does not answer to the connection's name
+        for opens in (False, False, True):
+            await face.send(on(0, "GET"))
+            [breaker] = [each for each in face.kit.breakers.all() if each._count]
+            assert breaker.opened is opens
 
 
-async def test_the_kit_alone_probes_once_at_a_time(kind: str, own_server: LocalServer) -> None:
-    with scripted(GET=b"", CLIENT=b"") as mute:
-        fields = {"socket_timeout": 0.1, "breaker": {**QUICK, "max_interval": 0.05}}
-        async with opened(kind, two(mute.port, own_server.port, **fields)) as face:
-            for _ in range(2):
-                await face.send(on(0, "GET"))
-            before = mute.connections
-            for _ in range(50):
-                assert "breaker" in reason((await face.send(on(0, "GET")))[0])
-            assert mute.connections <= before + 2  # those of the kit's thread
-            assert await eventually(lambda: mute.connections >= before + 3)
+async def test_the_kit_alone_probes_once_at_a_time(beside: Any) -> None:
+    fields = {"socket_timeout": 0.1, "breaker": {**QUICK, "max_interval": 0.05}}
+    async with beside(scripted(GET=b"", CLIENT=b""), **fields) as face:
+        mute = face.bad
+        for _ in range(2):
+            await face.send(on(0, "GET"))
+        before = mute.connections
+        for _ in range(50):
+            assert "breaker" in reason((await face.send(on(0, "GET")))[0])
+        assert mute.connections <= before + 2  # those of the kit's thread
+        assert await eventually(lambda: mute.connections >= before + 3)
 
 
-async def test_without_a_breaker_each_call_asks(kind: str, own_server: LocalServer) -> None:
-    with scripted(INCR=None) as server:
-        async with opened(kind, two(server.port, own_server.port, breaker=False)) as face:
-            for _ in range(6):
-                assert "was lost" in reason((await face.send(on(0, "INCR")))[0])
-            assert server.names().count("INCR") == 6
+async def test_without_a_breaker_each_call_asks(beside: Any) -> None:
+    async with beside(scripted(INCR=None), breaker=False) as face:
+        for _ in range(6):
+            assert "was lost" in reason((await face.send(on(0, "INCR")))[0])
+        assert face.bad.names().count("INCR") == 6
 
 
-async def test_answers_and_short_deadlines_do_not_count(kind: str, own_server: LocalServer) -> None:
+async def test_answers_and_short_deadlines_do_not_count(beside: Any) -> None:
     fields = {"breaker": NEVER_TRIED}
-    with scripted(GET=b"-ERR no\r\n", BLPOP=b"", INCR=b"") as server:
-        async with opened(kind, two(server.port, own_server.port, **fields)) as face:
-            for _ in range(3):
-                await face.send(on(0, "GET"))
-                if face.blocks:  # all tasks share a connection, which is lost after 5 seconds
-                    with face.kit.deadline(0.02):
-                        await face.send(on(0, "INCR"))
-                with face.kit.deadline(0.2):
-                    await face.send(on(0, "BLPOP", 9, block=9))
-            assert not any(breaker.opened for breaker in face.kit.breakers.all())
+    async with beside(scripted(GET=b"-ERR no\r\n", BLPOP=b"", INCR=b""), **fields) as face:
+        for _ in range(3):
+            await face.send(on(0, "GET"))
+            if face.blocks:  # all tasks share a connection, which is lost after 5 seconds
+                with face.kit.deadline(0.02):
+                    await face.send(on(0, "INCR"))
+            with face.kit.deadline(0.2):
+                await face.send(on(0, "BLPOP", 9, block=9))
+        assert not any(breaker.opened for breaker in face.kit.breakers.all())
 
 
 async def test_failures_between_successes_do_not_open_it(own_server: LocalServer) -> None:
@@ -173,17 +159,14 @@ async def test_failures_between_successes_do_not_open_it(own_server: LocalServer
         pool.release(other)
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
     with LocalCluster() as whole:
         entry = {**whole.entry.fields, "socket_timeout": 0.3, "breaker": QUICK}
-        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
-        async with opened(kind, shard_map) as face:
+        async with opened(kind, mapped(entry)) as face:
             keys = [f"k{n}" for n in range(60)]
             await face.send(*[command("data", key, "SET", 1) for key in keys])
             hung = whole.nodes[0]
-            os.kill(hung.pid, signal.SIGSTOP)
-            try:
+            with paused(hung):
                 for _ in range(3):
                     replies = await face.send(*[command("data", key, "GET") for key in keys])
                 started = time.monotonic()
@@ -193,8 +176,6 @@ async def test_each_node_of_a_cluster_has_its_own(kind: str) -> None:
                 assert 0 < len(failed) < len(keys)
                 states = {each.address: each.opened for each in face.kit.breakers.all()}
                 assert [address for address, opened in states.items() if opened] == [hung.address]
-            finally:
-                os.kill(hung.pid, signal.SIGCONT)
 
 
 @pytest.mark.parametrize("asked", [{}, True, {"failures": 3}])
@@ -308,22 +289,20 @@ async def test_connecting_is_retried_as_the_entry_says(kind: str, own_server: Lo
                 (await restarting).stop()
 
 
-async def test_only_idempotent_commands_are_retried(kind: str, own_server: LocalServer) -> None:
+async def test_only_idempotent_commands_are_retried(beside: Any) -> None:
     retry = {"retries": 3, "backoff": "ConstantBackoff", "base": 0.01}
-    with scripted(GET=None, INCR=None) as server:
-        async with opened(
-            kind, two(server.port, own_server.port, retry=retry, breaker=False)
-        ) as face:
-            [failed] = await face.send(on(0, "GET", idempotent=True))
-            assert failed.maybe_executed
-            await face.send(on(0, "INCR"))
-            assert server.names().count("GET") == 4
-            assert server.names().count("INCR") == 1
-            with pytest.raises(
-                (ConnectionError, TimeoutError), match="the server closed the connection"
-            ):
-                await face.client_call("one", "execute_command", "INCR", "k")
-            assert server.names().count("INCR") == 2
+    async with beside(scripted(GET=None, INCR=None), retry=retry, breaker=False) as face:
+        server = face.bad
+        [failed] = await face.send(on(0, "GET", idempotent=True))
+        assert failed.maybe_executed
+        await face.send(on(0, "INCR"))
+        assert server.names().count("GET") == 4
+        assert server.names().count("INCR") == 1
+        with pytest.raises(
+            (ConnectionError, TimeoutError), match="the server closed the connection"
+        ):
+            await face.client_call("one", "execute_command", "INCR", "k")
+        assert server.names().count("INCR") == 2
 
 
 # ---- commands that wait

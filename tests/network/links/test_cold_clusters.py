@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
+from link_helpers import mapped
 
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
@@ -15,9 +16,7 @@ from shardkit.local import LocalCluster
 
 @pytest.fixture
 def shard_map(cluster: LocalCluster) -> ShardMap:
-    return ShardMap.parse(
-        str({"components": {"data": {"entry": dict(cluster.entry.fields)}}}), source="test"
-    )
+    return mapped(cluster.entry.fields)
 
 
 async def by_decorator(kit: AsyncShardKit, key: str) -> Any:

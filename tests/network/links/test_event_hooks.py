@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from link_helpers import FACES, command, opened
+from link_helpers import command, mapped, opened
 from redis.exceptions import ResponseError
 from scripted_server import scripted
 
@@ -17,11 +16,6 @@ from shardkit import ShardMap, events
 from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Script, Shard, Transaction, script_call
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 @pytest.fixture
@@ -52,9 +46,9 @@ def test_handlers_must_run_when_they_are_called() -> None:
 async def test_operations_emit_no_keys(kind: str, own_map: ShardMap, told: list[Any]) -> None:
     async with opened(kind, own_map) as face:
         users = face.kit.hash("SECRET-KEY", component="own_shards")
-        await face._value(users.hset(7, "SECRET-VALUE"))
+        await face.value(users.hset(7, "SECRET-VALUE"))
         told.clear()
-        assert await face._value(users.hget(7)) == b"SECRET-VALUE"
+        assert await face.value(users.hget(7)) == b"SECRET-VALUE"
         assert names(told) == ["CallStarted", "CommandsSent", "CommandsFinished", "CallFinished"]
         started, sent, finished, ended = told
         assert started.name == ended.name == "ShardedHash.hget"
@@ -77,7 +71,7 @@ async def test_one_event_for_each_server(kind: str, own_map: ShardMap, told: lis
         pipe = face.kit.key_sharded("own_shards").pipeline()
         for n in range(100):
             pipe.set(f"k{n}", n)
-        await face._value(pipe.execute())
+        await face.value(pipe.execute())
         sent = of(told, events.CommandsSent)
         assert {event.shard for event in sent} == {f"own_shards:{n}" for n in range(4)}
         assert sum(event.count for event in sent) == 100
@@ -107,16 +101,16 @@ async def test_clients_are_told(kind: str, own_map: ShardMap, told: list[Any], w
     if which == "not multiplexed":
         entry: Any = own_map.components["own"].entry
         fields = {**entry.fields, "multiplex": False}
-        own_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": fields}}}))
+        own_map = mapped(fields, "own")
     async with opened(kind, own_map) as face:
-        client = await face._value(face.kit.client("own", private=which == "private"))
-        await face._value(client.ping())
+        client = await face.value(face.kit.client("own", private=which == "private"))
+        await face.value(client.ping())
         told.clear()
-        await face._value(client.set("k", 1))
-        await face._value(client.blpop("none", timeout=0.01))
-        await face._value(client.pipeline().get("k").get("k").execute())
+        await face.value(client.set("k", 1))
+        await face.value(client.blpop("none", timeout=0.01))
+        await face.value(client.pipeline().get("k").get("k").execute())
         with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await face._value(client.hget("k", "f"))
+            await face.value(client.hget("k", "f"))
         sent = of(told, events.CommandsSent)
         assert [(each.name, each.count) for each in sent] == [
             ("SET", 1),
@@ -132,8 +126,7 @@ async def test_clients_are_told(kind: str, own_map: ShardMap, told: list[Any], w
 async def test_every_event_is_told(kind: str, own_server: LocalServer, told: list[Any]) -> None:
     with scripted(GET=None) as bad:
         fields = {"port": bad.port, "breaker": {"failures": 2, "interval": 0.05, "min_seconds": 0}}
-        text = json.dumps({"components": {"data": {"entry": fields}}})
-        async with opened(kind, ShardMap.parse(text)) as face:
+        async with opened(kind, mapped(fields)) as face:
             await face.send(command("data", "k", "GET", idempotent=True))
             await face.send(command("data", "k", "GET"))
             bad.close()

@@ -54,24 +54,6 @@ async def wide(request: pytest.FixtureRequest, wide_map: ShardMap) -> AsyncItera
 # ---- order
 
 
-async def test_replies_come_in_the_order_of_the_batch(face: Face) -> None:
-    dice = random.Random(1)
-    model: dict[str, int] = {}
-    batch, expected = [], []
-    for _ in range(5_000):
-        key, amount = f"k{dice.randrange(200)}", dice.randrange(1, 9)
-        if dice.random() < 0.5:
-            model[key] = model.get(key, 0) + amount
-            batch.append(command("many", key, "INCRBY", amount))
-            expected.append(model[key])
-        else:
-            batch.append(command("many", key, "GET"))
-            expected.append(str(model[key]).encode() if key in model else None)
-    replies = await face.send(*batch)
-    assert replies == expected
-    assert not replies.failed
-
-
 @pytest.mark.parametrize("component", ["many", "few", "one", "both"])
 async def test_a_key_goes_where_the_router_looks_for_it(face: Face, component: str) -> None:
     keys = [f"key:{n}" for n in range(50)]

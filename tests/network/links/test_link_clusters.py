@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import redis
-from link_helpers import FACES, Face, command, count_of, eventually, opened, resolving
+from link_helpers import (
+    Face,
+    command,
+    count_of,
+    eventually,
+    forget_scripts,
+    mapped,
+    opened,
+    paused,
+    resolving,
+)
 from sockets import connections
 
 import shardkit
-from shardkit import CommandRefused, ShardMap, ShardUnavailable
+from shardkit import CommandRefused, ShardUnavailable
 from shardkit.local import LocalCluster, LocalSentinel
 from shardkit.operations.commands import Command, Locate, Script, Transaction, script_call
 from shardkit.operations.operation import Operation
@@ -25,56 +35,27 @@ BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 NAP = 0.5
 
 
-@pytest.fixture(scope="module")
-def whole() -> Iterator[LocalCluster]:
-    with LocalCluster() as running:
-        yield running
-
-
-@pytest_asyncio.fixture(params=FACES)
-async def slots(request: pytest.FixtureRequest, whole: LocalCluster) -> AsyncIterator[Face]:
-    for node in whole.nodes:
-        with node.client() as client:
-            client.flushall()
-            client.config_resetstat()
-    shard_map = mapped(whole.entry.fields)
-    async with opened(request.param, shard_map) as found:
+@pytest_asyncio.fixture
+async def slots(kind: str, cluster: LocalCluster) -> AsyncIterator[Face]:
+    async with opened(kind, mapped(cluster.entry.fields)) as found:
         yield found
 
 
-def mapped(fields: Any) -> ShardMap:
-    """A map of one component with this entry."""
-    return ShardMap.parse(str({"components": {"data": {"entry": dict(fields)}}}), source="test")
-
-
-async def value(face: Face, found: Any) -> Any:
-    return found if face.blocks else await found
-
-
-async def listed(face: Face, found: Any) -> list[Any]:
-    return list(found) if face.blocks else [each async for each in found]
-
-
-# ---- a cluster
-
-
-async def test_batches_over_all_nodes_keep_their_order(slots: Face, whole: LocalCluster) -> None:
+async def test_batches_over_all_nodes_keep_their_order(slots: Face, cluster: LocalCluster) -> None:
     assert await slots.send(*[command("data", key, "SET", key) for key in KEYS]) == [b"OK"] * 300
     replies = await slots.send(*[command("data", key, "GET") for key in KEYS])
     assert replies == [key.encode() for key in KEYS]
-    counts = [count_of(node, "set") for node in whole.nodes]
+    counts = [count_of(node, "set") for node in cluster.nodes]
     assert sum(counts) == 300
     assert min(counts) > 50
 
 
-async def test_every_node_runs_scripts_and_execs(slots: Face, whole: LocalCluster) -> None:
+async def test_every_node_runs_scripts_and_execs(slots: Face, cluster: LocalCluster) -> None:
     for n in (1, 2):
         assert (
             await slots.send(*[script_call("data", BUMP, [key], [1]) for key in KEYS]) == [n] * 300
         )
-    for node in whole.nodes:
-        with node.client() as client:
-            client.script_flush()
+    forget_scripts(*cluster.nodes)
     both = [
         Transaction(
             "data", key, (command("data", key, "INCR"), script_call("data", BUMP, [key], [5]))
@@ -101,62 +82,41 @@ async def test_locate_says_slots(slots: Face) -> None:
     assert [slot for _, slot in await slots.run(steps())] == [slot_of(key) for key in KEYS]
 
 
-async def test_structures_work_on_a_cluster(slots: Face) -> None:
-    ids = slots.kit.set("ids", component="data", total=5_000, part_size=128, members=int)
-    assert await value(slots, ids.sadd_many(range(2_000))) == 2_000
-    assert await value(slots, ids.scard()) == 2_000
-    assert await value(slots, ids.smismember(5, 5_000)) == [True, False]
-    other = slots.kit.set("other", component="data", total=5_000, part_size=128, members=int)
-    assert await value(slots, other.sadd_many(range(1_000, 3_000))) == 2_000
-    assert len(await value(slots, ids.sinter(other))) == 1_000
-    assert await value(slots, ids.sinterstore(ids, other)) == 1_000
-    assert sorted(await value(slots, ids.smembers())) == list(range(1_000, 2_000))
-    visitors = slots.kit.unique_visitors(component="data")
-    for n in range(3):
-        await value(slots, visitors.visit(f"{n % 2}50e8400-e29b-41d4-a716-446655440000"))
-    assert await value(slots, visitors.count()) == 2
-
-
 async def test_the_client_plane_hands_out_cluster_clients(slots: Face) -> None:
     assert await slots.client_call("data", "set", "a", 1) is True
     assert await slots.client_call("data", "get", "a") == b"1"
-    client = await value(slots, slots.kit.client("data"))
+    client = await slots.value(slots.kit.client("data"))
     assert isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
     # Longer than the socket timeout of the second kit below would allow for any other command.
     assert await slots.client_call("data", "blpop", "queue", timeout=0.1) is None
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_commands_may_outlast_the_timeout(face_name: str, whole: LocalCluster) -> None:
-    async with opened(face_name, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
+async def test_commands_may_outlast_the_timeout(kind: str, cluster: LocalCluster) -> None:
+    async with opened(kind, mapped({**cluster.entry.fields, "socket_timeout": 0.3})) as face:
         assert await face.client_call("data", "blpop", "queue", timeout=NAP) is None
         block = Command("data", "queue", ("BLPOP", "queue", NAP), block=NAP)
         assert await face.send(block, command("data", "x", "SET", 1)) == [None, b"OK"]
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_a_stopped_node_gets_one_incr(face_name: str, whole: LocalCluster) -> None:
-    with whole.client() as asking:
+async def test_a_stopped_node_gets_one_incr(kind: str, cluster: LocalCluster) -> None:
+    with cluster.client() as asking:
         asking.delete("once", "operation{once}")
         name = asking.get_node_from_key("once").name
-    [node] = [node for node in whole.nodes if node.address == name]
-    async with opened(face_name, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
+    [node] = [node for node in cluster.nodes if node.address == name]
+    async with opened(kind, mapped({**cluster.entry.fields, "socket_timeout": 0.3})) as face:
         await face.client_call("data", "get", "once")
         await face.send(command("data", "once", "GET"))
-        node.pause()
-        try:
+        with paused(node):
             with pytest.raises(redis.TimeoutError, match="Timeout reading from"):
                 await face.client_call("data", "incr", "once")
             [reply, *_] = await face.send(command("data", "operation{once}", "INCR"))
             assert isinstance(reply, ShardUnavailable)
-        finally:
-            node.resume()
-    with whole.client() as asking:
+    with cluster.client() as asking:
         assert int(asking.get("once") or 0) <= 1
         assert int(asking.get("operation{once}") or 0) <= 1
 
 
-async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, whole: LocalCluster) -> None:
+async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, cluster: LocalCluster) -> None:
     cut = Command("data", "{k}", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
     batch = [
         cut,
@@ -167,103 +127,7 @@ async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, whole: Local
     assert isinstance(replies[1], ShardUnavailable)
     assert "may have been executed" in str(replies[1])
     assert replies[2] == b"OK"
-    assert sum(count_of(node, "incr") for node in whole.nodes) <= 1
-
-
-# ---- slots on the move
-
-
-class Move:
-    """Moves one slot from its node to another, step by step."""
-
-    def __init__(self, whole: LocalCluster, key: str) -> None:
-        self.slot = slot_of(key)
-        with whole.client() as asking:
-            name = asking.get_node_from_key(key).name
-        self.nodes = {node.address: node.client() for node in whole.nodes}
-        self.source = self.nodes[name]
-        target = next(address for address in self.nodes if address != name)
-        self.target = self.nodes[target]
-        self.port = int(target.rpartition(":")[2])
-
-    def _id(self, client: redis.Redis) -> Any:
-        return client.execute_command("CLUSTER MYID")
-
-    def start(self) -> None:
-        self.target.execute_command(
-            "CLUSTER SETSLOT", self.slot, "IMPORTING", self._id(self.source)
-        )
-        self.source.execute_command(
-            "CLUSTER SETSLOT", self.slot, "MIGRATING", self._id(self.target)
-        )
-
-    def move_keys(self, *keys: str) -> None:
-        self.source.execute_command("MIGRATE", "127.0.0.1", self.port, "", 0, 5000, "KEYS", *keys)
-
-    def finish(self) -> None:
-        for client in (self.target, self.source, *self.nodes.values()):
-            client.execute_command("CLUSTER SETSLOT", self.slot, "NODE", self._id(self.target))
-
-    def close(self) -> None:
-        for client in self.nodes.values():
-            client.close()
-
-
-async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: LocalCluster) -> None:
-    keys = [f"{{tag}}{n}" for n in range(20)]
-    others = [command("data", key, "SET", key) for key in KEYS]
-    await slots.send(*[command("data", key, "SET", 0) for key in keys], *others)
-    move = Move(whole, keys[0])
-
-    async def check(step: int) -> None:
-        expected = str(step).encode()
-        batch = [command("data", key, "GET") for key in keys]
-        replies = await slots.send(*batch, *others)
-        assert replies == [expected] * 20 + [b"OK"] * 300
-        assert not replies.failed
-        bumps = [script_call("data", BUMP, [key], [1]) for key in keys[::2]]
-        groups = [
-            Transaction("data", key, (command("data", key, "INCR"), command("data", key, "GET")))
-            for key in keys[1::2]
-        ]
-        replies = await slots.send(*bumps, *groups)
-        assert replies == [step + 1] * 10 + [[step + 1, str(step + 1).encode()]] * 10
-
-    await check(0)
-    move.start()
-    await check(1)  # all keys are still there
-    move.move_keys(*keys[:10])
-    await check(2)  # half of them have gone: ASK, also for a script that the target never saw
-    assert await slots.send(Command("data", keys[0], ("MGET", keys[0], keys[1]))) == [[b"3", b"3"]]
-    move.move_keys(*keys[10:])
-    await check(3)
-    move.finish()
-    await check(4)  # MOVED
-    await check(5)
-    move.close()
-
-
-async def test_tryagain_is_retried_until_keys_are_whole(slots: Face, whole: LocalCluster) -> None:
-    """A command whose keys are on both sides gets TRYAGAIN meanwhile."""
-    keys = ["{half}1", "{half}2"]
-    await slots.send(*[command("data", key, "SET", key) for key in keys])
-    move = Move(whole, keys[0])
-    move.start()
-    move.move_keys(keys[0])
-
-    def refused() -> Any:
-        return move.source.info("errorstats").get("errorstat_TRYAGAIN")
-
-    async def finish() -> None:
-        assert await eventually(refused)
-        move.move_keys(keys[1])
-        move.finish()
-
-    both = Command("data", keys[0], ("MGET", *keys))
-    timer = asyncio.get_running_loop().run_in_executor(None, asyncio.run, finish())
-    assert await slots.send(both) == [[b"{half}1", b"{half}2"]]
-    await timer
-    move.close()
+    assert sum(count_of(node, "incr") for node in cluster.nodes) <= 1
 
 
 @pytest.mark.parametrize("block", [None, 0.1], ids=["a write", "a blocking command"])
@@ -283,14 +147,13 @@ async def test_a_node_that_is_away_keeps_no_connection_of_its_client(block: floa
                 assert "connections" not in str(lost.error)
 
 
-@pytest.mark.parametrize("face", FACES)
 async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_name(
-    face: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with LocalCluster() as after, LocalCluster() as before:
         ports = resolving("cluster.internal", before.nodes[0].port, monkeypatch)
         fields = {"host": "cluster.internal", "cluster": True, "socket_timeout": 1}
-        async with opened(face, mapped(fields)) as slots:
+        async with opened(kind, mapped(fields)) as slots:
             assert await slots.client_call("data", "set", "k", 1) is True
             assert await slots.send(command("data", "k", "GET")) == [b"1"]
             before.stop()
@@ -301,8 +164,7 @@ async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_nam
             assert await slots.send(command("data", "k", "GET")) == [b"2"]
 
 
-@pytest.mark.parametrize("face", FACES)
-async def test_new_kit_uses_the_masters_that_are_up(face: str) -> None:
+async def test_new_kit_uses_the_masters_that_are_up(kind: str) -> None:
     config = {"cluster-node-timeout": 1000, "cluster-require-full-coverage": "no"}
     with LocalCluster(masters=3, config=config) as own:
         dead, alive, _ = own.nodes
@@ -312,7 +174,7 @@ async def test_new_kit_uses_the_masters_that_are_up(face: str) -> None:
         with alive.client() as client:
             assert await eventually(lambda: "fail" in str(client.cluster("nodes")))
         fields = {"host": "127.0.0.1", "port": alive.port, "cluster": True}
-        async with opened(face, mapped(fields)) as slots:
+        async with opened(kind, mapped(fields)) as slots:
             assert await slots.client_call("data", "set", key, 1) is True
             assert await slots.send(command("data", key, "GET")) == [b"1"]
 
@@ -338,8 +200,8 @@ async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentin
         for n, face in enumerate(faces):
             words = face.kit.set("words", component="data", total=100)
             visitors = face.kit.unique_visitors(component="data")
-            assert await value(face, words.sadd(f"a{n}", f"b{n}")) == 2
-            assert await value(face, visitors.visit(f"{n}50e8400-e29b-41d4-a716-446655440000"))
+            assert await face.value(words.sadd(f"a{n}", f"b{n}")) == 2
+            assert await face.value(visitors.visit(f"{n}50e8400-e29b-41d4-a716-446655440000"))
             assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [1]
             assert await face.client_call("data", "set", "k", "v") is True
         await copied(watched)
@@ -355,9 +217,9 @@ async def test_a_service_is_used_and_its_fail_over_followed(watched: LocalSentin
             assert await face.send(script_call("data", BUMP, [f"n{n}"], [1])) == [2]
             assert await face.client_call("data", "get", "k") == b"v"
             words = face.kit.set("words", component="data", total=100)
-            assert await value(face, words.sadd(f"b{n}", f"c{n}")) == 1
+            assert await face.value(words.sadd(f"b{n}", f"c{n}")) == 1
             visitors = face.kit.unique_visitors(component="data")
-            assert await value(face, visitors.count()) == 2
+            assert await face.value(visitors.count()) == 2
 
 
 async def test_a_master_that_was_demoted_is_left(watched: LocalSentinel) -> None:

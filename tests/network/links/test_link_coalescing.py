@@ -8,21 +8,18 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from link_helpers import FACES, Face, command, count_of, opened
+from link_helpers import Face, command, count_of, mapped, opened
 
-from shardkit import ShardFailure, ShardMap
+from shardkit import ShardFailure
 from shardkit.errors import CommandRefused
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.links.coalescing import JoinedRun, pack_joined, split
 from shardkit.network.links.resp import CHUNK_BYTES, UniformCommands, pack_all, pack_command
 from shardkit.operations.commands import Coalesced, Command, Replies, Transaction
-from shardkit.operations.drivers import BlockingDriver
 
 
 async def send(face: Face, batch: list[Any]) -> Replies:
-    found = face.kit.driver.link.send(Coalesced(batch))
-    replies: Replies = found if face.blocks else await found  # type: ignore[assignment, misc]
-    return replies
+    return await face.carry(Coalesced(batch))
 
 
 def some(count: int, dice: random.Random) -> list[Any]:
@@ -83,18 +80,6 @@ async def test_bulk_takes_few_commands(face: Face, servers: LocalServers, count:
     assert sum(after) - sum(before) == (1 if count == 1 else 0)
 
 
-async def test_neighbours_of_each_kind_have_their_own_replies(face: Face) -> None:
-    numbers = range(20)
-    await face.send(command("one", "h", "HSET", *[x for n in numbers for x in (f"f{n}", n)]))
-    fields = [command("one", "h", "HGET", f"f{n}") for n in numbers]
-    writes = [command("one", f"k{n}", "SET", f"v{n}") for n in numbers]
-    reads = [command("one", f"k{n}", "GET") for n in numbers]
-    found = await send(face, [*fields, *writes, *reads])
-    assert found[:20] == [b"%d" % n for n in numbers]
-    assert found[20:40] == [b"OK"] * 20
-    assert found[40:] == [b"v%d" % n for n in numbers]
-
-
 async def test_a_get_of_another_type_is_none_where_it_was_joined(face: Face) -> None:
     await face.send(command("one", "list", "RPUSH", "x"), command("one", "text", "SET", "x"))
     gets = [command("one", "list", "GET"), command("one", "text", "GET")]
@@ -123,19 +108,6 @@ async def test_an_error_of_what_was_joined_stands_in_every_slot(face: Face) -> N
     assert found[3] == b"x"
 
 
-async def test_a_get_sees_the_set_before_it_and_not_the_one_after(face: Face) -> None:
-    batch = [
-        command("one", "k", "SET", "a"),
-        command("one", "k", "SET", "b"),
-        command("one", "k", "GET"),
-        command("one", "k", "GET"),
-        command("one", "k", "SET", "c"),
-        command("one", "k", "SET", "d", "EX", 100),
-        command("one", "k", "GET"),
-    ]
-    assert await send(face, batch) == [b"OK", b"OK", b"b", b"b", b"OK", b"OK", b"d"]
-
-
 async def test_large_values_are_cut_into_chunks(face: Face) -> None:
     value = b"v" * (CHUNK_BYTES // 3)
     keys = [f"k{n}" for n in range(20)]
@@ -143,12 +115,8 @@ async def test_large_values_are_cut_into_chunks(face: Face) -> None:
     assert await send(face, [command("one", key, "GET") for key in keys]) == [value] * 20
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_on_a_cluster_keys_of_one_slot_are_joined(
-    face_name: str, cluster: LocalCluster
-) -> None:
-    shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
-    async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
+async def test_on_a_cluster_keys_of_one_slot_are_joined(kind: str, cluster: LocalCluster) -> None:
+    async with opened(kind, mapped(cluster.entry.fields, "slots")) as face:
         keys = [f"{{{n // 25}}}{n}" for n in range(100)]
         sets = [command("slots", key, "SET", key) for key in keys]
         assert await send(face, sets) == [b"OK"] * 100
@@ -156,23 +124,6 @@ async def test_on_a_cluster_keys_of_one_slot_are_joined(
         assert await send(face, gets) == [key.encode() for key in keys]
         calls = sum(count_of(node, "mget") for node in cluster.nodes)
         assert 0 < calls <= 4
-
-
-def test_operations_together_stay_coalesced() -> None:
-    batches = []
-
-    class Link:
-        def send(self, batch: Any) -> Replies:
-            batches.append(batch)
-            return Replies([None] * len(batch))
-
-    def steps(kind: Any) -> Any:
-        yield kind([Command("c", "k", ("GET", "k"))])
-
-    driver = BlockingDriver(Link())  # type: ignore[arg-type]
-    driver.together(steps(Coalesced), steps(Coalesced))
-    driver.together(steps(Coalesced), steps(list))
-    assert [type(batch) for batch in batches] == [Coalesced, list]
 
 
 ARGUMENT = st.one_of(st.text(max_size=5), st.binary(max_size=5), st.integers(), st.floats())

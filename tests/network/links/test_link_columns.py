@@ -8,7 +8,7 @@ import hiredis
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from link_helpers import FACES, Face, command, count_of, opened
+from link_helpers import Face, command, count_of, cut, mapped, opened
 from redis.exceptions import ConnectionError, ResponseError  # noqa: A004 - redis-py's own
 
 from shardkit import ShardMap
@@ -42,12 +42,6 @@ from shardkit.operations.operation import Operation
 MAP = ShardMap.parse("components: {few: {shards: {count: 4, over: [{port: 1}]}}}")
 
 
-async def send(face: Face, batch: Columns) -> Replies:
-    found = face.kit.driver.link.send(batch)
-    replies: Replies = found if face.blocks else await found  # type: ignore[assignment, misc]
-    return replies
-
-
 @pytest.mark.parametrize("coalesced", [False, True])
 @pytest.mark.parametrize("count", [0, 1, 2, 9, 5000])
 @pytest.mark.parametrize("component", ["one", "few", "many"])
@@ -55,8 +49,8 @@ async def test_replies_are_right(face: Face, component: str, count: int, coalesc
     keys = [f"k{n}" for n in range(count)]
     values = [b"v%d" % n for n in range(count)]
     written = Columns(component, "SET", keys, values, idempotent=True, coalesced=coalesced)
-    assert await send(face, written) == [b"OK"] * count
-    found = await send(face, Columns(component, "GET", keys, coalesced=coalesced))
+    assert await face.carry(written) == [b"OK"] * count
+    found = await face.carry(Columns(component, "GET", keys, coalesced=coalesced))
     assert found == values
     assert found == await face.send(*[command(component, key, "GET") for key in keys])
     assert not found.failed
@@ -137,7 +131,7 @@ def test_a_list_with_a_script_is_not_packed_at_once(scripted: int | None) -> Non
 @pytest.mark.parametrize("to", [Home("few"), Home("one"), Shard("few", 2), ShardOf("few", 2, 4)])
 async def test_they_may_be_for_any_target(face: Face, to: To) -> None:
     keys = [f"t{n}" for n in range(20)]
-    assert await send(face, Columns(to, "INCRBY", keys, range(20))) == list(range(20))
+    assert await face.carry(Columns(to, "INCRBY", keys, range(20))) == list(range(20))
     assert await face.send(*[command(to, key, "GET") for key in keys]) == [
         b"%d" % n for n in range(20)
     ]
@@ -147,20 +141,20 @@ async def test_what_cannot_be_sent_is_said_and_nothing_is_sent(face: Face) -> No
     keys: list[Any] = [f"k{n}" for n in range(30)]
     values: list[Any] = [1] * 29 + [None]
     with pytest.raises(InvalidArgumentError, match=r"SET.*None is a NoneType"):
-        await send(face, Columns("few", "SET", keys, values))
+        await face.carry(Columns("few", "SET", keys, values))
     for wrong in (None, 1.0, True, "\ud800"):
         with pytest.raises(
             (InvalidKeyError, InvalidArgumentError),
             match=r"give a str, bytes or an int|cannot be encoded as UTF-8",
         ):
-            await send(face, Columns("few", "SET", [*range(29), wrong], [1] * 30))
-    assert await send(face, Columns("few", "EXISTS", keys)) == [0] * 30
+            await face.carry(Columns("few", "SET", [*range(29), wrong], [1] * 30))
+    assert await face.carry(Columns("few", "EXISTS", keys)) == [0] * 30
 
 
 async def test_an_error_stands_in_its_slot(face: Face) -> None:
     keys = [f"k{n}" for n in range(20)]
     await face.send(command("few", "k7", "RPUSH", "x"))
-    found = await send(face, Columns("few", "GET", keys))
+    found = await face.carry(Columns("few", "GET", keys))
     assert found.failed
     assert [n for n, reply in enumerate(found) if reply is not None] == [7]
     assert "WRONGTYPE" in str(found[7])
@@ -169,12 +163,10 @@ async def test_an_error_stands_in_its_slot(face: Face) -> None:
 async def test_a_lost_connection_repeats_reads(face: Face, servers: LocalServers) -> None:
     keys = [f"k{n}" for n in range(100)]
     reading = Columns("few", "GET", keys, idempotent=True, coalesced=True)
-    await send(face, reading)
+    await face.carry(reading)
     for server in servers.servers:
-        with server.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-            client.ping()  # the killed ones are closed before this is answered
-    assert await send(face, reading) == [None] * 100
+        cut(server)
+    assert await face.carry(reading) == [None] * 100
 
 
 def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
@@ -192,16 +184,16 @@ def test_columns_are_joined_with_what_others_send_at_the_same_time() -> None:
     driver = BlockingDriver(Link())  # type: ignore[arg-type]
     assert driver.together(steps(by_column), steps(by_column)) == [2, 2]
     assert driver.together(steps(by_column), steps([by_column[0]])) == [2, 1]
-    assert [(type(batch), len(batch)) for batch in batches] == [(Coalesced, 4), (list, 3)]
+    assert driver.together(*[steps(Coalesced([by_column[0]])) for _ in range(2)]) == [1, 1]
+    sent = [(Coalesced, 4), (list, 3), (Coalesced, 2)]
+    assert [(type(batch), len(batch)) for batch in batches] == sent
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_on_a_cluster_they_go_to_their_nodes(face_name: str, cluster: LocalCluster) -> None:
-    shard_map = {"components": {"slots": {"entry": cluster.entry.fields}}}
-    async with opened(face_name, ShardMap.parse(str(shard_map))) as face:
+async def test_on_a_cluster_they_go_to_their_nodes(kind: str, cluster: LocalCluster) -> None:
+    async with opened(kind, mapped(cluster.entry.fields, "slots")) as face:
         keys = [f"k{n}" for n in range(300)]
-        assert await send(face, Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
-        found = await send(face, Columns("slots", "GET", keys, coalesced=True))
+        assert await face.carry(Columns("slots", "SET", keys, keys)) == [b"OK"] * 300
+        found = await face.carry(Columns("slots", "GET", keys, coalesced=True))
         assert found == [key.encode() for key in keys]
         assert all(count_of(node, "get") for node in cluster.nodes[:3])
 

@@ -5,32 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-from link_helpers import FACES, Face, command, opened
+from link_helpers import Face, command, mapped, opened
 
-from shardkit import ShardMap
-from shardkit.errors import InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Coalesced, Command, Transaction
-from shardkit.operations.operation import Operation
-
-
-async def value(face: Face, found: Any) -> Any:
-    return found if face.blocks else await found
-
-
-def one(*batch: Any) -> Operation[Any]:
-    return (yield list(batch))
-
-
-async def test_only_the_invalid_operation_of_several_fails(face: Face) -> None:
-    wrong = Command("one", "k", ("SET", "k", object()))  # type: ignore[arg-type]
-    for order in (1, -1):
-        steps = [one(command("one", "n", "INCR")), one(wrong)][::order]
-        with pytest.raises((InvalidArgumentError, ExceptionGroup)) as refused:
-            await value(face, face.kit.together(*steps))
-        assert "cannot be sent" in repr(refused.value)
-    assert await face.send(command("one", "n", "GET")) == [b"2"]
+from shardkit.operations.commands import Coalesced, Transaction
 
 
 async def test_commands_of_two_words_go_to_their_keys_shard(face: Face) -> None:
@@ -43,7 +21,7 @@ async def test_commands_of_two_words_go_to_their_keys_shard(face: Face) -> None:
         pipe.memory_usage(key)
         pipe.xgroup_create(f"s{key}", "group", mkstream=True)
         pipe.xinfo_groups(f"s{key}")
-    replies = await value(face, pipe.execute())
+    replies = await face.value(pipe.execute())
     for n in range(len(keys)):
         ok, encoding, size, created, groups = replies[5 * n : 5 * n + 5]
         assert (ok, encoding, created) == (True, b"int", True)
@@ -58,21 +36,18 @@ async def test_large_joined_batches_keep_what_stands_between_their_runs(face: Fa
     batch += [Transaction("one", "t", (command("one", "t", "INCR"), command("one", "t", "GET")))]
     batch += [command("one", f"k{n}", "GET") for n in range(count)]
     batch += [command("one", "n", "INCR"), command("one", "before", "GET")]
-    replies = await value(face, face.kit.driver.link.send(Coalesced(batch)))
+    replies = await face.carry(Coalesced(batch))
     assert replies[: count + 2] == [1] + [b"OK"] * (count + 1)
     assert replies[count + 2] == [1, b"1"]
     assert replies[count + 3 : -2] == [str(n).encode() for n in range(count)]
     assert replies[-2:] == [2, b"b"]
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_everything_works_over_a_unix_socket(face_name: str, tmp_path: Path) -> None:
+async def test_everything_works_over_a_unix_socket(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "s"
     with LocalServer(config={"unixsocket": str(path), "unixsocketperm": "700"}):
         for fields in ({"unix_socket_path": str(path)}, {"url": f"unix://{path}?db=1"}):
-            components = {"one": {"entry": fields}}
-            shard_map = ShardMap.parse(str({"components": components}), source="test")
-            async with opened(face_name, shard_map) as face:
+            async with opened(kind, mapped(fields, "one")) as face:
                 assert await face.send(command("one", "k", "INCR")) == [1]
                 batch = [command("one", f"k{n}", "SET", b"v" * 300) for n in range(3_000)]
                 assert await face.send(*batch) == [b"OK"] * 3_000

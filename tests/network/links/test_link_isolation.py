@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 from faces import own_client
-from link_helpers import FACES, command, opened, two
+from link_helpers import FACES, command, mapped, opened, two
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     MasterDownError,
@@ -17,7 +17,7 @@ from redis.exceptions import (
 )
 from scripted_server import bulk, scripted
 
-from shardkit import CommandRefused, ConfigError, ShardMap, ShardUnavailable
+from shardkit import CommandRefused, ConfigError, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.network.links import server_request
@@ -28,11 +28,6 @@ BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 
 def on(shard: int, name: str, *args: Any, **options: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args), **options)
-
-
-@pytest.fixture(params=FACES)
-def face_name(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 # ---- errors that only a cluster should answer
@@ -46,9 +41,9 @@ REDIRECTIONS = {
 
 
 @pytest.mark.parametrize("answer", REDIRECTIONS, ids=lambda line: line.split()[0].decode())
-async def test_cluster_errors_help(face_name: str, answer: bytes, own_server: LocalServer) -> None:
+async def test_cluster_errors_help(kind: str, answer: bytes, own_server: LocalServer) -> None:
     with scripted(GET=answer) as bad:
-        async with opened(face_name, two(bad.port, own_server.port)) as face:
+        async with opened(kind, two(bad.port, own_server.port)) as face:
             for batch in (
                 [on(0, "GET", "k"), on(1, "INCR", "k")],
                 [on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k")],
@@ -63,11 +58,11 @@ async def test_cluster_errors_help(face_name: str, answer: bytes, own_server: Lo
         assert bad.names().count("GET") == 3  # never sent again
 
 
-async def test_a_lost_master_is_reported(face_name: str, own_server: LocalServer) -> None:
+async def test_a_lost_master_is_reported(kind: str, own_server: LocalServer) -> None:
     with LocalServer() as replica, replica.client() as client:
         client.config_set("replica-serve-stale-data", "no")
         client.replicaof("127.0.0.1", 1)
-        async with opened(face_name, two(replica.port, own_server.port)) as face:
+        async with opened(kind, two(replica.port, own_server.port)) as face:
             lost, kept = await face.send(on(0, "GET", "k"), on(1, "INCR", "k"))
             assert isinstance(lost, CommandRefused)
             assert isinstance(lost.error, MasterDownError)
@@ -78,8 +73,8 @@ async def test_a_lost_master_is_reported(face_name: str, own_server: LocalServer
 @pytest.mark.parametrize(
     "name", ["MOVED", "MOVED here", "ASK 1", "ASK 1 a:b", "TRYAGAIN later", "LOADING it"]
 )
-async def test_a_scripts_known_error(face_name: str, name: str, own_server: LocalServer) -> None:
-    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+async def test_a_scripts_known_error(kind: str, name: str, own_server: LocalServer) -> None:
+    async with opened(kind, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", f"redis.call('INCR', KEYS[1]) return {{err='{name}'}}")
         call = script_call(Shard("data", 0), odd, ["n"])
         replies = await face.send(call, call, on(1, "SET", "k", "v"))
@@ -89,8 +84,8 @@ async def test_a_scripts_known_error(face_name: str, name: str, own_server: Loca
         assert await face.send(on(0, "GET", "n")) == [b"2"]
 
 
-async def test_a_scripts_own_noscript_runs_it_once(face_name: str, own_server: LocalServer) -> None:
-    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+async def test_a_scripts_own_noscript_runs_it_once(kind: str, own_server: LocalServer) -> None:
+    async with opened(kind, two(own_server.port, own_server.port)) as face:
         odd = Script("odd", "redis.call('INCR', KEYS[1]) return {err='NOSCRIPT of mine'}")
         for n in (1, 2, 3):  # sent as its text, and by its SHA-1
             [reply] = await face.send(script_call(Shard("data", 0), odd, ["n"]))
@@ -104,13 +99,13 @@ async def test_a_scripts_own_noscript_runs_it_once(face_name: str, own_server: L
 
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_an_undecodable_reply_fails_alone(
-    face_name: str, protocol: int, own_server: LocalServer
+    kind: str, protocol: int, own_server: LocalServer
 ) -> None:
     shard_map = two(own_server.port, own_server.port, decode_responses=True, protocol=protocol)
     with own_server.client() as client:
         client.mset({"bad": b"\xff", "good": "ä"})
         client.rpush("list", b"\xff", "x")
-    async with opened(face_name, shard_map) as face:
+    async with opened(kind, shard_map) as face:
         plane = face.kit.plane
         link = (plane.link if face.blocks else plane.alink)(raw=False)
 
@@ -133,7 +128,7 @@ async def test_an_undecodable_reply_fails_alone(
                     assert isinstance(reply, CommandRefused)
                     assert "cannot be decoded" in str(reply)
         with pytest.raises(redis.ResponseError, match="the reply cannot be decoded"):
-            await face._value(face.kit.key_sharded("data")["bad"].get("bad"))
+            await face.value(face.kit.key_sharded("data")["bad"].get("bad"))
 
 
 @pytest.mark.parametrize(
@@ -141,44 +136,38 @@ async def test_an_undecodable_reply_fails_alone(
     [b"?what\r\n", b"*1\r\n" * 12, b"$-7\r\n", b"*2\r\n+a\r\n", b"", b":x\r\n"],
     ids=["no RESP", "deep", "length", "cut", "closed", "number"],
 )
-async def test_garbage_fails_alone(face_name: str, answer: bytes, own_server: LocalServer) -> None:
+async def test_garbage_fails_alone(beside: Any, answer: bytes) -> None:
     given = answer or (lambda args: None)
-    with scripted(GET=given) as bad:
-        shard_map = two(bad.port, own_server.port, socket_timeout=0.3)
-        async with opened(face_name, shard_map) as face:
-            replies = await face.send(on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k"))
-            assert isinstance(replies[0], ShardUnavailable)
-            assert replies[2] == 1
-            assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
+    async with beside(scripted(GET=given), socket_timeout=0.3) as face:
+        replies = await face.send(on(0, "GET", "k"), on(0, "PING"), on(1, "INCR", "k"))
+        assert isinstance(replies[0], ShardUnavailable)
+        assert replies[2] == 1
+        assert await face.send(on(0, "PING"), on(1, "INCR", "k")) == [b"PONG", 2]
 
 
-async def test_too_few_values_fail_one_server(face_name: str, own_server: LocalServer) -> None:
+async def test_too_few_values_fail_one_server(beside: Any) -> None:
     """A proxy that answers MGET with too few values: no reply gets to the wrong key."""
-    with scripted(MGET=b"*3\r\n" + bulk(b"1") * 3) as bad:
-        async with opened(face_name, two(bad.port, own_server.port)) as face:
-            batch = Coalesced(
-                [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)]
-                + [on(1, "INCR", "k")]
-            )
-            found = face.kit.driver.link.send(batch)
-            replies = found if face.blocks else await found
-            assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
-            assert "do not match" in str(replies[0])
-            assert replies[20] == 1
+    async with beside(scripted(MGET=b"*3\r\n" + bulk(b"1") * 3)) as face:
+        batch = Coalesced(
+            [command(Shard("data", 0), f"k{n}", "GET") for n in range(20)] + [on(1, "INCR", "k")]
+        )
+        replies = await face.carry(batch)
+        assert all(isinstance(reply, ShardUnavailable) for reply in replies[:20])
+        assert "do not match" in str(replies[0])
+        assert replies[20] == 1
 
 
-async def test_a_wrong_exec_fails_one_server(face_name: str, own_server: LocalServer) -> None:
+async def test_a_wrong_exec_fails_one_server(beside: Any) -> None:
     answers: dict[str, Any] = {
         "MULTI": b"+OK\r\n",
         "GET": b"+QUEUED\r\n",
         "EXEC": b"*2\r\n-ERR a\r\n-ERR b\r\n",
     }
-    with scripted(**answers) as bad:
-        async with opened(face_name, two(bad.port, own_server.port)) as face:
-            group = Transaction(Shard("data", 0), "k", (on(0, "GET", "k"),))
-            lost, kept = await face.send(group, on(1, "INCR", "k"))
-            assert isinstance(lost, ShardUnavailable)
-            assert kept == 1
+    async with beside(scripted(**answers)) as face:
+        group = Transaction(Shard("data", 0), "k", (on(0, "GET", "k"),))
+        lost, kept = await face.send(group, on(1, "INCR", "k"))
+        assert isinstance(lost, ShardUnavailable)
+        assert kept == 1
 
 
 # ---- every exception that an attempt can raise
@@ -257,10 +246,10 @@ async def test_no_exception_of_an_attempt_takes_other_shards_replies_with_it(
     ids=lambda error: type(error).__name__,
 )
 async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
-    face_name: str, error: Exception, own_server: LocalServer, monkeypatch: Any
+    kind: str, error: Exception, own_server: LocalServer, monkeypatch: Any
 ) -> None:
     """The entries, or the client, are gone between the first attempt and the second."""
-    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+    async with opened(kind, two(own_server.port, own_server.port)) as face:
         call = script_call(Shard("data", 0), BUMP, ["n"], [1])
         assert await face.send(call, on(1, "PING")) == [1, b"PONG"]
         with own_server.client() as client:
@@ -285,7 +274,7 @@ async def test_what_cannot_be_sent_again_leaves_the_replies_that_came(
         assert await face.send(call) == [2]
 
 
-async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_name: str) -> None:
+async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(kind: str) -> None:
     """An idempotent command whose connection breaks, and whose server is gone then."""
     with scripted() as server:
         stop = server.close
@@ -293,7 +282,7 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
         def breaks(args: list[bytes]) -> None:
             stop()
 
-        async with opened(face_name, two(server.port, server.port)) as face:
+        async with opened(kind, two(server.port, server.port)) as face:
             await face.send(on(0, "PING"))
             server.answers["SET"] = breaks
             [lost] = await face.send(on(0, "SET", "k", "v", idempotent=True))
@@ -309,12 +298,10 @@ async def test_what_was_sent_says_so_although_it_could_not_be_sent_again(face_na
     ],
     ids=["a push", "a map whose key is a list"],
 )
-async def test_noise_harms_no_call(face_name: str, answer: bytes, expected: bytes | None) -> None:
+async def test_noise_harms_no_call(kind: str, answer: bytes, expected: bytes | None) -> None:
     hello = b"%1\r\n+proto\r\n:3\r\n"
     with scripted(GET=answer, HELLO=hello) as server:
-        entry = {"port": server.port, "protocol": 3}
-        shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}))
-        async with opened(face_name, shard_map) as face:
+        async with opened(kind, mapped({"port": server.port, "protocol": 3})) as face:
             for _ in range(2):
                 if expected is None:
                     with pytest.raises((ConnectionError, TypeError), match=r"no RESP|unhash"):
@@ -333,7 +320,7 @@ async def test_noise_harms_no_call(face_name: str, answer: bytes, expected: byte
 )
 @pytest.mark.parametrize("first", ["client", "link", "batch"])
 @pytest.mark.parametrize("second", ["client", "link", "batch"])
-async def test_extras_are_dropped(face_name: str, stray: bytes, first: str, second: str) -> None:
+async def test_extras_are_dropped(kind: str, stray: bytes, first: str, second: str) -> None:
     def echo(args: list[bytes]) -> bytes:
         return bulk(args[1]) + (stray if args[1] == b"odd" else b"")
 
@@ -346,8 +333,7 @@ async def test_extras_are_dropped(face_name: str, stray: bytes, first: str, seco
         return reply
 
     with scripted(GET=echo) as server:
-        text = str({"components": {"data": {"entry": {"port": server.port}}}})
-        async with opened(face_name, ShardMap.parse(text)) as face:
+        async with opened(kind, mapped({"port": server.port})) as face:
             assert await read(second, face, "a") == b"a"  # the connection is known to both
             assert await read(first, face, "odd") == b"odd"
             for key, by in (("b", second), ("c", first), ("d", second)):

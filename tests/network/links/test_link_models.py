@@ -11,7 +11,6 @@ from link_helpers import Face, command
 
 from shardkit.network.links import multiplexer, resp
 from shardkit.operations.commands import Command, Script, Transaction, script_call
-from shardkit.operations.operation import Operation
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 TWICE = Script("twice", "redis.call('INCR', KEYS[1]); return {redis.call('INCR', KEYS[1]), ARGV}")
@@ -58,34 +57,3 @@ async def test_batches_are_right(face: Face, monkeypatch: pytest.MonkeyPatch, ch
         wanted = [model.request() for _ in range(model.dice.choice([1, 2, 10, 150]))]
         replies = await face.send(*[request for request, _ in wanted])
         assert replies == [answer for _, answer in wanted]
-
-
-async def test_operations_together_are_few_exchanges(face: Face) -> None:
-    """Many visits of a day take as many exchanges as one."""
-    driver: Any = face.kit.driver
-    sent: list[int] = []
-    send = driver.link.send
-
-    def counted(batch: Any) -> Any:
-        sent.append(len(batch))
-        return send(batch)
-
-    driver._send = counted
-    visitors: Any = face.kit.unique_visitors(component="many")
-    found = face.kit.together(*[visitors.deferred.visit(f"{n:015x}") for n in range(100)])
-    news = found if face.blocks else await found
-    assert news == [True] * 100
-    assert len(sent) < 12
-    assert max(sent) >= 100
-
-
-async def test_operations_of_uneven_length_end_each_in_its_turn(face: Face) -> None:
-    def counting(n: int) -> Operation[list[int]]:
-        found = []
-        for _ in range(n % 7):
-            found += yield [command("many", f"c{n}", "INCR")]
-        return found
-
-    found = face.kit.together(*map(counting, range(100)))
-    values = found if face.blocks else await found
-    assert values == [list(range(1, n % 7 + 1)) for n in range(100)]

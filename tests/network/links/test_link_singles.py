@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from link_helpers import command, count_of, exit_code, forked
+from link_helpers import exit_code, forked, in_threads, mapped
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServers
 from shardkit.operations.commands import Command
 
 
@@ -21,21 +19,8 @@ def ask(kit: ShardKit, *args: Any, to: str = "one") -> Any:
     return reply
 
 
-def in_a_thread(work: Callable[[], Any]) -> Any:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(work()))
-    thread.start()
-    thread.join()
-    return found[0]
-
-
-def limited(server: LocalServer, **fields: Any) -> ShardMap:
-    entry = {"port": server.port, **fields}
-    return ShardMap.parse(f"components: {{one: {{entry: {entry}}}}}".replace("'", '"'))
-
-
-def server_of_one(servers: LocalServers) -> LocalServer:
-    return servers.server_of("one")
+def limited(servers: LocalServers, **fields: Any) -> ShardMap:
+    return mapped({"port": servers.server_of("one").port, **fields}, "one")
 
 
 def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> None:
@@ -43,35 +28,25 @@ def test_single_commands_of_a_thread_go_over_one_connection(kit: ShardKit) -> No
 
 
 def test_ended_threads_leave_their_connection(kit: ShardKit, servers: LocalServers) -> None:
-    ids = {in_a_thread(lambda: ask(kit, "CLIENT", "ID")) for _ in range(5)}
+    ids = {in_threads(1, lambda _: ask(kit, "CLIENT", "ID"))[0] for _ in range(5)}
     assert len(ids) == 1
     assert ask(kit, "CLIENT", "ID") in ids
 
 
 def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
-    with shardkit.connect(limited(server_of_one(servers), max_connections=1)) as kit:
+    with shardkit.connect(limited(servers, max_connections=1)) as kit:
         assert ask(kit, "SET", "k", "v") == b"OK"
-        assert [in_a_thread(lambda: ask(kit, "GET", "k")) for _ in range(3)] == [b"v"] * 3
+        assert [in_threads(1, lambda _: ask(kit, "GET", "k")) for _ in range(3)] == [[b"v"]] * 3
         assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
 
 
 def test_a_killed_idle_connection_is_replaced(kit: ShardKit, servers: LocalServers) -> None:
     for _ in range(5):
         number = ask(kit, "CLIENT", "ID")
-        with server_of_one(servers).client() as other:
+        with servers.server_of("one").client() as other:
             other.client_kill_filter(_id=str(number))
             other.ping()  # it is closed before this is answered
         assert ask(kit, "CLIENT", "ID") > number
-
-
-def test_what_a_server_says_unasked_is_nobodys_answer(kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    assert ask(kit, "SET", "k", "v") == b"OK"
-    connection = client.connection_pool.get_connection()
-    connection.send_command("ECHO", "stray")
-    client.connection_pool.release(connection)  # with an answer under way
-    threading.Event().wait(0.05)  # and has come: GET must not take it for its own
-    assert ask(kit, "GET", "k") == b"v"
 
 
 def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
@@ -94,16 +69,8 @@ def test_a_value_larger_than_every_buffer_goes_and_comes(kit: ShardKit) -> None:
 
 @pytest.mark.parametrize("fields", [{"health_check_interval": 1}, {"protocol": 3}])
 def test_entries_that_want_more_get_it(servers: LocalServers, fields: dict[str, Any]) -> None:
-    with shardkit.connect(limited(server_of_one(servers), **fields)) as kit:
+    with shardkit.connect(limited(servers, **fields)) as kit:
         assert ask(kit, "SET", "k", "v") == b"OK"
         assert ask(kit, "GET", "k") == b"v"
         refused = ask(kit, "INCR", "k")
         assert isinstance(refused, shardkit.CommandRefused)
-
-
-async def test_awaits_share_a_write(akit: shardkit.AsyncShardKit, servers: LocalServers) -> None:
-    import asyncio
-
-    sends = [akit.driver.link.send([command("one", f"k{n}", "SET", n)]) for n in range(50)]
-    assert [list(reply) for reply in await asyncio.gather(*sends)] == [[b"OK"]] * 50
-    assert count_of(server_of_one(servers), "set") >= 50

@@ -16,12 +16,12 @@ import pytest
 from faces import own_client
 from hypothesis import given
 from hypothesis import strategies as st
-from link_helpers import FACES, command, eventually, of, opened, two
+from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
-from shardkit import ShardMap, ShardUnavailable
+from shardkit import ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import INCOMPLETE
 from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
@@ -31,11 +31,6 @@ from shardkit.operations.commands import Command, Shard
 
 def on(shard: int, name: str, *args: Any) -> Command:
     return Command(Shard("data", shard), "k", (name, *args))
-
-
-@pytest.fixture(params=FACES)
-def face_name(request: pytest.FixtureRequest) -> Any:
-    return request.param
 
 
 @pytest.fixture
@@ -63,10 +58,10 @@ def dripping() -> Iterator[ScriptedServer]:
 
 @pytest.mark.parametrize("size", [1, 2])
 async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
-    face_name: str, size: int, dripping: ScriptedServer, own_server: LocalServer
+    kind: str, size: int, dripping: ScriptedServer, own_server: LocalServer
 ) -> None:
     shard_map = two(dripping.port, own_server.port, socket_timeout=0.2, exchange_timeout=0.5)
-    async with opened(face_name, shard_map) as face:
+    async with opened(kind, shard_map) as face:
         batch = [on(0, "GET", "k"), on(1, "INCR", "k")][:size]
         started = time.monotonic()
         replies = await face.send(*batch)
@@ -79,9 +74,9 @@ async def test_a_reply_that_drips_ends_with_the_exchange_timeout(
 
 
 @pytest.mark.parametrize("size", [1, 2])
-async def test_a_too_large_reply_fails(face_name: str, size: int, own_server: LocalServer) -> None:
+async def test_a_too_large_reply_fails(kind: str, size: int, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=1_000_000)
-    async with opened(face_name, shard_map) as face:
+    async with opened(kind, shard_map) as face:
         await face.send(
             on(0, "SET", "large", b"x" * 3_000_000), on(0, "SET", "small", b"y" * 900_000)
         )
@@ -95,19 +90,17 @@ async def test_a_too_large_reply_fails(face_name: str, size: int, own_server: Lo
             assert await face.send(on(0, "GET", "small")) == [b"y" * 900_000]
 
 
-async def test_the_limit_is_per_exchange(face_name: str, own_server: LocalServer) -> None:
+async def test_the_limit_is_per_exchange(kind: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=3_000_000)
-    async with opened(face_name, shard_map) as face:
+    async with opened(kind, shard_map) as face:
         await face.send(on(0, "SET", "k", b"x" * 2_000))
         replies = await face.send(*[command(Shard("data", 0), "k", "GET") for _ in range(10_000)])
         assert replies == [b"x" * 2_000] * 10_000  # 20 MB, 2 MB a chunk
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_clusters_connections_know_the_limits(kind: str, cluster: LocalCluster) -> None:
     entry = {**cluster.entry.fields, "max_reply_bytes": 100_000, "exchange_timeout": 7}
-    shard_map = ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
-    async with opened(kind, shard_map) as face:
+    async with opened(kind, mapped(entry)) as face:
         assert await face.send(command("data", "k", "SET", b"x" * 500_000)) == [b"OK"]
         [reply] = await face.send(command("data", "k", "GET"))
         assert "max_reply_bytes" in str(reply)
@@ -125,43 +118,43 @@ TOO_LONG = {
 @pytest.mark.parametrize("reply", TOO_LONG.values(), ids=TOO_LONG)
 @pytest.mark.parametrize("protocol", [2, 3])
 async def test_headers_that_announce_too_much_are_refused(
-    face_name: str, reply: bytes, protocol: int, own_server: LocalServer
+    beside: Any, reply: bytes, protocol: int
 ) -> None:
     hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
-    with scripted(GET=reply, LRANGE=reply, HELLO=hello) as server:
-        shard_map = two(server.port, own_server.port, max_reply_bytes=10**8, protocol=protocol)
-        async with opened(face_name, shard_map) as face:
-            for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
-                replies = await face.send(*batch)
-                failures = [each for each in replies if isinstance(each, ShardUnavailable)]
-                assert failures
-                for failure in failures:
-                    assert isinstance(failure.error, InvalidResponse)
-                    assert "elements, more than fit into 100,000,000 bytes" in str(failure)
-            client = await of(face.kit.client("one"))
-            for call in (lambda: client.get("k"), lambda: client.lrange("k", 0, 1)):
-                with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
-                    await of(call())
-            pipe = client.pipeline(transaction=False)
-            pipe.get("k").ping()
+    async with beside(
+        scripted(GET=reply, LRANGE=reply, HELLO=hello), max_reply_bytes=10**8, protocol=protocol
+    ) as face:
+        for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
+            replies = await face.send(*batch)
+            failures = [each for each in replies if isinstance(each, ShardUnavailable)]
+            assert failures
+            for failure in failures:
+                assert isinstance(failure.error, InvalidResponse)
+                assert "elements, more than fit into 100,000,000 bytes" in str(failure)
+        client = await of(face.kit.client("one"))
+        for call in (lambda: client.get("k"), lambda: client.lrange("k", 0, 1)):
             with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
-                await of(pipe.execute())
+                await of(call())
+        pipe = client.pipeline(transaction=False)
+        pipe.get("k").ping()
+        with pytest.raises(InvalidResponse, match=r"max_reply_bytes"):
+            await of(pipe.execute())
 
 
-async def test_maps_that_announce_too_much_are_refused(face_name: str) -> None:
+async def test_maps_that_announce_too_much_are_refused(kind: str) -> None:
     hello = b"%1\r\n$5\r\nproto\r\n:3\r\n"
     with scripted(HGETALL=b"%20000000\r\n", HELLO=hello) as server:
         shard_map = two(server.port, server.port, max_reply_bytes=10**8, protocol=3)
-        async with opened(face_name, shard_map) as face:
+        async with opened(kind, shard_map) as face:
             client = await of(face.kit.client("one"))
             with pytest.raises(InvalidResponse, match="announces 20,000,000 elements"):
                 await of(client.hgetall("k"))
 
 
-async def test_strings_may_contain_any_header(face_name: str, own_server: LocalServer) -> None:
+async def test_strings_may_contain_any_header(kind: str, own_server: LocalServer) -> None:
     shard_map = two(own_server.port, own_server.port, max_reply_bytes=10**7)
     texts = [b"*99999999\r\n", b"\r\n*99999999\r\n" * 5, b"*", b"\r\n*9", b"*1\r\n" * 20_000]
-    async with opened(face_name, shard_map) as face:
+    async with opened(kind, shard_map) as face:
         for text in (*texts, b"x" * 70_000 + texts[1], texts[1] * 1_000):
             await face.send(on(0, "SET", "k", text))
             assert await face.send(on(0, "GET", "k")) == [text]
@@ -210,7 +203,7 @@ RESET = b"reset"
     ids=["closed", "reset", "silent", "one reply too many", "no RESP"],
 )
 async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_returns_to_its_pool(
-    face_name: str, ends: bytes | None, own_server: LocalServer
+    kind: str, ends: bytes | None, own_server: LocalServer
 ) -> None:
     count = 0
 
@@ -229,7 +222,7 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
 
     with scripted(INCR=answer) as bad:  # which is sent once
         shard_map = two(bad.port, own_server.port, socket_timeout=0.3, max_connections=2)
-        async with opened(face_name, shard_map) as face:
+        async with opened(kind, shard_map) as face:
             for _ in range(3):  # more often than there are connections
                 count = 0
                 batch = [command(Shard("data", 0), f"k{n}", "INCR") for n in range(BATCH)]
@@ -243,29 +236,29 @@ async def test_a_connection_that_fails_between_chunks_fails_its_requests_and_ret
                 assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_lost_blocking_calls_free_a_pool(face_name: str, own_server: LocalServer) -> None:
+async def test_lost_blocking_calls_free_a_pool(beside: Any) -> None:
     wait = Command(Shard("data", 0), "k", ("BLPOP", "k", 1), block=1.0)
-    with scripted(BLPOP=lambda args: None) as bad:
-        async with opened(face_name, two(bad.port, own_server.port, max_connections=1)) as face:
-            for _ in range(3):
-                [lost] = await face.send(wait)
-                assert isinstance(lost, ShardUnavailable)
-                assert "may have been executed" in lost.remedy
-                assert await face.send(on(0, "PING")) == [b"PONG"]
+    async with beside(scripted(BLPOP=lambda args: None), max_connections=1) as face:
+        for _ in range(3):
+            [lost] = await face.send(wait)
+            assert isinstance(lost, ShardUnavailable)
+            assert "may have been executed" in lost.remedy
+            assert await face.send(on(0, "PING")) == [b"PONG"]
 
 
-async def test_failed_health_checks_free_the_pool(face_name: str, own_server: LocalServer) -> None:
+async def test_failed_health_checks_free_the_pool(beside: Any) -> None:
     pings: list[bytes | None] = []
     fields = {"max_connections": 1, "health_check_interval": 60}
-    with scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n") as bad:
-        async with opened(face_name, two(bad.port, own_server.port, **fields)) as face:
-            for _ in range(3):
-                assert await face.send(on(0, "SET", 1)) == [b"OK"]
-                [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
-                postpone_health_check(connection, -1e9)
-                pings[:] = [None] * 2
-                await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
-                pings.clear()
+    async with beside(
+        scripted(PING=lambda args: pings.pop() if pings else b"+PONG\r\n"), **fields
+    ) as face:
+        for _ in range(3):
+            assert await face.send(on(0, "SET", 1)) == [b"OK"]
+            [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
+            postpone_health_check(connection, -1e9)
+            pings[:] = [None] * 2
+            await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
+            pings.clear()
 
 
 async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sent() -> None:
@@ -289,11 +282,11 @@ async def test_too_many_uses_at_once_name_the_field_and_say_that_nothing_was_sen
 
 
 async def test_pipelines_work_where_there_is_no_poll(
-    face_name: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    kind: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """eventlet.monkey_patch() takes it away."""
     monkeypatch.setattr("shardkit.network.connections.connection.select", SimpleNamespace())
-    async with opened(face_name, two(own_server.port, own_server.port)) as face:
+    async with opened(kind, two(own_server.port, own_server.port)) as face:
         batch = [on(n % 2, "INCR", "k") for n in range(3_000)]
         for n in range(3):
             replies = await face.send(*batch)
@@ -302,7 +295,5 @@ async def test_pipelines_work_where_there_is_no_poll(
             pipe.incr("a")
             found = pipe.execute()
             assert (found if face.blocks else await found) == [n + 1]
-        with own_server.client() as client:
-            client.client_kill_filter(_type="normal", skipme=True)
-            client.ping()  # the killed ones are closed before this is answered
+        cut(own_server)
         assert (await face.send(on(0, "PING"), on(1, "PING"))) == [b"PONG"] * 2

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import pytest_asyncio
 import redis
 from faces import own_client
-from link_helpers import FACES, Face, command, eventually, opened
+from link_helpers import Face, command, eventually, mapped, opened
 
 from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
 from shardkit.local.cluster import ClusterNode
 from shardkit.network.connections import redis_private
-from shardkit.operations.commands import Script, Subscribe, Transaction, script_call
+from shardkit.operations.commands import Command, Script, Subscribe, Transaction, script_call
 from shardkit.routing.placement import slot_of
 
 BUMP = Script("bump", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
@@ -45,19 +46,18 @@ async def joined(whole: LocalCluster) -> AsyncIterator[ClusterNode]:
             each.close()
 
 
-@pytest_asyncio.fixture(params=FACES)
-async def slots(request: pytest.FixtureRequest, whole: LocalCluster) -> AsyncIterator[Face]:
+@pytest_asyncio.fixture
+async def slots(kind: str, whole: LocalCluster) -> AsyncIterator[Face]:
     for node in whole.nodes:
         with node.client() as client:
             client.flushall()
             client.script_flush()
-    async with opened(request.param, mapped(whole)) as found:
+    async with opened(kind, map_of(whole)) as found:
         yield found
 
 
-def mapped(whole: LocalCluster) -> ShardMap:
-    entry = {**whole.entry.fields, "max_connections": 20}
-    return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+def map_of(whole: LocalCluster) -> ShardMap:
+    return mapped({**whole.entry.fields, "max_connections": 20})
 
 
 class Migration:
@@ -81,13 +81,16 @@ class Migration:
         port = self.target_node.port
         self.source.execute_command("MIGRATE", "127.0.0.1", port, "", 0, 5000, "KEYS", *keys)
 
-    def finish(self, owner: redis.Redis | None = None) -> None:
-        owner = owner or self.target
-        name = owner.execute_command("CLUSTER MYID")
-        for each in (owner, self.source, self.target, *self.all):
+    def finish(self) -> None:
+        name = self.target.execute_command("CLUSTER MYID")
+        for each in (self.target, self.source, *self.all):
             each.execute_command("CLUSTER SETSLOT", SLOT, "NODE", name)
 
-    def close(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
         for each in (self.source, self.target, *self.all):
             each.close()
 
@@ -115,8 +118,7 @@ async def test_asked_requests_run_once(slots: Face, whole: LocalCluster, joins: 
 
 
 async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | None) -> None:
-    move = Migration(whole, target)
-    try:
+    with Migration(whole, target) as move:
         assert await slots.send(*bumps()) == counted(1)
         move.start()
         move.move(*KEYS)
@@ -124,79 +126,94 @@ async def check_asked(slots: Face, whole: LocalCluster, target: ClusterNode | No
         assert await slots.send(*bumps()) == counted(2)
         assert await slots.send(*bumps()) == counted(3)
         assert connections(move.target_node) - before <= 3  # one of them asks
-    finally:
         move.finish()
         if target is not None:  # and back
             move.source, move.target = move.target, move.source
             move.source_node, move.target_node = move.target_node, move.source_node
             move.start()
             move.move(*KEYS)
+
+
+async def test_a_slot_that_moves_is_followed_throughout(slots: Face, whole: LocalCluster) -> None:
+    others = [command("data", f"k{n}", "SET", n) for n in range(300)]
+
+    async def check(step: int) -> None:
+        replies = await slots.send(*bumps(), *others)
+        assert replies == [*counted(step), *[b"OK"] * 300]
+        assert not replies.failed
+
+    with Migration(whole) as move:
+        await check(1)
+        move.start()
+        await check(2)  # all keys are still there
+        move.move(*KEYS[:500])
+        await check(3)  # half of them have gone: ASK, also for a script that the target never saw
+        assert await slots.send(Command("data", KEYS[0], ("MGET", *KEYS[:2]))) == [[b"3", b"3"]]
+        move.move(*KEYS[500:])
+        await check(4)
+        move.finish()
+        await check(5)  # MOVED
+        await check(6)
+
+
+async def test_tryagain_is_retried_until_keys_are_whole(slots: Face, whole: LocalCluster) -> None:
+    """A command whose keys are on both sides gets TRYAGAIN meanwhile."""
+    one, other = KEYS[:2]
+    await slots.send(command("data", one, "SET", 1), command("data", other, "SET", 2))
+    with Migration(whole) as move:
+        move.start()
+        move.move(one)
+
+        def refused() -> Any:
+            return move.source.info("errorstats").get("errorstat_TRYAGAIN")
+
+        async def finish() -> None:
+            assert await eventually(refused)
+            move.move(other)
             move.finish()
-        move.close()
+
+        timer = asyncio.get_running_loop().run_in_executor(None, asyncio.run, finish())
+        assert await slots.send(Command("data", one, ("MGET", one, other))) == [[b"1", b"2"]]
+        await timer
 
 
 async def test_joined_calls_work_while_half_of_their_keys_have_moved(
     slots: Face, whole: LocalCluster
 ) -> None:
-    move, values = Migration(whole), {key: key.encode() for key in KEYS[:20]}
+    values = {key: key.encode() for key in KEYS[:20]}
     router: Any = slots.kit.key_sharded("data")
-    try:
-        await slots._value(router.mset(values))
+    await slots.value(router.mset(values))
+    with Migration(whole) as move:
         move.start()
         move.move(*KEYS[:10])
-        assert await slots._value(router.mget(list(values))) == list(values.values())
-        await slots._value(router.mset(values))
+        assert await slots.value(router.mget(list(values))) == list(values.values())
+        await slots.value(router.mset(values))
         move.move(*KEYS[10:20])
-    finally:
-        move.finish()
-        move.close()
-
-
-async def test_a_batch_over_a_moved_slot_runs_once(slots: Face, whole: LocalCluster) -> None:
-    move = Migration(whole)
-    assert await slots.send(*bumps()) == counted(1)
-    move.start()
-    move.move(*KEYS)
-    move.finish()
-    replies = await slots.send(*bumps())  # MOVED
-    assert replies == counted(2)
-    assert not replies.failed
-    [alone] = await slots.send(command("data", KEYS[0], "INCR"))
-    assert alone == 3
-    move.close()
 
 
 async def test_only_an_unowned_slot_is_refused(slots: Face, whole: LocalCluster) -> None:
-    move = Migration(whole)
     others = [command("data", f"k{n}", "INCR") for n in range(100)]
     assert await slots.send(*others) == [1] * 100
-    try:
-        for client in move.all:
-            client.config_set("cluster-require-full-coverage", "no")
-            with suppress(redis.ResponseError):  # it has heard of it
-                client.execute_command("CLUSTER DELSLOTS", SLOT)
-        lost, *replies = await slots.send(command("data", KEYS[0], "INCR"), *others)
-        assert isinstance(lost, CommandRefused | ShardUnavailable)
-        assert "may have been executed" not in lost.remedy
-        assert replies == [2] * 100
-    finally:
-        move.source.execute_command("CLUSTER ADDSLOTS", SLOT)
-        move.finish(move.source)
-        for client in move.all:
-            client.config_set("cluster-require-full-coverage", "yes")
-        assert await eventually(
-            lambda: all(c.cluster("INFO")["cluster_state"] == "ok" for c in move.all)
-        )
-        move.close()
+    with Migration(whole) as move:
+        try:
+            for client in move.all:
+                client.config_set("cluster-require-full-coverage", "no")
+                with suppress(redis.ResponseError):  # it has heard of it
+                    client.execute_command("CLUSTER DELSLOTS", SLOT)
+            lost, *replies = await slots.send(command("data", KEYS[0], "INCR"), *others)
+            assert isinstance(lost, CommandRefused | ShardUnavailable)
+            assert "may have been executed" not in lost.remedy
+            assert replies == [2] * 100
+        finally:
+            move.source.execute_command("CLUSTER ADDSLOTS", SLOT)
+            move.target = move.source  # where it stays
+            move.finish()
+            for client in move.all:
+                client.config_set("cluster-require-full-coverage", "yes")
+            assert await eventually(
+                lambda: all(c.cluster("INFO")["cluster_state"] == "ok" for c in move.all)
+            )
     assert (await slots.send(command("data", KEYS[0], "INCR")))[0] == 1
-
-
-def up(whole: LocalCluster) -> bool:
-    for node in whole.nodes:
-        with node.client() as client:
-            if client.cluster("INFO")["cluster_state"] != "ok":
-                return False
-    return True
 
 
 async def test_a_slot_of_which_the_client_knows_no_owner_is_refused_alone(slots: Face) -> None:
@@ -210,7 +227,7 @@ async def test_a_slot_of_which_the_client_knows_no_owner_is_refused_alone(slots:
     assert "may have been executed" not in str(replies[7])
     assert replies[:7] + replies[8:] == [1] * 29
     subscribing = slots.kit.driver.link.subscribe(Subscribe("data", "k7"))
-    assert await slots._value(subscribing) == ""  # who waits polls
+    assert await slots.value(subscribing) == ""  # who waits polls
 
 
 async def test_what_could_not_be_sent_to_a_slots_old_node_goes_to_its_new_one(slots: Face) -> None:
@@ -224,11 +241,10 @@ async def test_what_could_not_be_sent_to_a_slots_old_node_goes_to_its_new_one(sl
     assert not replies.failed
 
 
-@pytest.mark.parametrize("face_name", FACES)
-async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(face_name: str) -> None:
+async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(kind: str) -> None:
     keys = [f"k{n}" for n in range(60)]
     with LocalCluster(config={"cluster-require-full-coverage": False}) as whole:
-        async with opened(face_name, mapped(whole)) as face:
+        async with opened(kind, map_of(whole)) as face:
             await face.send(*[command("data", key, "GET") for key in keys])
             [node, *_] = whole.nodes
             with whole.client() as asking:

@@ -7,15 +7,14 @@ server that was just replaced ends on its successor.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 import redis
 from faces import Face, faced
-from link_helpers import FACES, eventually, opened, resolving
+from link_helpers import eventually, mapped, opened, resolving
 from scripted_server import scripted
 
 import shardkit
@@ -25,18 +24,21 @@ from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, WAITING
 from shardkit.operations.commands import Command
 
+Pair: TypeAlias = tuple[LocalServer, LocalServer]
+Connect: TypeAlias = Callable[[ShardMap], Face]
+
 READONLY = b"-READONLY You can't write against a read only replica.\r\n"
 LOADING = b"-LOADING Redis is loading the dataset in memory\r\n"
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[LocalServer, LocalServer]]:
+def servers() -> Iterator[Pair]:
     with LocalServer() as old, LocalServer() as new:
         yield old, new
 
 
 @pytest.fixture
-def replaced(servers: tuple[LocalServer, LocalServer]) -> Iterator[tuple[LocalServer, LocalServer]]:
+def replaced(servers: Pair) -> Iterator[Pair]:
     """A server that is a replica by the time it is used, and its successor, the config server."""
     old, new = servers
     with old.client() as client, new.client() as config:
@@ -52,17 +54,15 @@ def described(port: int, timeout: float = 5) -> ShardMap:
     return ShardMap.parse(f"components: {{one: {{entry: {server}, shards: [{server}]}}}}")
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def connected(
-    request: pytest.FixtureRequest, replaced: tuple[LocalServer, LocalServer]
-) -> Iterator[Callable[[ShardMap], Face]]:
+@pytest.fixture
+def connected(kind: str, replaced: Pair) -> Iterator[Connect]:
     """Open a kit of either face on a config server to which a map was pushed."""
     with ExitStack() as kits:
 
         def connect(shard_map: ShardMap) -> Face:
             with replaced[1].client() as config:
                 store.push(config, shard_map, force=True)
-            return kits.enter_context(faced(request.param, f"redis://{replaced[1].address}"))
+            return kits.enter_context(faced(kind, f"redis://{replaced[1].address}"))
 
         yield connect
 
@@ -71,7 +71,7 @@ def client_of(face: Face) -> Any:
     return face.run(face.kit.client("one")) if face.runner else face.kit.client("one")
 
 
-def fail_over(replaced: tuple[LocalServer, LocalServer]) -> None:
+def fail_over(replaced: Pair) -> None:
     """Make the server in use a replica, and push its successor; the kit does not know yet."""
     old, new = replaced
     with old.client() as client, new.client() as config:
@@ -80,7 +80,7 @@ def fail_over(replaced: tuple[LocalServer, LocalServer]) -> None:
 
 
 def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
-    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+    connected: Connect, replaced: Pair
 ) -> None:
     face = connected(described(replaced[0].port))
     ids = face.kit.set("ids", component="one", total=100, members=int)
@@ -96,9 +96,7 @@ def test_a_write_that_meets_a_replica_ends_on_the_new_master_in_the_same_call(
 
 
 @pytest.mark.parametrize("count", [1, 3], ids=["one command", "a batch"])
-def test_operations_go_to_the_successor_too(
-    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer], count: int
-) -> None:
+def test_operations_go_to_the_successor_too(connected: Connect, replaced: Pair, count: int) -> None:
     face = connected(described(replaced[0].port))
     names = face.kit.hash("names", component="one")
     face.run(names.hset("0", "before"))
@@ -108,8 +106,8 @@ def test_operations_go_to_the_successor_too(
 
 
 def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
-    connected: Callable[[ShardMap], Face],
-    replaced: tuple[LocalServer, LocalServer],
+    connected: Connect,
+    replaced: Pair,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     old, new = replaced
@@ -130,7 +128,7 @@ def test_refusal_closes_idle_connections_so_that_the_name_is_resolved_again(
 
 
 def test_a_pipeline_over_shards_goes_to_the_successor_too(
-    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+    connected: Connect, replaced: Pair
 ) -> None:
     face = connected(described(replaced[0].port))
     router = face.kit.key_sharded("one")
@@ -141,7 +139,7 @@ def test_a_pipeline_over_shards_goes_to_the_successor_too(
         assert found.mget("a", "b") == [b"1", b"1"]
 
 
-def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face]) -> None:
+def test_a_server_that_loads_is_asked_again(connected: Connect) -> None:
     answers = [LOADING, LOADING, b":7\r\n"] * 2
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:
@@ -153,7 +151,7 @@ def test_a_server_that_loads_is_asked_again(connected: Callable[[ShardMap], Face
         assert server.names() == ["INCRBY"] * 6
 
 
-def test_an_uncertain_retry_is_not_repeated(connected: Callable[[ShardMap], Face]) -> None:
+def test_an_uncertain_retry_is_not_repeated(connected: Connect) -> None:
     answers = [LOADING, None, b":7\r\n"]
 
     with scripted(INCRBY=lambda args: answers.pop(0)) as server:
@@ -163,7 +161,7 @@ def test_an_uncertain_retry_is_not_repeated(connected: Callable[[ShardMap], Face
         assert server.names() == ["INCRBY"] * 2
 
 
-def test_the_socket_timeout_limits_how_long(connected: Callable[[ShardMap], Face]) -> None:
+def test_the_socket_timeout_limits_how_long(connected: Connect) -> None:
     with scripted(SET=READONLY) as server:
         face = connected(described(server.port, timeout=0.3))
         with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
@@ -178,7 +176,7 @@ def test_the_socket_timeout_limits_how_long(connected: Callable[[ShardMap], Face
 
 
 def test_what_a_script_calls_by_the_same_name_is_not_sent_again(
-    connected: Callable[[ShardMap], Face], replaced: tuple[LocalServer, LocalServer]
+    connected: Connect, replaced: Pair
 ) -> None:
     face = connected(described(replaced[1].port))
     for name in ("READONLY of mine", "LOADING of mine"):
@@ -202,11 +200,10 @@ async def test_an_awaiting_connection_that_met_readonly_is_not_used_again() -> N
             assert server.connections > opened
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_closed_databases_delay_connections(kind: str, own_server: LocalServer) -> None:
     entry = {"port": own_server.port, "db": 1}
     with own_server.client() as config, own_server.client(db=1) as closed:
-        store.push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        store.push(config, mapped(entry))
         closed.set(FENCE_KEY, "{}")
 
         def names() -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +11,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
-from link_helpers import clients_of, of
+from link_helpers import clients_of, mapped, of, opened
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import DataError, NoScriptError, ResponseError
 
@@ -26,7 +25,7 @@ from shardkit.testing.fakes.servers import MemoryConnector
 
 
 def map_of(port: int, **fields: Any) -> ShardMap:
-    return ShardMap.parse(json.dumps({"components": {"own": {"entry": {"port": port, **fields}}}}))
+    return mapped({"port": port, **fields}, "own")
 
 
 async def seen(client: Any, command: str) -> None:
@@ -151,26 +150,17 @@ async def answers(client: Any) -> list[Any]:
 
 @pytest.mark.parametrize("decode", [False, True])
 @pytest.mark.parametrize("protocol", [2, 3])
-async def test_calls_are_as_redis_pys(own_server: LocalServer, decode: bool, protocol: int) -> None:
+async def test_calls_are_as_redis_pys(
+    kind: str, own_server: LocalServer, decode: bool, protocol: int
+) -> None:
     options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
-    seen = []
-    for make in (plain, multiplexed):
-        client, close = await make(own_server.port, options)
-        seen.append(await answers(client))
-        await close()
-    assert seen[0] == seen[1]
-
-
-async def plain(port: int, options: dict[str, Any]) -> tuple[Any, Any]:
-    client = aioredis.Redis(port=port, **options)
-    return client, client.aclose
-
-
-async def multiplexed(port: int, options: dict[str, Any]) -> tuple[Any, Any]:
-    kit = await shardkit.aconnect(map_of(port, **options))
-    client = await kit.client("own")
-    assert type(client) is MultiplexedClient
-    return client, kit.aclose
+    plain = (redis if kind == "blocking" else aioredis).Redis(port=own_server.port, **options)
+    expected = await answers(plain)
+    await of(plain.close() if kind == "blocking" else plain.aclose())
+    async with opened(kind, map_of(own_server.port, **options)) as face:
+        client = await of(face.kit.client("own"))
+        assert type(client) is (DirectClient if face.blocks else MultiplexedClient)
+        assert await answers(client) == expected
 
 
 async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> None:
@@ -184,18 +174,6 @@ async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> Non
     assert await client.get("a") == ("mine", b"1")
     client.set_response_callback("GET", later)
     assert await client.get("a") == ("later", b"1")
-
-
-async def test_a_cancelled_call_leaves_other_replies_in_place(akit: AsyncShardKit) -> None:
-    client: Any = await akit.client("one")
-    await client.mset({f"k{n}": n for n in range(100)})
-    tasks = [asyncio.create_task(client.get(f"k{n}")) for n in range(100)]
-    await asyncio.sleep(0)
-    for task in tasks[::3]:
-        task.cancel()
-    found = await asyncio.gather(*tasks, return_exceptions=True)
-    for n, reply in enumerate(found):
-        assert isinstance(reply, asyncio.CancelledError) if n % 3 == 0 else reply == b"%d" % n
 
 
 async def test_a_server_that_goes_away_fails_its_calls_as_redis_py_says_it() -> None:
@@ -236,52 +214,32 @@ async def test_an_entry_can_ask_for_redis_pys_own_way(
 
 
 @pytest.mark.parametrize("private", [False, True])
-@pytest.mark.parametrize("blocks", [False, True])
 async def test_a_library_may_give_our_classes_a_pool_of_redis_pys(
-    own_map: ShardMap, blocks: bool, private: bool
+    kind: str, own_map: ShardMap, private: bool
 ) -> None:
-    async with await shardkit.aconnect(own_map) as akit:
-        with shardkit.connect(own_map) as kit:
-            lent: Any = await of((kit if blocks else akit).client("own", private=private))
-            pools = redis if blocks else aioredis
-            known = lent.connection_pool
-            for kind in (pools.Connection, known.connection_class):
-                pool = pools.ConnectionPool(connection_class=kind, **known.connection_kwargs)
-                client = type(lent)(connection_pool=pool)
-                assert await of(client.set("a", "1")) is True
-                assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
-                assert await of(client.blpop(["list"], timeout=0.01)) is None
-                await of(pool.disconnect())
+    async with opened(kind, own_map) as face:
+        lent = await of(face.kit.client("own", private=private))
+        pools: Any = redis if face.blocks else aioredis
+        known = lent.connection_pool
+        for connections in (pools.Connection, known.connection_class):
+            pool = pools.ConnectionPool(connection_class=connections, **known.connection_kwargs)
+            client = type(lent)(connection_pool=pool)
+            assert await of(client.set("a", "1")) is True
+            assert await of(client.pipeline().get("a").incr("a").execute()) == [b"1", 2]
+            assert await of(client.blpop(["list"], timeout=0.01)) is None
+            await of(pool.disconnect())
 
 
-@pytest.mark.parametrize("blocks", [False, True])
 async def test_a_cluster_can_be_connected_to_by_our_classes(
-    blocks: bool, cluster: LocalCluster
+    kind: str, cluster: LocalCluster
 ) -> None:
     entry = dict(cluster.entry.fields)
-    shard_map = ShardMap.parse(json.dumps({"components": {"own": {"entry": entry}}}))
-    async with await shardkit.aconnect(shard_map) as akit:
-        with shardkit.connect(shard_map) as kit:
-            lent: Any = await of((kit if blocks else akit).client("own"))
-            client = type(lent)(host=entry["host"], port=entry["port"])
-            assert await of(client.set("a", "1"))
-            assert await of(client.get("a")) == b"1"
-            await of(client.close() if blocks else client.aclose())
-
-
-@pytest.mark.parametrize("decode", [False, True])
-@pytest.mark.parametrize("protocol", [2, 3])
-async def test_blocking_calls_are_as_redis_pys(
-    own_server: LocalServer, decode: bool, protocol: int
-) -> None:
-    options: dict[str, Any] = {"decode_responses": decode, "protocol": protocol}
-    with (
-        redis.Redis(port=own_server.port, **options) as plain_client,
-        shardkit.connect(map_of(own_server.port, **options)) as kit,
-    ):
-        direct = kit.client("own")
-        assert type(direct) is DirectClient
-        assert await answers(plain_client) == await answers(direct)
+    async with opened(kind, mapped(entry, "own")) as face:
+        lent = await of(face.kit.client("own"))
+        client = type(lent)(host=entry["host"], port=entry["port"])
+        assert await of(client.set("a", "1"))
+        assert await of(client.get("a")) == b"1"
+        await of(client.close() if face.blocks else client.aclose())
 
 
 def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -304,41 +262,24 @@ def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.Monke
         assert client.get("b") == b"2"
 
 
-def test_threads_get_their_own_replies(kit: shardkit.ShardKit) -> None:
-    client: Any = kit.client("one")
-    client.mset({f"k{n}": n for n in range(100)})
-
-    def read(n: int) -> bool:
-        return all(client.get(f"k{n}") == b"%d" % n for _ in range(50))
-
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(read, range(100)))
-
-
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_a_call_goes_from_a_loading_server_to_a_cluster(blocks: bool) -> None:
+async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:
     memory = MemoryConnector()
     memory.server("a").answer("LOADING Redis is loading the dataset in memory")
-    given = ShardMap.parse("components: {own: {entry: {host: a}}}")
-    async with await shardkit.aconnect(given, connector=memory) as akit:
-        with shardkit.connect(given, connector=memory) as kit:
-            client: Any = kit.client("own") if blocks else await akit.client("own")
-            found = (
-                memory.server("b").client()
-                if blocks
-                else FakeAsyncRedis(server=memory.server("b").fake)
-            )
-            cluster = SimpleNamespace(execute_command=found.execute_command)
+    other = memory.server("b")
+    async with opened(kind, mapped({"host": "a"}, "own"), connector=memory) as face:
+        client = await of(face.kit.client("own"))
+        found: Any = other.client() if face.blocks else FakeAsyncRedis(server=other.fake)
+        cluster = SimpleNamespace(execute_command=found.execute_command)
 
-            async def follow(args: Any) -> Any:
-                return cluster
+        async def follow(args: Any) -> Any:
+            return cluster
 
-            client.successor = (lambda args: cluster) if blocks else follow
-            assert (client.set("k", 1) if blocks else await client.set("k", 1)) is True
-            assert memory.server("b").client().get("k") == b"1"
-            assert memory.server("a").client().get("k") is None
-            if not blocks:
-                await found.aclose()
+        client.successor = (lambda args: cluster) if face.blocks else follow
+        assert await of(client.set("k", 1)) is True
+        assert other.client().get("k") == b"1"
+        assert memory.server("a").client().get("k") is None
+        if not face.blocks:
+            await found.aclose()
 
 
 def test_of_many_names_only_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:

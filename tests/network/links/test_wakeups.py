@@ -7,7 +7,7 @@ import gc
 from typing import Any
 
 import pytest
-from link_helpers import FACES, Face, eventually, opened
+from link_helpers import Face, eventually, mapped, opened
 from scripted_server import bulk, scripted
 
 from shardkit import ShardKit, ShardMap
@@ -21,13 +21,12 @@ TOO_LONG = 20
 
 def on(server: LocalServer | LocalCluster, max_connections: int = 4, **more: Any) -> ShardMap:
     fields = server.entry.fields if isinstance(server, LocalCluster) else {"port": server.port}
-    entry = {**fields, "max_connections": max_connections, **more}
-    return ShardMap.parse(str({"components": {"data": {"entry": entry}}}), source="test")
+    return mapped({**fields, "max_connections": max_connections, **more})
 
 
 async def subscribed(face: Face) -> str:
     """The channel of the key ``x``."""
-    channel: str = await face._value(face.kit.driver.link.subscribe(Subscribe("data", "x")))
+    channel: str = await face.value(face.kit.driver.link.subscribe(Subscribe("data", "x")))
     return channel
 
 
@@ -42,12 +41,11 @@ async def waiting(face: Face, *waiters: str) -> list[asyncio.Task[bytes | None]]
         return found
 
     tasks = [asyncio.create_task(wait(waiter)) for waiter in waiters]
-    subscription = await face._value(link._subscription("data", "x", False))
+    subscription = await face.value(link._subscription("data", "x", False))
     assert await eventually(lambda: len(subscription._waiters) == len(waiters))
     return tasks
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_cut_connection_wakes_waiters(kind: str, own_server: LocalServer) -> None:
     complaints: list[dict[str, Any]] = []  # of tasks whose errors nobody took
     loop = asyncio.get_running_loop()
@@ -65,7 +63,6 @@ async def test_a_cut_connection_wakes_waiters(kind: str, own_server: LocalServer
     assert complaints == []
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_no_channel_without_the_right(kind: str, own_server: LocalServer) -> None:
     with own_server.client() as client:
         client.execute_command("ACL", "SETUSER", "deaf", "on", "nopass", "~*", "+@all")
@@ -87,7 +84,6 @@ def test_only_the_latest_wake_ups_that_nobody_waits_for_are_kept() -> None:
     assert list(early) == [b"%d" % n for n in range(2, wakeups.MOST_EARLY + 2)]
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None:
     with LocalCluster() as whole:
         async with opened(kind, on(whole)) as face, asyncio.timeout(TOO_LONG / 2):
@@ -109,7 +105,6 @@ async def test_a_moved_slot_gives_its_waiters_another_channel(kind: str) -> None
                 assert await task == b"it is yours"
 
 
-@pytest.mark.parametrize("kind", FACES)
 async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> None:
     def subscribe(args: list[bytes]) -> bytes:
         channel = bulk(args[1])
@@ -118,12 +113,12 @@ async def test_what_is_no_wake_up_wakes_nobody_and_is_passed_over(kind: str) -> 
         return confirmed + other + b"*3\r\n$7\r\nmessage\r\n" + channel + bulk(b"a yours")
 
     with scripted(SUBSCRIBE=subscribe) as server:
-        text = str({"components": {"data": {"entry": {"port": server.port}}}})
-        async with opened(kind, ShardMap.parse(text)) as face, asyncio.timeout(TOO_LONG / 2):
+        port = {"port": server.port}
+        async with opened(kind, mapped(port)) as face, asyncio.timeout(TOO_LONG / 2):
             link: Any = face.kit.driver.link
             assert (await subscribed(face)).startswith(wakeups.PREFIX)
             request = AwaitWakeup("data", "x", "a", TOO_LONG)
-            assert await face._value(link.await_wakeup(request)) == b"yours"
+            assert await face.value(link.await_wakeup(request)) == b"yours"
             assert server.names() == ["SUBSCRIBE"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from link_helpers import count_of
 
 from shardkit import ShardMap
 from shardkit.local import LocalServer, find_server
@@ -42,12 +43,7 @@ class Replicated:
 
     def counts(self, command: str) -> list[int]:
         """How often each server, the master first, was sent a command."""
-        found = []
-        for server in (self.master, *self.replicas):
-            with server.client() as client:
-                stats = client.info("commandstats")
-                found.append(stats.get(f"cmdstat_{command}", {}).get("calls", 0))
-        return found
+        return [count_of(server, command) for server in (self.master, *self.replicas)]
 
     def forget_counts(self) -> None:
         for server in (self.master, *self.replicas):

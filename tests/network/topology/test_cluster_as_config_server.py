@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
-from link_helpers import FACES, eventually, of
+from link_helpers import eventually, of, opened
+from topology_helpers import follows, one_at
 
 import shardkit
 from shardkit import Entry, ShardMap
@@ -24,11 +24,6 @@ from shardkit.config import store
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, ShardKitError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.slot_owner import plain, tagged
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture(scope="module")
@@ -51,32 +46,6 @@ def servers() -> Iterator[list[LocalServer]]:
 
 def url_of(cluster: LocalCluster, scheme: str = "redis+cluster", login: str = "") -> str:
     return f"{scheme}://{login}" + ",".join(f"127.0.0.1:{node.port}" for node in cluster.nodes)
-
-
-def one_at(port: int) -> ShardMap:
-    return ShardMap.parse(f"components: {{one: {{entry: {{port: {port}}}}}}}")
-
-
-async def opened(kind: str, where: Any) -> Any:
-    if kind == "blocking":
-        return shardkit.connect(where)
-    return await shardkit.aconnect(where)
-
-
-async def used(kind: str, where: str, call: Callable[[Any], Any]) -> None:
-    kit = await opened(kind, where)
-    try:
-        await of(call(kit))
-    finally:
-        await of(kit.close())
-
-
-async def follows(kit: Any, port: int) -> bool:
-    for _ in range(600):
-        if (await of(kit.component("one"))).entry.address.endswith(f":{port}/0"):
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 def is_pushed(url: str, shard_map: ShardMap) -> bool:
@@ -102,13 +71,12 @@ async def test_all_keys_are_on_one_master_and_changes_arrive(
         assert b"config:redis:one" in names
         with owner(cluster).client() as client:
             assert sorted(client.keys("*")) == [b"{config}" + name[6:] for name in names]
-        kit = await opened(kind, url_of(cluster))
-        assert await of(kit.components()) == ["one"]
-        assert await follows(kit, 1)
-        push(config, one_at(2))
-        assert await follows(kit, 2)
+        async with opened(kind, url_of(cluster)) as face:
+            assert await of(face.kit.components()) == ["one"]
+            assert await follows(face, 1)
+            push(config, one_at(2))
+            assert await follows(face, 2)
         assert len(store.read_history(config)) == 2
-        await kit.aclose()
 
 
 async def test_clients_follow_the_keys_through_a_failover(kind: str) -> None:
@@ -117,24 +85,21 @@ async def test_clients_follow_the_keys_through_a_failover(kind: str) -> None:
         with config_client(url) as config:
             push(config, one_at(1))
             config.wait(1, 10_000)
-        first = await opened(kind, url)
-        assert await follows(first, 1)
-        owner(cluster).kill()
-        assert await follows(first, 1)
-        assert await eventually(partial(is_pushed, url, one_at(2)))
-        later = await opened(kind, url)  # as a program that starts now
-        for kit in (first, later):
-            assert await follows(kit, 2)
-            await kit.aclose()
+        async with opened(kind, url) as first:
+            assert await follows(first, 1)
+            owner(cluster).kill()
+            assert await follows(first, 1)
+            assert await eventually(partial(is_pushed, url, one_at(2)))
+            async with opened(kind, url) as later:  # as a program that starts now
+                for face in (first, later):
+                    assert await follows(face, 2)
 
 
 async def test_clients_follow_the_keys_through_a_planned_failover(kind: str) -> None:
-    with LocalCluster(3, 1) as cluster:
-        url = url_of(cluster)
-        kit = await opened(kind, url)
-        with config_client(url) as config:
+    with LocalCluster(3, 1) as cluster, config_client(url := url_of(cluster)) as config:
+        async with opened(kind, url) as face:
             push(config, one_at(1))
-            assert await follows(kit, 1)
+            assert await follows(face, 1)
             before = owner(cluster)
             replica = cluster.nodes[cluster.nodes.index(before) + 3]
             with replica.client() as client:
@@ -144,8 +109,7 @@ async def test_clients_follow_the_keys_through_a_planned_failover(kind: str) -> 
             with pytest.raises(ConfigServerError, match=r"previous master|may have been executed"):
                 push(config, one_at(2))
             assert await eventually(partial(is_pushed, url, one_at(2)))
-        assert await follows(kit, 2)
-        await kit.aclose()
+            assert await follows(face, 2)
 
 
 def test_the_directory_is_on_the_cluster(cluster: LocalCluster) -> None:
@@ -244,11 +208,11 @@ async def test_a_kit_refuses_a_node_that_is_named_as_a_server(
     kind: str, cluster: LocalCluster
 ) -> None:
     url = f"redis://127.0.0.1:{cluster.nodes[0].port}"
-    with pytest.raises(ConfigServerError, match=r"several slots.* write redis\+cluster://"):
-        await used(kind, url, lambda kit: kit.components())
-    if kind == "blocking":  # an awaiting kit lists them when it is opened
+    for use in ("components", "component"):
+        args = ["one"] if use == "component" else []
         with pytest.raises(ConfigServerError, match=r"several slots.* write redis\+cluster://"):
-            await used(kind, url, lambda kit: kit.component("one"))
+            async with opened(kind, url) as face:
+                await of(getattr(face.kit, use)(*args))
 
 
 async def test_a_kit_refuses_a_server_that_is_named_as_a_cluster(
@@ -256,7 +220,8 @@ async def test_a_kit_refuses_a_server_that_is_named_as_a_cluster(
 ) -> None:
     url = f"redis+cluster://127.0.0.1:{servers[0].port}"
     with pytest.raises(ConfigServerError, match="is not part of a cluster"):
-        await used(kind, url, lambda kit: kit.component("one"))
+        async with opened(kind, url) as face:
+            await of(face.kit.component("one"))
 
 
 def test_such_a_url_is_that_of_a_config_server_only() -> None:

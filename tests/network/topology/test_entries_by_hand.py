@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 import redis
-from topology_helpers import settle
+from topology_helpers import Clock, settle
 
 import shardkit
 from shardkit import ShardMap
@@ -47,43 +47,46 @@ def write(client: redis.Redis, running: LocalServer, n: int, **more: Any) -> Non
     client.set(f"config:redis:unique:{n}", json.dumps(entry))
 
 
+@pytest.fixture
+def kit(running: LocalServer, config: redis.Redis) -> Iterator[Any]:
+    with shardkit.connect(url(running)) as opened:
+        yield opened
+
+
 def url(running: LocalServer) -> str:
     return f"redis://{running.address}"
 
 
-def test_a_given_count_is_served_in_each_way(running: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(url(running)) as kit:
+def test_a_given_count_is_served_in_each_way(running: LocalServer, kit: Any) -> None:
+    @kit.sharded_connection("unique", shards=COUNT)
+    def set_it(conn: Any, key: str) -> int:
+        conn.set(key, 1)
+        return int(conn.connection_pool.connection_kwargs["db"])
 
-        @kit.sharded_connection("unique", shards=COUNT)
-        def set_it(conn: Any, key: str) -> int:
-            conn.set(key, 1)
-            return int(conn.connection_pool.connection_kwargs["db"])
+    @kit.sharded_connection("unique", shards=COUNT)
+    async def get_it(conn: Any, key: str) -> Any:
+        return await conn.get(key)
 
-        @kit.sharded_connection("unique", shards=COUNT)
-        async def get_it(conn: Any, key: str) -> Any:
-            return await conn.get(key)
+    for n in range(40):
+        assert set_it(f"k{n}") == 1 + crc32(f"k{n}".encode()) % COUNT
+        assert kit.key_sharded("unique", shards=COUNT)[f"k{n}"].get(f"k{n}") == b"1"
+    pipe = kit.key_sharded("unique", shards=COUNT).pipeline()
+    assert pipe.get("k1").get("k2").execute() == [b"1", b"1"]
 
-        for n in range(40):
-            assert set_it(f"k{n}") == 1 + crc32(f"k{n}".encode()) % COUNT
-            assert kit.key_sharded("unique", shards=COUNT)[f"k{n}"].get(f"k{n}") == b"1"
-        pipe = kit.key_sharded("unique", shards=COUNT).pipeline()
-        assert pipe.get("k1").get("k2").execute() == [b"1", b"1"]
+    async def awaited() -> None:
+        assert await get_it("k3") == b"1"
+        async with await shardkit.aconnect(url(running)) as akit:
+            assert await akit.key_sharded("unique", shards=COUNT)["k4"].get("k4") == b"1"
+        await kit.aclose()
 
-        async def awaited() -> None:
-            assert await get_it("k3") == b"1"
-            async with await shardkit.aconnect(url(running)) as akit:
-                assert await akit.key_sharded("unique", shards=COUNT)["k4"].get("k4") == b"1"
-            await kit.aclose()
-
-        asyncio.run(awaited())
+    asyncio.run(awaited())
 
 
-def test_a_missing_count_is_refused(running: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(url(running)) as kit:
-        router = kit.key_sharded("unique")
-        with pytest.raises(MissingEntryError, match=r"config:shards:unique is missing.*shards="):
-            router["k"]
-        assert kit.key_sharded("unique", shards=COUNT)["k"]  # at once, not after a second
+def test_a_missing_count_is_refused(kit: Any) -> None:
+    router = kit.key_sharded("unique")
+    with pytest.raises(MissingEntryError, match=r"config:shards:unique is missing.*shards="):
+        router["k"]
+    assert kit.key_sharded("unique", shards=COUNT)["k"]  # at once, not after a second
 
 
 @pytest.mark.parametrize(
@@ -94,37 +97,30 @@ def test_a_missing_count_is_refused(running: LocalServer, config: redis.Redis) -
         (1, "config:redis:unique:1 is one too many on .*: this call says 1 shard, but 16 "),
     ],
 )
-def test_another_count_than_there_are_entries_is_refused(
-    running: LocalServer, config: redis.Redis, shards: int, what: str
-) -> None:
+def test_another_count_than_there_are_entries_is_refused(kit: Any, shards: int, what: str) -> None:
     match = f"{what}entries are stored; use shards=16, or "
-    with (
-        shardkit.connect(url(running)) as kit,
-        pytest.raises((MissingEntryError, ShardCountError), match=match),
-    ):
+    with pytest.raises((MissingEntryError, ShardCountError), match=match):
         kit.key_sharded("unique", shards=shards)["k"]
 
 
-def test_a_lost_count_is_not_guessed(running: LocalServer, config: redis.Redis) -> None:
+def test_a_lost_count_is_not_guessed(config: redis.Redis, kit: Any) -> None:
     """Its placement was lost with it."""
     config.set("config:epoch", 1)
-    with (
-        shardkit.connect(url(running)) as kit,
-        pytest.raises(MissingEntryError, match="config:shards:unique is missing on config server"),
-    ):
+    with pytest.raises(MissingEntryError, match="config:shards:unique is missing on config server"):
         kit.key_sharded("unique", shards=COUNT)["k"]
 
 
-def test_manual_and_pushed_entries_coexist(running: LocalServer, config: redis.Redis) -> None:
+def test_manual_and_pushed_entries_coexist(
+    running: LocalServer, config: redis.Redis, kit: Any
+) -> None:
     shard_map = ShardMap.parse(f"components: {{other: {{shards: [{{port: {running.port}}}]}}}}")
     store.push(config, shard_map)
-    with shardkit.connect(url(running)) as kit:
-        pairs = kit.id_pair_sharded("unique", shards=COUNT, placement="crc32")
-        pairs[1, 2].set("pair", 1)
-        assert kit.key_sharded("unique", shards=COUNT)["k"].ping()
-        config.delete("config:shards:other")
-        with pytest.raises(MissingEntryError, match="push the shard map again: shardkit config"):
-            kit.key_sharded("other", shards=1)["k"]
+    pairs = kit.id_pair_sharded("unique", shards=COUNT, placement="crc32")
+    pairs[1, 2].set("pair", 1)
+    assert kit.key_sharded("unique", shards=COUNT)["k"].ping()
+    config.delete("config:shards:other")
+    with pytest.raises(MissingEntryError, match="push the shard map again: shardkit config"):
+        kit.key_sharded("other", shards=1)["k"]
 
 
 def test_unknown_fields_are_ignored(running: LocalServer, config: redis.Redis) -> None:
@@ -142,10 +138,9 @@ def test_unknown_fields_are_ignored(running: LocalServer, config: redis.Redis) -
             late.key_sharded("unique", shards=COUNT)["k"]
 
 
-def test_pairs_may_be_placed_by_another_rule(running: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(url(running)) as kit:
-        kit.id_pair_sharded("unique", shards=COUNT, placement="rendezvous")[1, 2].ping()
-        assert kit.component("unique").placement == "rendezvous"
+def test_pairs_may_be_placed_by_another_rule(kit: Any) -> None:
+    kit.id_pair_sharded("unique", shards=COUNT, placement="rendezvous")[1, 2].ping()
+    assert kit.component("unique").placement == "rendezvous"
 
 
 def test_a_gap_or_an_entry_on_top_is_refused(running: LocalServer, config: redis.Redis) -> None:
@@ -185,76 +180,65 @@ def test_many_manual_entries_are_counted(running: LocalServer, config: redis.Red
         late.key_sharded("unique", shards=64)["k"]
 
 
-def test_different_counts_are_refused(running: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(url(running)) as kit:
-        assert kit.key_sharded("unique", shards=COUNT)["k"]
-        match = "this call says 8 shards, but 16 entries are stored and another call says 16; use "
-        with pytest.raises(ShardCountError, match=match):
-            kit.key_sharded("unique", shards=8)["k"]
-        match = "this call says placement='slot', but another call says 'crc32'; use one placement"
-        with pytest.raises(InvalidArgumentError, match=match):
-            kit.key_sharded("unique", shards=COUNT, placement="slot")["k"]
-        with pytest.raises(InvalidArgumentError, match="without shards="):
-            kit.key_sharded("unique", placement="crc32")
-        with pytest.raises(InvalidArgumentError, match="placement='nonsense'"):
-            kit.key_sharded("other", shards=3, placement="nonsense")
+def test_different_counts_are_refused(kit: Any) -> None:
+    assert kit.key_sharded("unique", shards=COUNT)["k"]
+    match = "this call says 8 shards, but 16 entries are stored and another call says 16; use "
+    with pytest.raises(ShardCountError, match=match):
+        kit.key_sharded("unique", shards=8)["k"]
+    match = "this call says placement='slot', but another call says 'crc32'; use one placement"
+    with pytest.raises(InvalidArgumentError, match=match):
+        kit.key_sharded("unique", shards=COUNT, placement="slot")["k"]
+    with pytest.raises(InvalidArgumentError, match="without shards="):
+        kit.key_sharded("unique", placement="crc32")
+    with pytest.raises(InvalidArgumentError, match="placement='nonsense'"):
+        kit.key_sharded("other", shards=3, placement="nonsense")
 
 
 # ---- wait=
 
 
-class Clock:
-    now = 1000.0
+def test_max_age_of_a_decorator(
+    running: LocalServer, config: redis.Redis, kit: Any, kind: str
+) -> None:
+    def write_one(db: int) -> None:
+        config.set("config:redis:one", json.dumps({"port": running.port, "db": db}))
 
-    def __call__(self) -> float:
-        return self.now
+    def usual(conn: Any) -> int:
+        return int(conn.connection_pool.connection_kwargs["db"])
 
+    async def awaiting(conn: Any) -> int:
+        return usual(conn)
 
-@pytest.mark.parametrize("face", ["blocking", "awaiting"])
-def test_max_age_of_a_decorator(running: LocalServer, config: redis.Redis, face: str) -> None:
-    config.set("config:redis:one", json.dumps({"port": running.port, "db": 1}))
-    with shardkit.connect(url(running)) as kit:
-        clock = kit.topology._clock = Clock()
+    strict = kit.redis_connection("one", wait=0.1)(usual if kind == "blocking" else awaiting)
+    plain = kit.redis_connection("one")(usual)
 
-        @kit.redis_connection("one", wait=0.1)
-        def strict(conn: Any) -> int:
-            return int(conn.connection_pool.connection_kwargs["db"])
+    def call() -> int:
+        return asyncio.run(strict()) if kind == "awaiting" else strict()
 
-        @kit.redis_connection("one", wait=0.1)
-        async def astrict(conn: Any) -> int:
-            return int(conn.connection_pool.connection_kwargs["db"])
-
-        @kit.redis_connection("one")
-        def usual(conn: Any) -> int:
-            return int(conn.connection_pool.connection_kwargs["db"])
-
-        def call() -> int:
-            return asyncio.run(astrict()) if face == "awaiting" else strict()
-
-        kit.topology.source.feed = lambda: None  # of a server that does not tell of changes
-        assert call() == usual() == 1
-        config.set("config:redis:one", json.dumps({"port": running.port, "db": 2}))
-        clock.now += 0.05
-        assert call() == 1
+    write_one(1)
+    clock = kit.topology._clock = Clock()
+    kit.topology.source.feed = lambda: None  # of a server that does not tell of changes
+    assert call() == plain() == 1
+    write_one(2)
+    clock.now += 0.05
+    assert call() == 1
+    settle(kit.topology)
+    clock.now += 0.06
+    for _ in range(2):
+        assert plain() == 1
         settle(kit.topology)
-        clock.now += 0.06
-        assert usual() == 1
-        settle(kit.topology)
-        assert usual() == 1
-        call()  # finds that it is too old, and waits for nothing
-        settle(kit.topology)
-        assert call() == usual() == 2
-        config.set("config:redis:one", json.dumps({"port": running.port, "db": 3}))
-        clock.now += 1.01
-        usual()
-        settle(kit.topology)
-        assert usual() == 3
+    call()  # finds that it is too old, and waits for nothing
+    settle(kit.topology)
+    assert call() == plain() == 2
+    write_one(3)
+    clock.now += 1.01
+    plain()
+    settle(kit.topology)
+    assert plain() == 3
 
 
 @pytest.mark.parametrize("wait", [-1, "1", True, float("nan")])
-def test_an_age_that_is_none_is_refused(running: LocalServer, wait: Any) -> None:
-    with shardkit.connect(url(running)) as kit:
+def test_an_age_that_is_none_is_refused(kit: Any, wait: Any) -> None:
+    for decorate in (kit.redis_connection, kit.sharded_connection):
         with pytest.raises(InvalidArgumentError, match="is not an age in seconds"):
-            kit.redis_connection("one", wait=wait)
-        with pytest.raises(InvalidArgumentError, match="is not an age in seconds"):
-            kit.sharded_connection("one", wait=wait)
+            decorate("one", wait=wait)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
+from faces import Face, faced
 from topology_helpers import settle
 
 import shardkit
@@ -57,17 +57,12 @@ def put_back(config: redis.Redis, values: dict[bytes, bytes]) -> None:
 class Reader:
     """A kit of either kind that reads again when it is told to."""
 
-    def __init__(self, face: str, server: LocalServer) -> None:
-        self.runner = asyncio.Runner() if face == "awaiting" else None
-        where = f"redis://{server.address}"
-        self.kit: Any = (
-            self.runner.run(shardkit.aconnect(where)) if self.runner else shardkit.connect(where)
-        )
+    def __init__(self, face: Face) -> None:
+        self.kit = face.kit
+        self._face = face
 
     def component(self, name: str) -> Component:
-        found: Component = (
-            self.runner.run(self.kit.component(name)) if self.runner else self.kit.component(name)
-        )
+        found: Component = self._face.run(self.kit.component(name))
         return found
 
     def now(self, name: str) -> Component:
@@ -77,26 +72,15 @@ class Reader:
         settle(self.kit.topology)
         return self.component(name)
 
-    def close(self) -> None:
-        if self.runner:
-            self.runner.run(self.kit.aclose())
-            self.runner.close()
-        else:
-            self.kit.close()
 
-
-@pytest.fixture(params=["blocking", "awaiting"])
+@pytest.fixture
 def reader(
-    request: pytest.FixtureRequest,
-    server: LocalServer,
-    config: redis.Redis,
-    monkeypatch: pytest.MonkeyPatch,
+    kind: str, server: LocalServer, config: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Reader]:
     push(config, four())
     monkeypatch.setattr(Topology, "watch", lambda topology: None)  # nobody else reads
-    found = Reader(request.param, server)
-    yield found
-    found.close()
+    with faced(kind, f"redis://{server.address}") as face:
+        yield Reader(face)
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["old snapshot", "nothing"])

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AsyncExitStack, ExitStack, contextmanager
 
 import pytest
 import redis
+from faces import eventually
+from link_helpers import paused
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -50,14 +51,6 @@ def count(client: redis.Redis) -> int:
     return sum(each["name"].startswith("shardkit:") for each in client.client_list())
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until something is so."""
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.fixture(params=[4, 256])
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     with ExitStack() as stack:
@@ -78,7 +71,7 @@ def test_a_process_has_two_connections_to_the_config_server_and_one_to_each_othe
     fleet: Fleet,
 ) -> None:
     with kits(fleet):
-        wait_for(lambda: count(fleet.at_config) == 2 * PROCESSES)
+        assert eventually(lambda: count(fleet.at_config) == 2 * PROCESSES)
         assert [count(client) for client in fleet.at_data] == [PROCESSES] * SERVERS
 
 
@@ -94,7 +87,9 @@ def test_threads_at_the_same_time_have_a_connection_each(fleet: Fleet) -> None:
         try:
             for thread in threads:
                 thread.start()
-            wait_for(lambda: first.info("clients")["blocked_clients"] == several * PROCESSES)
+            assert eventually(
+                lambda: first.info("clients")["blocked_clients"] == several * PROCESSES
+            )
             assert count(first) == several * PROCESSES
             assert count(second) == PROCESSES
         finally:
@@ -119,14 +114,14 @@ async def test_tasks_share_one_connection_of_an_event_loop(fleet: Fleet) -> None
 
 def test_a_change_is_read_once_by_each_process_over_the_same_connections(fleet: Fleet) -> None:
     with kits(fleet) as opened:
-        wait_for(lambda: count(fleet.at_config) == 2 * PROCESSES)
+        assert eventually(lambda: count(fleet.at_config) == 2 * PROCESSES)
         received = fleet.at_config.info("stats")["total_connections_received"]
         fleet.push("b")
 
         def zone(kit: ShardKit) -> str | None:
             return kit.topology.component("users").shards[0].zone
 
-        wait_for(lambda: all(zone(kit) == "b" for kit in opened))
+        assert eventually(lambda: all(zone(kit) == "b" for kit in opened))
         assert fleet.at_config.info("stats")["total_connections_received"] == received
         assert count(fleet.at_config) == 2 * PROCESSES
 
@@ -144,54 +139,60 @@ def sent_by(fleet: Fleet) -> tuple[int, int]:
 
 def silence(fleet: Fleet, kits: list[ShardKit]) -> None:
     """Have a config server stand still until all kits have given up waiting for it."""
-    fleet.config.pause()
-    wait_for(lambda: all(kit.topology._feed is None for kit in kits))
-    fleet.config.resume()
+    with paused(fleet.config):
+        assert eventually(lambda: are_told(kits, False))
 
 
-def test_after_a_silence_processes_compare_epochs(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def are_told(kits: list[ShardKit], told: bool = True) -> bool:
+    return all((kit.topology._feed is not None) is told for kit in kits)
+
+
+@pytest.fixture
+def told(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[ShardKit]]:
+    """Kits that are told of changes."""
     monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
     with kits(fleet) as opened:
-        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
-        calls, size = sent_by(fleet)
-        silence(fleet, opened)
-        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
-        now_calls, now_size = sent_by(fleet)
-        assert now_size - size < PROCESSES * 4096  # 256 entries are 10 KB
-        assert now_calls - calls < PROCESSES * 20
-        fleet.push("b")
-        wait_for(lambda: zones(opened) == {"b"})
+        assert eventually(lambda: are_told(opened))
+        yield opened
+
+
+def test_after_a_silence_processes_compare_epochs(fleet: Fleet, told: list[ShardKit]) -> None:
+    calls, size = sent_by(fleet)
+    silence(fleet, told)
+    assert eventually(lambda: are_told(told))
+    now_calls, now_size = sent_by(fleet)
+    assert now_size - size < PROCESSES * 4096  # 256 entries are 10 KB
+    assert now_calls - calls < PROCESSES * 20
+    fleet.push("b")
+    assert eventually(lambda: zones(told) == {"b"})
 
 
 def test_a_push_behind_a_silence_is_read_before_its_epoch_is_announced(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet, told: list[ShardKit]
 ) -> None:
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
-    with kits(fleet) as opened:
-        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
-        silence(fleet, opened)
-        fleet.push("b")  # before most of them are back
-        epoch = int(fleet.at_config.get("config:epoch"))
-        while zones(opened) != {"b"}:
-            for kit in opened:
-                in_use = kit.topology.source.in_use
-                assert in_use < epoch or zones([kit]) == {"b"}
-        wait_for(lambda: all(kit.topology.source.in_use == epoch for kit in opened))
+    silence(fleet, told)
+    fleet.push("b")  # before most of them are back
+    epoch = int(fleet.at_config.get("config:epoch"))
+    while zones(told) != {"b"}:
+        for kit in told:
+            in_use = kit.topology.source.in_use
+            assert in_use < epoch or zones([kit]) == {"b"}
+    assert eventually(lambda: all(kit.topology.source.in_use == epoch for kit in told))
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spread the readings of unchanged epochs over a few seconds only."""
+    monkeypatch.setattr(cache, "SPREAD", 3.0)
 
 
 def test_an_entry_changed_by_hand_during_a_silence_is_read_later(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    soon: None, fleet: Fleet, told: list[ShardKit], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shardkit.network.topology.feed.BEAT", 0.2)
-    monkeypatch.setattr(cache, "SPREAD", 3.0)
-    with kits(fleet) as opened:
-        wait_for(lambda: all(kit.topology._feed is not None for kit in opened))
-        entry = json.loads(fleet.at_config.get("config:redis:users:0"))
-        for kit in opened:  # nobody is told of the change
-            monkeypatch.setattr(kit.topology.source, "feed", lambda: None)
-        fleet.at_config.client_kill_filter(_type="normal", skipme=True)
-        wait_for(lambda: all(kit.topology._feed is None for kit in opened))
-        fleet.at_config.set("config:redis:users:0", json.dumps({**entry, "zone": "hand"}))
-        wait_for(lambda: zones(opened) == {"hand"})
+    entry = json.loads(fleet.at_config.get("config:redis:users:0"))
+    for kit in told:  # nobody is told of the change
+        monkeypatch.setattr(kit.topology.source, "feed", lambda: None)
+    fleet.at_config.client_kill_filter(_type="normal", skipme=True)
+    assert eventually(lambda: are_told(told, False))
+    fleet.at_config.set("config:redis:users:0", json.dumps({**entry, "zone": "hand"}))
+    assert eventually(lambda: zones(told) == {"hand"})

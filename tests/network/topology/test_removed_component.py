@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 import time
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import redis
-from topology_helpers import eventually
+from faces import eventually, faced
 
 import shardkit
 from shardkit import ShardMap, events
@@ -29,6 +28,12 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
         yield client
 
 
+@pytest.fixture
+def kit(server: LocalServer, config: redis.Redis) -> Iterator[Any]:
+    with shardkit.connect(f"redis://{server.address}") as opened:
+        yield opened
+
+
 def described(server: LocalServer, *names: str) -> ShardMap:
     shards = f"{{shards: [{{port: {server.port}, db: 1}}, {{port: {server.port}, db: 2}}]}}"
     texts = [f"{name}: {shards}" for name in names or ("stays", "goes")]
@@ -39,58 +44,54 @@ def prune(config: redis.Redis, server: LocalServer, message: str = "") -> None:
     store.push(config, described(server, "stays"), prune=True, force=True, message=message)
 
 
-def test_clients_drop_a_removed_component(server: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        router = kit.key_sharded("goes")
-        router["key"].set("key", 1)
-        prune(config, server, "replaced by stays")
-        kit.topology.expire()
-        with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2: replaced by stays\)"):
-            router["key"]
-        config.set("config:removed:goes", "2")  # as earlier releases wrote it
-        kit.topology.expire()
-        with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2\)"):
-            router["key"]
-        kit.key_sharded("stays")["key"].set("key", 1)
-        assert kit.components() == ["stays"]
-        store.push(config, described(server))
-        kit.topology.expire()
-        assert router["key"].get("key") == b"1"
+def test_clients_drop_a_removed_component(
+    server: LocalServer, config: redis.Redis, kit: Any
+) -> None:
+    router = kit.key_sharded("goes")
+    router["key"].set("key", 1)
+    prune(config, server, "replaced by stays")
+    kit.topology.expire()
+    with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2: replaced by stays\)"):
+        router["key"]
+    config.set("config:removed:goes", "2")  # as earlier releases wrote it
+    kit.topology.expire()
+    with pytest.raises(RetiredError, match=r" by a push .* \(epoch 2\)"):
+        router["key"]
+    kit.key_sharded("stays")["key"].set("key", 1)
+    assert kit.components() == ["stays"]
+    store.push(config, described(server))
+    kit.topology.expire()
+    assert router["key"].get("key") == b"1"
     assert not config.exists("config:removed:goes")
 
 
-def test_an_awaiting_client_stops_too(server: LocalServer, config: redis.Redis) -> None:
-    async def use() -> None:
-        async with await shardkit.aconnect(f"redis://{server.address}") as kit:
-            ids: Any = kit.set("ids", component="goes", total=100, members=int)
-            await ids.sadd(1)
-            prune(config, server)
-            kit.topology.expire()
-            with pytest.raises(RetiredError, match="'goes' was removed by a push on config"):
-                await ids.sadd(2)
-
-    asyncio.run(use())
+def test_structures_stop_too(kind: str, server: LocalServer, config: redis.Redis) -> None:
+    with faced(kind, f"redis://{server.address}") as face:
+        ids = face.kit.set("ids", component="goes", total=100, members=int)
+        face.run(ids.sadd(1))
+        prune(config, server)
+        face.kit.topology.expire()
+        with pytest.raises(RetiredError, match="'goes' was removed by a push on config"):
+            face.run(ids.sadd(2))
 
 
-def test_lost_entries_stay_in_use(server: LocalServer, config: redis.Redis) -> None:
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        router = kit.key_sharded("goes")
-        router["key"].set("key", 1)
-        config.delete("config:shards:goes", "config:redis:goes:0", "config:redis:goes:1")
-        kit.topology.expire()
-        assert router["key"].get("key") == b"1"
+def test_lost_entries_stay_in_use(config: redis.Redis, kit: Any) -> None:
+    router = kit.key_sharded("goes")
+    router["key"].set("key", 1)
+    config.delete("config:shards:goes", "config:redis:goes:0", "config:redis:goes:1")
+    kit.topology.expire()
+    assert router["key"].get("key") == b"1"
 
 
 def test_the_background_reading_drops_it_without_an_exception(
-    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+    server: LocalServer, config: redis.Redis, kit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        kit.component("goes")
-        kit.component("stays")
-        prune(config, server)
-        kit.topology._read_again(["goes", "stays"])
-        assert kit.topology.fresh("goes") is None
-        assert kit.topology.fresh("stays") is not None
+    kit.component("goes")
+    kit.component("stays")
+    prune(config, server)
+    kit.topology._read_again(["goes", "stays"])
+    assert kit.topology.fresh("goes") is None
+    assert kit.topology.fresh("stays") is not None
     [record] = [each for each in caplog.records if "goes" in each.getMessage()]
     assert "it is no longer used" in record.getMessage()
 
@@ -132,21 +133,20 @@ def watching() -> list[threading.Thread]:
 
 
 def test_a_new_entry_whose_reference_is_not_set_here_leaves_the_good_ones_in_use(
-    server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
+    server: LocalServer, config: redis.Redis, kit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        router = kit.key_sharded("stays")
-        router["key"].set("key", 1)
-        text = f'{{"port": {server.port}, "db": 1, "password": "${{NOT_SET_HERE}}"}}'
-        config.mset({"config:redis:stays:0": text, "config:redis:stays:1": text})
-        kit.topology.expire()
-        assert router["key"].get("key") == b"1"
+    router = kit.key_sharded("stays")
+    router["key"].set("key", 1)
+    text = f'{{"port": {server.port}, "db": 1, "password": "${{NOT_SET_HERE}}"}}'
+    config.mset({"config:redis:stays:0": text, "config:redis:stays:1": text})
+    kit.topology.expire()
+    assert router["key"].get("key") == b"1"
     assert "keeps its last good entries" in caplog.text
     assert "NOT_SET_HERE" in caplog.text
 
 
 def test_a_handler_that_is_told_of_a_change_may_call_the_kit(
-    server: LocalServer, config: redis.Redis
+    server: LocalServer, config: redis.Redis, kit: Any
 ) -> None:
     """In the thread that has just read the change, and must not wait for itself."""
     seen: list[int] = []
@@ -155,16 +155,15 @@ def test_a_handler_that_is_told_of_a_change_may_call_the_kit(
         if isinstance(event, events.EntryChanged):
             seen.append(kit.component("stays").epoch)
 
-    with shardkit.connect(f"redis://{server.address}") as kit:
-        assert kit.component("stays").epoch == 1
-        changed = f"{{shards: [{{port: {server.port}, db: 3}}, {{port: {server.port}, db: 2}}]}}"
-        store.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True)
-        kit.topology.expire()
-        stop = events.subscribe(told)
-        began = time.monotonic()
-        try:
-            assert kit.component("stays").epoch == 2
-        finally:
-            stop()
-        assert seen == [2]
-        assert time.monotonic() - began < 5
+    assert kit.component("stays").epoch == 1
+    changed = f"{{shards: [{{port: {server.port}, db: 3}}, {{port: {server.port}, db: 2}}]}}"
+    store.push(config, ShardMap.parse(f"components: {{stays: {changed}}}"), force=True)
+    kit.topology.expire()
+    stop = events.subscribe(told)
+    began = time.monotonic()
+    try:
+        assert kit.component("stays").epoch == 2
+    finally:
+        stop()
+    assert seen == [2]
+    assert time.monotonic() - began < 5

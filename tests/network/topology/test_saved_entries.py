@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import subprocess
@@ -13,18 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link_helpers import FACES, eventually, of
+from link_helpers import eventually, of, opened, paused
+from topology_helpers import follows, one_at
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServer
-
-
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
 
 
 @pytest.fixture
@@ -46,20 +41,16 @@ def config(server: LocalServer) -> Iterator[LocalServer]:
         yield running
 
 
-async def opened(kind: str, config: LocalServer, **options: Any) -> Any:
-    url = f"redis://127.0.0.1:{config.port}/0"
-    if kind == "blocking":
-        return shardkit.connect(url, **options)
-    return await shardkit.aconnect(url, **options)
+def url(config: LocalServer) -> str:
+    return f"redis://127.0.0.1:{config.port}/0"
 
 
-async def save(kind: str, config: LocalServer, file: Path, **options: Any) -> None:
+async def save(kind: str, config: LocalServer, file: Path) -> None:
     """Have a kit save all entries."""
-    kit = await opened(kind, config, cache=file, **options)
-    for name in ("one", "two"):
-        await of(kit.component(name))
-    assert await eventually(lambda: file.exists() and '"two"' in file.read_text())
-    await kit.aclose()
+    async with opened(kind, url(config), cache=file) as face:
+        for name in ("one", "two"):
+            await of(face.kit.component(name))
+        assert await eventually(lambda: file.exists() and '"two"' in file.read_text())
     for thread in threading.enumerate():  # it may write once more
         if thread.name == "shardkit-cache":
             thread.join()
@@ -72,32 +63,21 @@ async def test_a_kit_starts_without_its_config_server(
     await save(kind, config, file)
     assert file.stat().st_mode & 0o777 == 0o600
     config.kill()
-    kit = await opened(kind, config, cache=file)
-    users = kit.hash("users", component="two")
-    await of(users.hset("1", b"Ada"))
-    assert await of(users.hget("1")) == b"Ada"
-    client = await of(kit.client("one"))
-    assert await of(client.set("k", "v"))
-    assert sorted(await of(kit.components())) == ["one", "two"]
-    assert "component 'one' has the entries that were saved" in caplog.text
-    health = await of(kit.health())
-    assert health.ok
-    assert health.saved == ("one", "two")
-    assert all(0 < age < 60 for age in health.ages.values())
-    config.restart()
-    with config.client() as writing:
-        changed = ShardMap.parse(f"components: {{one: {{entry: {{port: {config.port}}}}}}}")
-        push(writing, changed, force=True, above=5)
-
-    async def is_read() -> bool:
-        return bool((await of(kit.component("one"))).entry.address.endswith(f"{config.port}/0"))
-
-    for _ in range(400):
-        if await is_read():
-            break
-        await asyncio.sleep(0.05)
-    assert await is_read()
-    await kit.aclose()
+    async with opened(kind, url(config), cache=file) as face:
+        users = face.kit.hash("users", component="two")
+        await face.value(users.hset("1", b"Ada"))
+        assert await face.value(users.hget("1")) == b"Ada"
+        assert await face.client_call("one", "set", "k", "v")
+        assert sorted(await of(face.kit.components())) == ["one", "two"]
+        assert "component 'one' has the entries that were saved" in caplog.text
+        health = await of(face.kit.health())
+        assert health.ok
+        assert health.saved == ("one", "two")
+        assert all(0 < age < 60 for age in health.ages.values())
+        config.restart()
+        with config.client() as writing:
+            push(writing, one_at(config.port), force=True, above=5)
+        assert await follows(face, config.port)
 
 
 async def test_what_is_older_than_the_limit_is_refused(
@@ -109,11 +89,11 @@ async def test_what_is_older_than_the_limit_is_refused(
     monkeypatch.setenv("SHARDKIT_CACHE", str(file))
     monkeypatch.setenv("SHARDKIT_CACHE_MAX_AGE", "0.001")
     with pytest.raises(ConfigServerError, match=r"more than cache_max_age=0.001 allows|cannot be"):
-        await of((await opened(kind, config)).client("one"))
+        async with opened(kind, url(config)) as face:
+            await of(face.kit.client("one"))
     monkeypatch.setenv("SHARDKIT_CACHE_MAX_AGE", "60")
-    kit = await opened(kind, config)
-    assert await of((await of(kit.client("one"))).ping())
-    await kit.aclose()
+    async with opened(kind, url(config)) as face:
+        assert await face.client_call("one", "ping")
 
 
 async def test_entries_that_grow_too_old_in_use_are_reported_once(
@@ -122,7 +102,7 @@ async def test_entries_that_grow_too_old_in_use_are_reported_once(
     file = tmp_path / "entries.json"
     await save("blocking", config, file)
     config.kill()
-    with shardkit.connect(f"redis://127.0.0.1:{config.port}", cache=file, cache_max_age=3) as kit:
+    with shardkit.connect(url(config), cache=file, cache_max_age=3) as kit:
         client: Any = kit.client("one")
 
         def reported() -> list[str]:
@@ -143,46 +123,29 @@ DAMAGE = {
     "another type": lambda text: json.dumps([1, 2]),
     "a later format": lambda text: text.replace('"format": 1', '"format": 2'),
     "another server": lambda text: text.replace('"server": "', '"server": "x'),
+    "others may write it": lambda text: text,
 }
 
 
-@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize("what", DAMAGE)
 async def test_a_damaged_file_is_not_used_and_is_replaced(
-    damage: Any, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    what: str, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     file = tmp_path / "entries.json"
     await save("blocking", config, file)
-    file.write_text(damage(file.read_text()))
-    config.pause()
-    url = f"redis://127.0.0.1:{config.port}/0"
+    file.write_text(DAMAGE[what](file.read_text()))
+    file.chmod(0o666 if what == "others may write it" else 0o600)
     with (
-        shardkit.connect(url, cache=file) as kit,
+        paused(config),
+        shardkit.connect(url(config), cache=file) as kit,
         pytest.raises(ConfigServerError, match="cannot be read"),
     ):
         kit.client("one")
     assert f"the saved entries in {file} are not used" in caplog.text
-    config.resume()
+    assert ("others may write it" in caplog.text) is (what == "others may write it")
     await save("blocking", config, file)
-    config.pause()
-    with shardkit.connect(url, cache=file) as kit:
+    with paused(config), shardkit.connect(url(config), cache=file) as kit:
         assert kit.client("one").ping()
-    config.resume()
-
-
-async def test_a_file_that_others_may_write_is_not_used(
-    config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    file = tmp_path / "entries.json"
-    await save("blocking", config, file)
-    file.chmod(0o666)
-    config.kill()
-    url = f"redis://127.0.0.1:{config.port}/0"
-    with (
-        shardkit.connect(url, cache=file) as kit,
-        pytest.raises(ConfigServerError, match="cannot be read"),
-    ):
-        kit.client("one")
-    assert "others may write it" in caplog.text
 
 
 PROGRAM = """
@@ -213,10 +176,12 @@ def test_processes_share_a_file(tmp_path: Path) -> None:
 async def test_removed_components_are_not_saved(config: LocalServer, tmp_path: Path) -> None:
     file = tmp_path / "entries.json"
     await save("blocking", config, file)
-    url = f"redis://127.0.0.1:{config.port}/0"
     with config.client() as client:
         client.delete("config:redis:one", "config:pushed:one")
-    with shardkit.connect(url, cache=file) as kit, pytest.raises(ConfigError, match="are missing"):
+    with (
+        shardkit.connect(url(config), cache=file) as kit,
+        pytest.raises(ConfigError, match="are missing"),
+    ):
         kit.component("one")
     assert await eventually(lambda: '"one"' not in file.read_text())
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 from click.testing import CliRunner
-from link_helpers import FACES, eventually, of
+from link_helpers import eventually, of, opened
+from topology_helpers import follows, one_at
 
-import shardkit
 from shardkit import Entry, ShardMap
 from shardkit.admin import push
 from shardkit.cli.app import app
@@ -21,38 +19,10 @@ from shardkit.errors import ConfigServerError, InvalidEntryError
 from shardkit.local import LocalSentinel, LocalServer
 
 
-@pytest.fixture(params=FACES)
-def kind(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
 def pair() -> Iterator[tuple[LocalServer, LocalServer]]:
     with LocalServer() as master, LocalServer(replica_of=master) as replica:
         yield master, replica
-
-
-async def opened(kind: str, where: Any, **options: Any) -> Any:
-    if kind == "blocking":
-        return shardkit.connect(where, **options)
-    return await shardkit.aconnect(where, **options)
-
-
-def one_at(port: int) -> ShardMap:
-    return ShardMap.parse(f"components: {{one: {{entry: {{port: {port}}}}}}}")
-
-
-async def address_of(kit: Any) -> str:
-    found = await of(kit.component("one"))
-    return str(found.entry.address)
-
-
-async def follows(kit: Any, port: int) -> bool:
-    for _ in range(400):
-        if (await address_of(kit)).endswith(f":{port}/0"):
-            return True
-        await asyncio.sleep(0.05)
-    return False
 
 
 async def test_the_next_address_is_used_while_the_first_is_away(
@@ -63,32 +33,25 @@ async def test_the_next_address_is_used_while_the_first_is_away(
         push(client, one_at(1))
         client.wait(1, 10_000)
     url = f"redis://127.0.0.1:{master.port},127.0.0.1:{replica.port}/0"
-    first = await opened(kind, url)
-    assert (await address_of(first)).endswith(":1/0")
-    assert await of(first.components()) == ["one"]
-    master.kill()
-    later = await opened(kind, url)  # as a program that starts now
-    assert (await address_of(later)).endswith(":1/0")
-    assert await of(later.components()) == ["one"]
-    with replica.client() as client:
-        client.replicaof("NO", "ONE")
-        push(client, one_at(2))
-    for kit in (first, later):
-        assert await follows(kit, 2)
-        await kit.aclose()
+    async with opened(kind, url) as first:
+        assert await follows(first, 1)
+        assert await of(first.kit.components()) == ["one"]
+        master.kill()
+        async with opened(kind, url) as later:  # as a program that starts now
+            assert await follows(later, 1)
+            assert await of(later.kit.components()) == ["one"]
+            with replica.client() as client:
+                client.replicaof("NO", "ONE")
+                push(client, one_at(2))
+            for face in (first, later):
+                assert await follows(face, 2)
 
 
 async def test_if_none_answers_the_error_names_all(kind: str) -> None:
-    async def use() -> None:
-        kit = await opened(kind, "redis://127.0.0.1:1,127.0.0.1:2/3")
-        try:
-            await of(kit.component("one"))
-        finally:
-            kit.close()
-
     named = r"config server 127.0.0.1:1/3, 127.0.0.1:2/3 cannot be read"
     with pytest.raises(ConfigServerError, match=named):
-        await use()
+        async with opened(kind, "redis://127.0.0.1:1,127.0.0.1:2/3") as face:
+            await of(face.kit.component("one"))
 
 
 async def test_sentinels_name_the_config_server(kind: str) -> None:
@@ -97,10 +60,6 @@ async def test_sentinels_name_the_config_server(kind: str) -> None:
             push(client, one_at(1))
             client.wait(1, 10_000)
         addresses = ",".join(f"127.0.0.1:{each.port}" for each in watched.sentinels)
-        kit = await opened(kind, f"redis+sentinel://{addresses}/config/0")
-        assert (await address_of(kit)).endswith(":1/0")
-        with watched.sentinels[0].client() as asking:
-            asking.execute_command("SENTINEL FAILOVER", "config")
 
         def is_pushed() -> bool:
             with suppress(redis.RedisError, ConfigServerError), watched.replicas[0].client() as new:
@@ -109,9 +68,12 @@ async def test_sentinels_name_the_config_server(kind: str) -> None:
                     return True
             return False
 
-        assert await eventually(is_pushed)  # Sentinels cut connections off meanwhile
-        assert await follows(kit, 2)
-        await kit.aclose()
+        async with opened(kind, f"redis+sentinel://{addresses}/config/0") as face:
+            assert await follows(face, 1)
+            with watched.sentinels[0].client() as asking:
+                asking.execute_command("SENTINEL FAILOVER", "config")
+            assert await eventually(is_pushed)  # Sentinels cut connections off meanwhile
+            assert await follows(face, 2)
 
 
 def test_commands_use_the_first_master(

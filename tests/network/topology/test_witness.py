@@ -9,6 +9,7 @@ from contextlib import ExitStack
 import pytest
 import redis
 from faces import Face, faced
+from link_helpers import cut
 
 from shardkit import ShardMap
 from shardkit.admin import push
@@ -27,12 +28,11 @@ def config(server: LocalServer) -> Iterator[redis.Redis]:
         yield client
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def connect(request: pytest.FixtureRequest, server: LocalServer) -> Iterator[Connect]:
+@pytest.fixture
+def connect(kind: str, server: LocalServer) -> Iterator[Connect]:
     """Open a kit of either face on the config server, as a client that just started."""
-    where = f"redis://{server.address}"
     with ExitStack() as kits:
-        yield lambda: kits.enter_context(faced(request.param, where))
+        yield lambda: kits.enter_context(faced(kind, f"redis://{server.address}"))
 
 
 def described(server: LocalServer, *databases: int) -> ShardMap:
@@ -130,9 +130,7 @@ def test_while_the_config_server_is_away_the_known_entries_stay_in_use(
     monkeypatch.setattr(face.kit.topology.source, "afetch", aaway)
     assert incr(face) == 1
     monkeypatch.undo()
-    with server.client(db=1) as client:
-        client.client_kill_filter(_type="normal", skipme=True)
-        client.ping()  # the killed ones are closed before this is answered
+    cut(server)
     with pytest.raises((ShardErrors, ConfigServerError)) as refused:
         incr(face)  # the next connection asks again
     failures = getattr(refused.value, "exceptions", [refused.value])

@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
-from typing import ClassVar
 
+from link_helpers import Face, mapped
+
+from shardkit import ShardMap
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import MissingEntryError
-from shardkit.network.topology import Reading, Topology, Values
+from shardkit.network.topology import Reading, Source, Topology, Values
 
 
 def component(name: str = "c", shards: int = 2, port: int = 7001, epoch: int = 1) -> Component:
     entries = tuple(Entry({"port": port + n}) for n in range(shards))
     return Component(name, Entry({"port": port}), entries, epoch=epoch)
-
-
-def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
 
 
 async def aeventually(done: Callable[[], bool]) -> None:
@@ -49,6 +41,20 @@ def look(topology: Topology, name: str) -> Component:
     return topology.component(name)
 
 
+async def follows(face: Face, port: int) -> bool:
+    """Whether component ``one`` leads to a port in time."""
+    for _ in range(600):
+        found = await face.value(face.kit.component("one"))
+        if found.entry.address.endswith(f":{port}/0"):
+            return True
+        await asyncio.sleep(0.05)
+    return False
+
+
+def one_at(port: int) -> ShardMap:
+    return mapped({"port": port}, "one")
+
+
 class Clock:
     """Seconds that pass when the test says so."""
 
@@ -59,12 +65,8 @@ class Clock:
         return self.now
 
 
-class Directory:
+class Directory(Source):
     """A config server that is not there: counts how often it is asked, fails and hangs at will."""
-
-    local = changes = False
-    in_use = 0
-    read_epochs: ClassVar[dict[str, int]] = {}
 
     def __init__(self, *components: Component) -> None:
         self.components = {each.name: each for each in components}
@@ -103,19 +105,10 @@ class Directory:
             raise self.error
         return [None]
 
-    def saved(self, name: str) -> None:
-        return None
-
-    def saved_names(self) -> list[str]:
-        return []
-
     def names(self) -> list[str]:
         if self.error is not None:
             raise self.error
         return sorted(self.components)
-
-    async def anames(self) -> list[str]:
-        return self.names()
 
     def __str__(self) -> str:
         return "the directory"
