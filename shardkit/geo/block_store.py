@@ -69,11 +69,7 @@ class BlockStore:
     def write(
         self, number: int, source: ImportInput, progress: Progress, now: float
     ) -> Operation[Generation]:
-        """Write everything that an import reads; return the new generation.
-
-        Raises:
-            StructureError: no range could be read, or another import has started.
-        """
+        """Write everything that an import reads; return the new generation."""
         table = self.table(number)
         for some in pages(source.cities(), CITIES_AT_ONCE):
             yield from table.write(some)
@@ -128,11 +124,7 @@ class BlockStore:
         yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
-        """Load a generation into this process.
-
-        Raises:
-            DamagedDataError: part of it is missing, or cannot be read.
-        """
+        """Load a generation into this process."""
         tables = RangeTables()
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn, generation.levels))) is not None:

@@ -234,11 +234,7 @@ def _member(kind: str, city: City) -> str:
 
 
 def _total(member: bytes, score: bytes) -> int:
-    """Return a stored total.
-
-    Raises:
-        DamagedDataError: it is not a total.
-    """
+    """Return a stored total."""
     total = float(score)
     if not 1 <= total <= MOST_STORED:
         raise DamagedDataError("", f"{shown(member)}={total:g}", "a total")
@@ -246,11 +242,7 @@ def _total(member: bytes, score: bytes) -> int:
 
 
 def _place(kind: str, member: bytes) -> City:
-    """Return the place of a member.
-
-    Raises:
-        DamagedDataError: it is not a place.
-    """
+    """Return the place of a member."""
     try:
         if kind == "country":
             return City("", "", member.decode())

@@ -113,19 +113,9 @@ class IndexPart:
 
 
 class IndexParts:
-    """All parts of an index and of its replicas. Shared by all faces of an index.
+    """All parts of an index and of its replicas, ``read_from``. Shared by all faces of an index.
 
-    Args:
-        component: where writes go; if sharded, with as many shards as the index has parts.
-        schema: the fields and attributes of documents.
-        parameters: stored with the index, and compared when it is opened.
-        read_from: components with as many shards: replicas that serve reads; by default the index.
-
-    Attributes:
-        primary: the parts that writes go to; `parameters` are theirs.
-
-    Raises:
-        InvalidArgumentError: the name cannot be used.
+    Writes go to ``primary``, the parts of ``component``.
     """
 
     def __init__(
@@ -170,11 +160,7 @@ class IndexParts:
         return f"{self.of(doc_id).tag}d:{doc_id}"
 
     def choose_source(self, session: str | None, pinned: int | None) -> int:
-        """Return the source to read: that of earlier pages, a session's replica, or any in turn.
-
-        Raises:
-            InvalidArgumentError: there is no such source.
-        """
+        """Return the source to read: that of earlier pages, a session's replica, or any in turn."""
         replicas = len(self._sources) - 1
         if pinned is not None:
             if pinned == PRIMARY or 0 <= pinned < replicas:
@@ -206,10 +192,7 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run calls, and repeat each until nothing is left for it.
-
-        A script does a limited amount of work in a call, so that it never holds its server for
-        long.
+        """Run calls, and repeat each until nothing is left for it, so that none holds its server.
 
         Args:
             command: returns a call, given its number and its next place.
@@ -220,8 +203,6 @@ class IndexParts:
 
         Returns:
             The replies of each call that did not fail, and the numbers of those that did.
-
-        Cost: one exchange; one more as long as a call has to continue.
         """
         pending = list(enumerate(begin))
         replies: Sequence[Any] = yield from self.send(
@@ -266,9 +247,6 @@ class IndexParts:
         Returns:
             The replies of each part that did not fail, the numbers of the parts that did, and
             whether a document got another number in the meantime.
-
-        Cost: as `send_in_slices`. If other clients wrote between a part's calls, one exchange more,
-        and two for documents that moved.
         """
         slices, missing = yield from self.send_in_slices(
             command,
@@ -506,18 +484,11 @@ def write_in_slices(
     """Write a document that has many words, some of them at a time.
 
     The last command makes the document visible, and replaces the one with its id. If a writer stops
-    before, the next write removes its words.
-
-    Args:
-        part: the part.
-        arguments: the encoded document; see `IndexParts.write`.
-        then: a command for the same transaction as the last command.
-        key: the rebuild that writes, as the scripts' second key.
+    before, the next write removes its words. ``key`` names the rebuild that writes.
 
     Returns:
-        The reply of the last command, ``[version, pending, existed]``; with ``then`` both replies.
-
-    Cost: an exchange for 300 words, and one more.
+        The reply of the last command, ``[version, pending, existed]``; with ``then``, a command for
+        the same transaction, both replies.
     """
     sent: list[Any] = [*arguments]
     columns, many, *rest = sent

@@ -90,12 +90,6 @@ def rebuild_parts(
         after: returns a command for the same transaction as a write, given a part and ids.
         lossy: delete documents that cannot be read, and continue.
         progress: called with how many documents were indexed, and how many there are.
-
-    Raises:
-        DamagedDataError: documents are lost or cannot be read, and not ``lossy``; nothing was
-            changed but lost parameters. Or another client has started to rebuild the index.
-        ParameterMismatchError: the index exists with other parameters.
-        ShardErrors: a shard failed; rebuild again.
     """
     yield from restore_parameters(parts.parameters)
     yield from open_all([parts.parameters], create=True)
