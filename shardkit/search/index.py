@@ -60,12 +60,12 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
 from shardkit.search.check import check_parts
+from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import (
     Attributes,
     Document,
@@ -82,9 +82,8 @@ from shardkit.search.model.documents import (
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import TermStatistics
-from shardkit.search.parts import IndexParts
+from shardkit.search.parts import DocumentForm
 from shardkit.search.query.tree import Node
-from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -122,7 +121,7 @@ class PartInfo:
     version: int
 
 
-class SearchIndex(Structure[Face]):
+class SearchIndex(DocumentStructure[Face]):
     """An index of documents over shards. Made by ``kit.search``.
 
     Args:
@@ -155,9 +154,10 @@ class SearchIndex(Structure[Face]):
             raise InvalidArgumentError(
                 f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
             )
-        self._parts = IndexParts(component, schema, schema.parameters, read_from)
-        super().__init__(driver, component, schema.name)
-        self.schema = schema
+        form = DocumentForm(
+            partial(write_arguments, schema), partial(recovered, schema), names_words
+        )
+        super().__init__(driver, component, schema, schema.parameters, form, read_from)
         clock = clock or ServerClock()
         self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
@@ -180,38 +180,6 @@ class SearchIndex(Structure[Face]):
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
         yield from check_parts(self._parts, partial(unpack, self.schema))
-
-    @operation
-    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all documents again; return their number.
-
-        The documents are the source of everything else: their text or, without text, their words in
-        order (`phrases`). An index with neither cannot be rebuilt.
-
-        Until the end no other client can write, and searches return the documents indexed so far.
-        After an interruption call it again: no document is lost. `check` reports the damage that it
-        repairs.
-
-        Args:
-            lossy: delete documents that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed documents and of all documents.
-
-        Raises:
-            DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost
-                parameters were stored. Or another client has started to rebuild.
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed; call it again.
-
-        Cost: up to five SCANs of each part's server; all documents are read twice and written once.
-        The words of a part are held in memory.
-        """
-        encode = partial(write_arguments, self.schema)
-        recover = partial(recovered, self.schema)
-        done = yield from rebuild_parts(
-            self._parts, recover, encode, names_words, lossy=lossy, progress=progress
-        )
-        self._statistics.clear()
-        return done
 
     @operation
     def index(
@@ -237,7 +205,7 @@ class SearchIndex(Structure[Face]):
         different words one exchange for 300 of them, and one or more to remove what it replaces.
         """
         document = prepare(self.schema, doc_id, text, attributes)
-        yield from self._write([document])
+        yield from self._parts.write([document])
         return len({term for terms in document.fields for term in terms})
 
     @operation
@@ -272,10 +240,10 @@ class SearchIndex(Structure[Face]):
             size[0] += 1
             size[1] += document.size
             if size[0] >= DOCUMENTS_PER_BATCH or size[1] >= TERMS_PER_BATCH:
-                yield from self._write(batch)
+                yield from self._parts.write(batch)
                 count += len(batch)
                 batch, sizes = [], {}
-        yield from self._write(batch)
+        yield from self._parts.write(batch)
         return count + len(batch)
 
     @operation
@@ -284,23 +252,7 @@ class SearchIndex(Structure[Face]):
 
         Cost: one exchange; more for a document with many words.
         """
-        return (yield from self._write([check_id(self.schema, doc_id)])) > 0
-
-    @operation
-    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove documents; return how many existed.
-
-        Raises:
-            InvalidArgumentError: an id cannot be used; none of its batch of 1,000 was removed.
-            ShardErrors: shards failed; documents on the others were removed.
-
-        Cost: an exchange with each part for 150 documents, or for one to four if their words are in
-        tens of thousands of others.
-        """
-        removed = 0
-        for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
-            removed += yield from self._write(page)
-        return removed
+        return (yield from self._parts.write([check_id(self.schema, doc_id)])).existing > 0
 
     @operation
     def get(self, doc_id: str) -> Operation[Document | None]:
@@ -321,22 +273,6 @@ class SearchIndex(Structure[Face]):
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
             documents |= yield from self._read(page)
         return documents
-
-    @operation
-    def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete the index with its parameters; return the number of its documents.
-
-        No other client must be writing to it. Cached results expire on their own.
-
-        Args:
-            force: delete even if other parameters are stored, such as damaged ones; this scans the
-                servers for the keys of any number of parts.
-
-        Cost: one exchange for about 2,500 documents or words of each part.
-        """
-        removed = yield from self._parts.delete(force=force)
-        self._statistics.clear()
-        return removed
 
     # ---- searching
 
@@ -478,11 +414,8 @@ class SearchIndex(Structure[Face]):
 
     # ---- steps
 
-    def _write(self, documents: Sequence[PreparedDocument | str]) -> Operation[int]:
-        """Index documents, remove those given by their ids; return how many existed before."""
-        return (
-            yield from self._parts.write(documents, partial(write_arguments, self.schema))
-        ).existing
+    def _drop_cached(self) -> None:
+        self._statistics.clear()
 
     def _read(self, ids: Sequence[str]) -> Operation[dict[str, Document]]:
         stored = yield from self._parts.send(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardFailure
@@ -46,22 +46,27 @@ _MOVES_FOLLOWED: Final = 10
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
-class Writable(Protocol):
-    """A document that can be written."""
-
-    @property
-    def id(self) -> str:
-        """The document's id."""
-        raise NotImplementedError
-
-    @property
-    def size(self) -> int:
-        """The number of terms."""
-        raise NotImplementedError
-
-
-D = TypeVar("D", bound=Writable)
 N = TypeVar("N")
+Words: TypeAlias = Mapping[int, bytes]  # by their ids
+
+
+@dataclass(frozen=True)
+class DocumentForm:
+    """How documents of a kind, which have an ``id`` and a ``size`` in terms, are stored."""
+
+    # Returns the arguments of ``search/write`` for documents of one part; an id removes its one.
+    encode: Callable[[Sequence[Any]], list[Argument]]
+    # Returns a document, given its id, the value of its key, the key for messages, words, and
+    # whether to leave out lost words. Raises DamagedDataError if the document cannot be read.
+    recover: Callable[[str, bytes, str, Words, bool], Any]
+    # Returns whether a stored value refers to words that it has nowhere else. If none of a part
+    # does, a rebuild gives words new ids, and drops unused ones.
+    names_words: Callable[[bytes], bool]
+    # Return a command for the same transaction as a write, or a write of a rebuild.
+    after: Callable[[IndexPart, Sequence[str]], Command] | None = None
+    after_rebuilt: Callable[[IndexPart, Sequence[str]], Command] | None = None
+    # A script that runs before ``search/clear``, in the same transaction, with its arguments.
+    clear_first: str | None = None
 
 
 class Written(NamedTuple):
@@ -123,6 +128,7 @@ class IndexParts:
         component: str,
         schema: Schema,
         parameters: Mapping[str, object],
+        form: DocumentForm,
         read_from: Sequence[str] = (),
     ) -> None:
         check_name(schema.name)
@@ -131,6 +137,7 @@ class IndexParts:
                 f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
             )
         self.schema = schema
+        self.form = form
         self._sources = [
             [_part(name, schema, n, schema.shards) for n in range(schema.shards)]
             for name in (*read_from, component)
@@ -326,27 +333,16 @@ class IndexParts:
         calls = [part.call("search/state", ()) for part in self.primary]
         return [tuple(reply) for reply in (yield from self.send(calls))]
 
-    def write(
-        self,
-        documents: Iterable[D | str],
-        encode: Callable[[list[D | str]], list[Argument]],
-        after: Callable[[IndexPart, list[str]], Command] | None = None,
-    ) -> Operation[Written]:
+    def write(self, documents: Iterable[Any]) -> Operation[Written]:
         """Write documents; remove those given by their ids. Of equal ids the last one counts.
-
-        Args:
-            documents: documents, or ids of documents to remove.
-            encode: returns the arguments of ``search/write`` for documents of one part.
-            after: returns a command for the same transaction, given a part and ids.
 
         Cost: an exchange for some 1,500 words of each part, fewer if documents exist; one more if
         the parameters have not been compared yet. In each exchange a part gets one command of some
         milliseconds, so that its server serves others in between.
         """
-        by_part: dict[int, dict[str, D | str]] = {}
+        by_part: dict[int, dict[str, Any]] = {}
         for one in documents:
-            doc_id = one if isinstance(one, str) else one.id
-            by_part.setdefault(self._place(doc_id), {})[doc_id] = one
+            by_part.setdefault(self._place(id_of(one)), {})[id_of(one)] = one
         if not by_part:
             return Written(0, 0)
         yield from open_all([self._metas[PRIMARY]], create=True)
@@ -357,9 +353,8 @@ class IndexParts:
             large: dict[int, Operation[Any]] = {}
             for number, some in rest.items():
                 part, now = self.primary[number], some[: first_slice(some)]
-                arguments = encode(now)
-                ids = [one if isinstance(one, str) else one.id for one in now]
-                then = after and after(part, ids)
+                arguments = self.form.encode(now)
+                then = self.form.after and self.form.after(part, [id_of(one) for one in now])
                 if has_many_words(now, arguments):
                     large[number] = write_in_slices(part, arguments, then)
                 else:
@@ -370,7 +365,7 @@ class IndexParts:
             for number, steps in large.items():
                 written[number] = yield from steps
             for number, reply in written.items():
-                _, left, *existed = reply if after is None else reply[0]
+                _, left, *existed = reply if self.form.after is None else reply[0]
                 existing += sum(existed)
                 rest[number] = rest[number][len(existed) :]
                 if left:
@@ -385,17 +380,8 @@ class IndexParts:
             pending = {part for part, left in zip(pending, replies, strict=True) if left}
         return Written(existing, sum(map(len, by_part.values())) - existing)
 
-    def delete(self, before: str | None = None, *, force: bool = False) -> Operation[int]:
-        """Delete all documents and the parameters; return how many documents there were.
-
-        Args:
-            before: a script that runs before ``search/clear``, in the same transaction, with the
-                same arguments.
-            force: delete even if other parameters are stored: scan all of the server for keys of
-                any number of parts.
-
-        Cost: one exchange for some 2,500 documents or words of each part.
-        """
+    def delete(self, force: bool) -> Operation[int]:
+        """Delete all documents and the parameters; see `DocumentStructure.delete`."""
         meta = self.parameters
         yield from open_to_delete(meta, force)
         removed, columns = 0, len(self.schema.columns)
@@ -408,7 +394,7 @@ class IndexParts:
                     part.state,
                     tuple(
                         part.call(name, [columns, place, BUCKETS_PER_CALL], write=True)
-                        for name in (before, "search/clear")
+                        for name in (self.form.clear_first, "search/clear")
                         if name
                     ),
                 )
@@ -452,7 +438,12 @@ def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
     return missed
 
 
-def first_slice(documents: Sequence[D | str]) -> int:
+def id_of(document: Any) -> str:
+    """Return the id of a document, which may be given by it alone."""
+    return document if isinstance(document, str) else document.id
+
+
+def first_slice(documents: Sequence[Any]) -> int:
     """Return how many of the first documents one command may write."""
     terms = 0
     for place, one in enumerate(documents):
@@ -462,7 +453,7 @@ def first_slice(documents: Sequence[D | str]) -> int:
     return len(documents)
 
 
-def has_many_words(documents: Sequence[D | str], arguments: Sequence[Argument]) -> bool:
+def has_many_words(documents: Sequence[Any], arguments: Sequence[Argument]) -> bool:
     """Return whether a single document has more words than one command may write."""
     return len(documents) == 1 and int(arguments[1]) > TERMS_PER_CALL
 
