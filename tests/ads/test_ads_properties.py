@@ -98,7 +98,25 @@ class Both:
             else:
                 assert self.run(ads.record_click(target, ad_id, action=action)) is expected
 
+    def weigh(self, text: str) -> None:
+        """Show what the best ad is worth on a page, by a rival that is worth a little less or more.
+
+        The rival shares no word with the page.
+        """
+        words = set(self.model.terms(text))
+        best = max(
+            ad.score(words)
+            for ad_id, ad in self.model.ads.items()
+            if "x" in ad.locations and ad_id != "rival"
+        )
+        for part in (0.99, 1.01):
+            self.index("rival", ["x"], "", "cpm", best * part)
+            self.show(["x"], text, None)
+
     def check(self) -> None:
+        if any("x" in ad.locations for ad in self.model.ads.values()):
+            for text in ("red", "red café", "café x", ""):
+                self.weigh(text)
         for ads in self.ads:
             assert self.run(ads.count()) == len(self.model.ads)
             assert self.run(ads.averages()) == self.model.averages()
@@ -130,7 +148,7 @@ def empty(kit: ShardKit) -> None:
 
 
 @pytest.mark.parametrize("work", [WORK_PER_CALL, 1])
-@settings(max_examples=10, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, suppress_health_check=list(HealthCheck))
 @given(STEPS)
 def test_one_part_and_many_choose_count_and_estimate_as_the_model(
     face: Face,
