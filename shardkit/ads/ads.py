@@ -89,6 +89,8 @@ class Ads(DocumentStructure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the ads were created
+    with other parameters.
     """
 
     deferred: DeferredFace[Ads[Deferred]]
@@ -161,8 +163,6 @@ class Ads(DocumentStructure[Face]):
 
         Raises:
             InvalidArgumentError: an argument cannot be used; nothing was written.
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one more if the averages are not cached (`averages_ttl`).
         """
@@ -181,7 +181,6 @@ class Ads(DocumentStructure[Face]):
         Raises:
             InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written;
                 earlier batches were.
-            ParameterMismatchError: the ads were created with other parameters.
             ShardErrors: shards failed; ads on the others were indexed. You can index all of them
                 again.
 
@@ -241,10 +240,6 @@ class Ads(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
 
-        Raises:
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
@@ -276,7 +271,6 @@ class Ads(DocumentStructure[Face]):
         Raises:
             InvalidArgumentError: a location or the text is not text, or the text has more than
                 10,000 different words.
-            ParameterMismatchError: the ads were created with other parameters.
             ShardErrors: shards failed, and a partial choice was not requested; or all failed; or
                 the view could not be recorded.
 

@@ -85,6 +85,8 @@ class JobSearch(DocumentStructure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
+    with other parameters.
     """
 
     deferred: DeferredFace[JobSearch[Deferred]]
@@ -120,8 +122,6 @@ class JobSearch(DocumentStructure[Face]):
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used; nothing was written.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one command that takes some microseconds a skill.
         """
@@ -139,7 +139,6 @@ class JobSearch(DocumentStructure[Face]):
         Raises:
             InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written;
                 earlier batches were.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed; jobs on the others were indexed. You can index all of them
                 again.
 
@@ -185,10 +184,6 @@ class JobSearch(DocumentStructure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
 
-        Raises:
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
         64 keys of the lexicon.
         """
@@ -211,7 +206,6 @@ class JobSearch(DocumentStructure[Face]):
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used.
-            ParameterMismatchError: the index was created with other parameters.
 
         Cost: one exchange.
         """
@@ -244,7 +238,6 @@ class JobSearch(DocumentStructure[Face]):
 
         Raises:
             InvalidArgumentError: a skill or the page cannot be used.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
         Cost: one exchange for some thousand postings of the candidate's skills in a part; so its

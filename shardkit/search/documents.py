@@ -81,7 +81,6 @@ class DocumentStructure(Structure[Face]):
         Raises:
             DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost
                 parameters were stored. Or another client has started to rebuild.
-            ParameterMismatchError: the index exists with other parameters.
             ShardErrors: a shard failed; call it again.
 
         Cost: up to five SCANs of each part's server; all documents are read twice and written once.

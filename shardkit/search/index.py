@@ -29,18 +29,10 @@ searching for its bytes there. A value of text is a word too, one that no text c
 found as words are. Columns hold side by side what documents are sorted and filtered by: one read
 for a chunk instead of one for each document.
 
-13,968 passages of documentation, 48 different words each (83 with repetitions; 33,243 words in
-all), bytes a passage on Valkey 9.1.2 / Redis 7.0.15::
-
-    words, attributes                          802 /   896      of it a posting  6.2 / 6.9
-    with the order of words, for phrases       907 / 1,011
-    with text, for snippets                  1,318 / 1,455
-    the book's: a SET a word and document    3,098 / 7,481      a posting       64.3 / 155
-
 The time of a query is that of its postings: 0.6 microseconds for each posting of a word, with
 scores and the best 20 hits; sorting or filtering by columns takes some 0.5 a document, a phrase 6
-to 12 for each document that has all of its words. Indexing takes 7 a posting. (Time of the server,
-on a machine whose two cores were busy.)
+to 12 for each document that has all of its words. Indexing takes 7 a posting. docs/search.md has
+measurements.
 """
 
 from __future__ import annotations
@@ -135,6 +127,9 @@ class SearchIndex(DocumentStructure[Face]):
 
     Raises:
         InvalidArgumentError: an argument cannot be used.
+
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
+    with other parameters.
     """
 
     deferred: DeferredFace[SearchIndex[Deferred]]
@@ -172,10 +167,6 @@ class SearchIndex(DocumentStructure[Face]):
         its mark, columns or postings; a posting without a document. `rebuild` repairs everything
         but lost documents.
 
-        Raises:
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 words of documents, for 20,000 postings, for 64 documents
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
@@ -198,8 +189,6 @@ class SearchIndex(DocumentStructure[Face]):
 
         Raises:
             InvalidArgumentError: something cannot be indexed; nothing was written.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one command that takes some microseconds a word. With more than 1,500
         different words one exchange for 300 of them, and one or more to remove what it replaces.
@@ -219,7 +208,6 @@ class SearchIndex(DocumentStructure[Face]):
         Raises:
             InvalidArgumentError: something cannot be indexed. Nothing of its batch was written;
                 earlier batches were.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed; documents on the others were indexed. You can index all of
                 them again.
 
@@ -311,7 +299,6 @@ class SearchIndex(DocumentStructure[Face]):
             QuerySyntaxError: the query cannot be parsed; the error has the position.
             InvalidArgumentError: another argument cannot be used; or more than 1,000 words begin
                 with a prefix; or a facet has more than 10,000 different values in a part.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
         Cost: one exchange. A part with more than some milliseconds of work takes several, so that

@@ -145,7 +145,14 @@ class RelationPage(list[Relation]):
     cursor: Relation | None = None
 
 
-class FollowResult(Enum):
+class _Change(Enum):
+    """The result of a change; its first value is true, for a change that was made."""
+
+    def __bool__(self) -> bool:
+        return self is next(iter(type(self)))
+
+
+class FollowResult(_Change):
     """The result of ``follow``. True if the call created the relation."""
 
     FOLLOWED = "followed"
@@ -154,31 +161,22 @@ class FollowResult(Enum):
     BLOCKED = "one user has blocked the other"
     LIMIT_REACHED = "following_limit is reached"
 
-    def __bool__(self) -> bool:
-        return self is FollowResult.FOLLOWED
 
-
-class BlockResult(Enum):
+class BlockResult(_Change):
     """The result of ``block``. True if the block is new."""
 
     BLOCKED = "blocked"
     ALREADY_BLOCKED = "already blocked"
     NO_SUCH_USER = "no such user"
 
-    def __bool__(self) -> bool:
-        return self is BlockResult.BLOCKED
 
-
-class MuteResult(Enum):
+class MuteResult(_Change):
     """The result of ``mute``. True if the mute is new."""
 
     MUTED = "muted"
     ALREADY_MUTED = "already muted"
     NO_SUCH_USER = "no such user"
     LIMIT_REACHED = "following_limit is reached"
-
-    def __bool__(self) -> bool:
-        return self is MuteResult.MUTED
 
 
 class ReconcileResult(NamedTuple):

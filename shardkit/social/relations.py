@@ -167,7 +167,7 @@ class Relations:
     def change(
         self, action: str, kind: RelationKind, first: int, second: int
     ) -> Operation[RelationChange | int]:
-        """``follow``, ``unfollow``, or ``check``: only note the pair as pending.
+        """Have an account follow or unfollow another; or (``check``) only note the pair as pending.
 
         Returns:
             The new state; `NO_CHANGE`, or `BLOCKED` if one has blocked the other.

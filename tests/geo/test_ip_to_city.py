@@ -256,7 +256,7 @@ def test_a_slow_server_is_not_taken_for_new_data(
         ("4:0002", "4:0002", "nothing"),
         ("4:0001", "4:0001", "a block of ranges (3 bytes) cannot be read"),
         ("4:0000", "4:0000", "a value of another type"),
-        ("cities:0", "cities", "no city 0"),
+        ("cities:0", "cities:0", "nothing"),
         ("cities:0", "cities:0", "a value of another type"),
     ],
 )
