@@ -49,9 +49,7 @@ def mode_of(kit: ShardKit, network: Any, uid: int) -> tuple[str, int]:
 def test_crossing_the_limit_ends_in_the_mode_with_all_readers_marked(
     face: Face, network: Any, kit: ShardKit
 ) -> None:
-    run, users = face.run, populate(face, network, users=8, lists=0).users
-    for uid in users[1:6]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=8, lists=0, followers=range(1, 6)).users
     assert mode_of(kit, network, users[0]) == ("", 0)
     run(network.follow(users[6], users[0]))  # the sixth
     mode, version = mode_of(kit, network, users[0])

@@ -85,9 +85,7 @@ def test_a_mode_that_is_not_understood_keeps_its_note(face: Face, kit: ShardKit)
 def test_jobs_of_a_later_release_are_done_or_put_back(face: Face, kit: ShardKit) -> None:
     queues = face.kit.queues(component="one", attempts=1)
     network = opened(face, queues=queues, fan_out_limit=0)
-    run, users = face.run, populate(face, network, users=20, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=20, lists=0, followers=range(1, 20)).users
     run(network.post(users[0], "to all"))
     task = run(queues.take("social", timeout=0))
     job = list(task.args)

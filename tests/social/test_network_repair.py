@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from faces import Face, faced, holder
-from social_helpers import StoppingLink, compare, opened, populate, seen
+from social_helpers import compare, opened, populate, seen, stopping
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Command
-from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import repair
 from shardkit.social.keys import USER
 
@@ -77,9 +76,7 @@ def test_reconciling_replaces_what_a_part_is_said_to_have(
     face: Face, kit: ShardKit, damage: str | None
 ) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=5, lists=0).users
-    for uid in users[1:4]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=5, lists=0, followers=range(1, 4)).users
     client, key = record(kit, network, "user", users[0])
     for part in range(network.layout.relation_shards):
         client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
@@ -127,11 +124,7 @@ def test_posts_that_come_while_they_are_recounted_are_counted(shard_map: ShardMa
         client, key = record(face.kit, network, "user", ada)
         for turn in range(12):
             client.hset(key, "posts", 50)
-            other = opened(face)
-            other._driver = BlockingDriver(
-                StoppingLink(network._driver.link, turn, lambda _: network.post(ada, "more"))
-            )
-            other.reconcile(ada)
+            stopping(network, turn, lambda _: network.post(ada, "more")).reconcile(ada)
             network.reconcile(ada)
             assert network.get_user(ada).posts == len(network.profile(ada, limit=100))
 
@@ -142,11 +135,7 @@ def test_posts_that_never_stop_coming_are_counted_another_time(shard_map: ShardM
         [ada] = populate(face, network, users=1, lists=0).users
         client, key = record(face.kit, network, "user", ada)
         client.hset(key, "posts", 50)
-        busy = opened(face)
-        link = StoppingLink(
-            network._driver.link, 0, lambda _: network.post(ada, "more"), often=True
-        )
-        busy._driver = BlockingDriver(link)
+        busy = stopping(network, 0, lambda _: network.post(ada, "more"), often=True)
         assert busy.reconcile(ada).posts == 0
         posts = len(network.profile(ada, limit=1000))
         assert network.get_user(ada).posts == 50 + posts
@@ -316,9 +305,8 @@ def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
 
 def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, kit: ShardKit) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[2:]:  # the first one's posts are fetched, the second one's pushed
-        run(network.follow(uid, users[0]))
+    # the first one's posts are fetched, the second one's pushed
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(2, 9)).users
     run(network.follow(users[2], users[1]))
     fetched, pushed = run(network.post(users[0], "x")), run(network.post(users[1], "x"))
     run(network.reconcile(users[2]))

@@ -232,9 +232,8 @@ def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
 
 
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[1:]:  # the first one's posts are fetched
-        run(network.follow(uid, users[0]))
+    # the first one's posts are fetched
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users
     run(network.follow(users[1], users[2]))
     posts = [run(network.post(users[n % 2 * 2], f"{n}")) for n in range(40)][::-1]
     first = run(network.home(users[1], limit=10))
@@ -280,16 +279,9 @@ def test_passes_reach_all_when_followers_came_at_the_same_moment(face: Face, kit
 def test_a_task_that_is_done_twice_changes_nothing(face: Face) -> None:
     queues = face.kit.queues(component="one")
     network = opened(face, queues=queues, fan_out_limit=0)
-    run, users = face.run, populate(face, network, users=20, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=20, lists=0, followers=range(1, 20)).users
     run(network.post(users[0], "to all"))
-    tasks = []
-    while (task := run(queues.take("social", timeout=0))) is not None:
-        tasks.append(task)
-        run(network.callbacks[task.name](*task.args))
-        run(queues.acknowledge(task))
-    for task in tasks:
+    for task in drain(face, queues, network):
         run(network.callbacks[task.name](*task.args))
     compare(face, network, seen(face, network, users, []))
 
@@ -315,9 +307,7 @@ def test_pages_far_back_look_at_all_before_them(shard_map: ShardMap) -> None:
 
 def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users
     for uid in users[3:]:
         run(network.unfollow(uid, users[0]))
     status = run(network.post(users[0], "pushed again"))
