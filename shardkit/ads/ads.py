@@ -107,7 +107,7 @@ class Ads(DocumentStructure[Face]):
         chunk: int = CHUNK,
     ) -> None:
         averages_ttl = in_seconds(averages_ttl)
-        if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
+        if not averages_ttl >= 0:
             raise InvalidArgumentError(
                 f"{name}: averages_ttl={shown(averages_ttl)}", "give seconds, 0 or more"
             )
@@ -179,10 +179,8 @@ class Ads(DocumentStructure[Face]):
                 read while ads are sent.
 
         Raises:
-            InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written;
-                earlier batches were.
-            ShardErrors: shards failed; ads on the others were indexed. You can index all of them
-                again.
+            InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written.
+            ShardErrors: shards failed; ads on the others were indexed. Repeat the call.
 
         Cost: one exchange, a transaction a part, for 500 ads; sometimes one more for the averages.
         """
@@ -365,9 +363,7 @@ class Ads(DocumentStructure[Face]):
         key = f"target:{target}"
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
 
-    def _words(self, text: object) -> list[str]:
-        if not isinstance(text, str):
-            raise InvalidArgumentError(f"{self.name}: target: text={shown(text)}", "give text")
+    def _words(self, text: str) -> list[str]:
         words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
         if len(words) > MAX_TERMS:
             raise InvalidArgumentError(

@@ -112,8 +112,6 @@ class AddressBook(Structure[Face]):
     ) -> None:
         check_name(name)
         check_integer(name, "parts", parts, 1, MAX_PARTS)
-        if fold is not None and not callable(fold):
-            raise InvalidArgumentError(f"{name}: fold={shown(fold)}", "give a function")
         self.parts = parts
         self.fold = fold
         stored = {

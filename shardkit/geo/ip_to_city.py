@@ -50,13 +50,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicions,
-    confirmed,
-    read_or_note,
-    suspected,
-)
+from shardkit.structures.base.check import Damage, Suspicions, confirmed, read_or_note, suspected
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 

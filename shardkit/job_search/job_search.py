@@ -137,10 +137,8 @@ class JobSearch(DocumentStructure[Face]):
                 is read while jobs are sent.
 
         Raises:
-            InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written;
-                earlier batches were.
-            ShardErrors: shards failed; jobs on the others were indexed. You can index all of them
-                again.
+            InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written.
+            ShardErrors: shards failed; jobs on the others were indexed. Repeat the call.
 
         Cost: one exchange, a command a part, for 1,000 jobs or 10,000 skills.
         """

@@ -144,8 +144,7 @@ class SearchIndex(DocumentStructure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         statistics_ttl = in_seconds(statistics_ttl)
-        is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
-        if not is_number or not statistics_ttl >= 0:
+        if not statistics_ttl >= 0:
             raise InvalidArgumentError(
                 f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
             )
@@ -206,10 +205,8 @@ class SearchIndex(DocumentStructure[Face]):
                 attributes)``; see `index`. It is read while documents are sent.
 
         Raises:
-            InvalidArgumentError: something cannot be indexed. Nothing of its batch was written;
-                earlier batches were.
-            ShardErrors: shards failed; documents on the others were indexed. You can index all of
-                them again.
+            InvalidArgumentError: something cannot be indexed. Nothing of its batch was written.
+            ShardErrors: shards failed; documents on the others were indexed. Repeat the call.
 
         Cost: one exchange with each part for about 1,500 words, fewer if documents are replaced.
         """
@@ -382,8 +379,6 @@ class SearchIndex(DocumentStructure[Face]):
 
         Cost: one exchange.
         """
-        if not isinstance(prefix, str):
-            raise InvalidArgumentError(f"{self.name}: words({shown(prefix)})", "give text")
         check_integer(self.name, "limit", limit, 1, MAX_EXPANSIONS)
         tokens = self.schema.analyzer.beginnings(prefix)
         if len(tokens) != 1:

@@ -34,16 +34,7 @@ from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitErro
 from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.fan_out import (
-    ACTIONS,
-    DELETE,
-    DONE,
-    FILL,
-    MARK,
-    POST,
-    FanOut,
-    FanOutJob,
-)
+from shardkit.social.fan_out import ACTIONS, DELETE, DONE, FILL, MARK, POST, FanOut, FanOutJob
 from shardkit.social.keys import FOLLOWING, KINDS, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, Extra, stored_ids
 from shardkit.social.relations import (

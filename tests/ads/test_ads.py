@@ -264,7 +264,7 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
 def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
     ads = kit.ads(component="few", shards=4)
     for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
-        with pytest.raises(InvalidArgumentError, match="ads: target: "):
+        with pytest.raises(InvalidArgumentError, match=r"ads: (target: |text=)"):
             ads.target(places, text)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="10,001 different words"):
         ads.target(BERLIN, " ".join(f"w{n}" for n in range(10_001)))

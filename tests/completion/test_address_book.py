@@ -155,7 +155,7 @@ def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit)
     for options, said in (
         ({"parts": 0}, "parts=0; give an integer"),
         ({"parts": 1025}, "parts=1025; give an integer"),
-        ({"fold": "yes"}, "fold='yes'; give a function"),
+        ({"fold": "yes"}, "fold='yes'; give a plain function"),
         ({"name": ""}, "name=''"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):
