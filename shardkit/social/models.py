@@ -145,14 +145,14 @@ class RelationPage(list[Relation]):
     cursor: Relation | None = None
 
 
-class _Change(Enum):
+class _ChangeResult(Enum):
     """The result of a change; its first value is true, for a change that was made."""
 
     def __bool__(self) -> bool:
         return self is next(iter(type(self)))
 
 
-class FollowResult(_Change):
+class FollowResult(_ChangeResult):
     """The result of ``follow``. True if the call created the relation."""
 
     FOLLOWED = "followed"
@@ -162,7 +162,7 @@ class FollowResult(_Change):
     LIMIT_REACHED = "following_limit is reached"
 
 
-class BlockResult(_Change):
+class BlockResult(_ChangeResult):
     """The result of ``block``. True if the block is new."""
 
     BLOCKED = "blocked"
@@ -170,7 +170,7 @@ class BlockResult(_Change):
     NO_SUCH_USER = "no such user"
 
 
-class MuteResult(_Change):
+class MuteResult(_ChangeResult):
     """The result of ``mute``. True if the mute is new."""
 
     MUTED = "muted"
