@@ -50,20 +50,14 @@ from shardkit.operations.operation import (
     Face,
     Operation,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
-from shardkit.search.model.documents import (
-    PreparedDocument,
-    check_id,
-    check_ids,
-    write_arguments,
-)
+from shardkit.search.documents import DocumentStructure
+from shardkit.search.model.documents import check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, IndexPart, IndexParts, Written
-from shardkit.search.rebuild import Progress, rebuild_parts
+from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.server_clock import ServerClock
@@ -73,12 +67,11 @@ AVERAGES_TTL: Final = 60.0
 MAX_TERMS: Final = 10_000
 MAX_TARGET_BYTES: Final = 256
 ADS_PER_BATCH: Final = 500
-IDS_PER_BATCH: Final = 1_000
 # How often to choose again because the best ad was removed just then.
 MAX_ATTEMPTS: Final = 10
 
 
-class Ads(Structure[Face]):
+class Ads(DocumentStructure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
@@ -96,6 +89,8 @@ class Ads(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the ads were created
+    with other parameters.
     """
 
     deferred: DeferredFace[Ads[Deferred]]
@@ -112,7 +107,7 @@ class Ads(Structure[Face]):
         chunk: int = CHUNK,
     ) -> None:
         averages_ttl = in_seconds(averages_ttl)
-        if not isinstance(averages_ttl, int | float) or not averages_ttl >= 0:
+        if not averages_ttl >= 0:
             raise InvalidArgumentError(
                 f"{name}: averages_ttl={shown(averages_ttl)}", "give seconds, 0 or more"
             )
@@ -131,9 +126,15 @@ class Ads(Structure[Face]):
             "analyzer": schema.analyzer.fingerprint,
             "chunk": chunk,
         }
-        self._parts = IndexParts(component, schema, parameters)
-        super().__init__(driver, component, name)
-        self._schema = schema
+        form = DocumentForm(
+            partial(write_arguments, schema),
+            partial(recovered_ad, schema),
+            lambda _: True,
+            _refresh,
+            lambda part, ids: part.call("ads/renumber", ids, write=True),
+            "ads/clear",
+        )
+        super().__init__(driver, component, schema, parameters, form)
         self._clock = clock or ServerClock()
         self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
 
@@ -162,8 +163,6 @@ class Ads(Structure[Face]):
 
         Raises:
             InvalidArgumentError: an argument cannot be used; nothing was written.
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one more if the averages are not cached (`averages_ttl`).
         """
@@ -180,11 +179,8 @@ class Ads(Structure[Face]):
                 read while ads are sent.
 
         Raises:
-            InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written;
-                earlier batches were.
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: shards failed; ads on the others were indexed. You can index all of them
-                again.
+            InvalidArgumentError: an ad cannot be indexed. Nothing of its batch of 500 was written.
+            ShardErrors: shards failed; ads on the others were indexed. Repeat the call.
 
         Cost: one exchange, a transaction a part, for 500 ads; sometimes one more for the averages.
         """
@@ -199,26 +195,13 @@ class Ads(Structure[Face]):
 
         The averages of its type keep what it has earned.
         """
-        written = yield from self._write([check_id(self._schema, ad_id)])
+        written = yield from self._parts.write([check_id(self.schema, ad_id)])
         return written.existing > 0
-
-    @operation
-    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove ads with their counts; return how many existed. Cost: one exchange for 1,000.
-
-        Raises:
-            InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
-            ShardErrors: shards failed; ads on the others were removed.
-        """
-        removed = 0
-        for page in pages(check_ids(self._schema, ids), IDS_PER_BATCH):
-            removed += (yield from self._write(page)).existing
-        return removed
 
     @operation
     def get(self, ad_id: str) -> Operation[Ad | None]:
         """Return an ad as it is now; None if there is none. Cost: one exchange."""
-        part = self._parts.of(check_id(self._schema, ad_id))
+        part = self._parts.of(check_id(self.schema, ad_id))
         [found] = yield from self._parts.send([part.call("ads/get", [ad_id])])
         if found is None:
             return None
@@ -229,20 +212,6 @@ class Ads(Structure[Face]):
     def count(self) -> Operation[int]:
         """Return the number of ads. Cost: one exchange."""
         return (yield from self._parts.count())
-
-    @operation
-    def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete all ads with their counts and the parameters; return how many ads there were.
-
-        No other client must be using them. Targets expire on their own.
-
-        Args:
-            force: delete even if other parameters are stored, such as damaged ones; this scans the
-                servers for the keys of any number of parts.
-
-        Cost: one exchange for about 2,500 ads or words of each part.
-        """
-        return (yield from self._parts.delete(before="ads/clear", force=force))
 
     @operation
     def averages(self) -> Operation[dict[str, float]]:
@@ -269,49 +238,10 @@ class Ads(Structure[Face]):
 
         As `shardkit.search.SearchIndex.check`; also the counts of ads and of types, and bonuses.
 
-        Raises:
-            ParameterMismatchError: the ads were created with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
         yield from check_ads(self._parts)
-
-    @operation
-    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all ads again; return their number.
-
-        The ads and their counts are the source of everything else: state, words, postings, columns,
-        bonuses and estimates.
-
-        Until the end no other client can write, and searches return the ads indexed so far. After
-        an interruption call it again: no ad is lost. `check` reports the damage that it repairs.
-
-        Args:
-            lossy: delete ads that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed ads and of all ads.
-
-        Raises:
-            DamagedDataError: ads are lost or unreadable, and ``lossy`` is False; only lost
-                parameters were stored. Or another client has started to rebuild.
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed; call it again.
-
-        Cost: five SCANs of each part's server; all ads are read twice and written once. The words
-        of a part are held in memory.
-        """
-        return (
-            yield from rebuild_parts(
-                self._parts,
-                partial(recovered_ad, self._schema),
-                partial(write_arguments, self._schema),
-                lambda _: True,
-                lambda part, ids: part.call("ads/renumber", ids, write=True),
-                lossy=lossy,
-                progress=progress,
-            )
-        )
 
     # ---- serving
 
@@ -339,7 +269,6 @@ class Ads(Structure[Face]):
         Raises:
             InvalidArgumentError: a location or the text is not text, or the text has more than
                 10,000 different words.
-            ParameterMismatchError: the ads were created with other parameters.
             ShardErrors: shards failed, and a partial choice was not requested; or all failed; or
                 the view could not be recorded.
 
@@ -393,7 +322,7 @@ class Ads(Structure[Face]):
 
         Cost: one exchange. The ad is estimated again.
         """
-        check_id(self._schema, ad_id)
+        check_id(self.schema, ad_id)
         event = "a" if action else "c"
         where = f"{self.name}: target {shown(target)}"
         if not isinstance(target, str) or not 0 < len(utf8(target)) <= MAX_TARGET_BYTES:
@@ -415,7 +344,7 @@ class Ads(Structure[Face]):
 
         This happens automatically after every click, and after every 100th view.
         """
-        part = self._parts.of(check_id(self._schema, ad_id))
+        part = self._parts.of(check_id(self.schema, ad_id))
         [existing] = yield from self._parts.send([_refresh(part, [ad_id])])
         return bool(existing)
 
@@ -423,25 +352,19 @@ class Ads(Structure[Face]):
 
     def _index(self, ads: Sequence[object]) -> Operation[int]:
         """Index ads; return how many are new."""
-        checked = [check_ad(self._schema, ad) for ad in ads]
+        checked = [check_ad(self.schema, ad) for ad in ads]
         averages = self._averages.get()
         if averages is None:
             averages = yield from Ads.averages.steps(self)
-        written = yield from self._write([ad.prepared(self._schema, averages) for ad in checked])
-        return written.new
-
-    def _write(self, ads: Sequence[PreparedDocument | str]) -> Operation[Written]:
-        """Write ads, remove those given by their ids, and update their counts."""
-        return self._parts.write(ads, partial(write_arguments, self._schema), _refresh)
+        prepared = [ad.prepared(self.schema, averages) for ad in checked]
+        return (yield from self._parts.write(prepared)).new
 
     def _record(self, name: str, target: str, ad_id: str, more: Sequence[Argument]) -> Command:
         key = f"target:{target}"
         return self._parts.of(ad_id).call(name, [ad_id, *more], key=key, write=True)
 
-    def _words(self, text: object) -> list[str]:
-        if not isinstance(text, str):
-            raise InvalidArgumentError(f"{self.name}: target: text={shown(text)}", "give text")
-        words = list(dict.fromkeys(self._schema.analyzer.terms(text)))
+    def _words(self, text: str) -> list[str]:
+        words = list(dict.fromkeys(self.schema.analyzer.terms(text)))
         if len(words) > MAX_TERMS:
             raise InvalidArgumentError(
                 f"{self.name}: target: a text of {counted(len(words), 'different word')}",

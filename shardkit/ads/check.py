@@ -11,12 +11,7 @@ from typing import Any
 from shardkit.ads.records import read_ad
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import Operation, Stream, pages
-from shardkit.search.check import (
-    Documents,
-    attributes_in,
-    check_parts,
-    chunks_with_documents,
-)
+from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
 from shardkit.search.parts import IndexPart, IndexParts
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
 from shardkit.structures.base.damage import damage

@@ -30,12 +30,7 @@ _UNKNOWN: Final = 1.0
 
 
 def check_price(owner: str, ad_id: str, kind: str, value: float) -> float:
-    """Return an ad's value, per 1,000 views, click or action.
-
-    Raises:
-        InvalidArgumentError: there is no such type; or the value is not a number, is negative or
-            too large.
-    """
+    """Return an ad's value, per 1,000 views, click or action."""
     if kind not in TYPES:
         raise InvalidArgumentError(
             f"{owner}: ad {shown(ad_id)}: type={shown(kind)}", f"give one of {', '.join(TYPES)}"

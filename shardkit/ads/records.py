@@ -89,11 +89,7 @@ class CheckedAd(NamedTuple):
     value: float
 
     def prepared(self, schema: Schema, averages: Mapping[str, float]) -> PreparedDocument:
-        """Return the ad as a document.
-
-        Raises:
-            InvalidArgumentError: its text cannot be encoded.
-        """
+        """Return the ad as a document."""
         attributes = {
             "ecpm": expected(self.type, self.value, averages),
             "value": self.value,
@@ -104,11 +100,7 @@ class CheckedAd(NamedTuple):
 
 
 def check_ad(schema: Schema, given: object) -> CheckedAd:
-    """Check an ad: its id, locations, text, type and value.
-
-    Raises:
-        InvalidArgumentError: one of them cannot be used.
-    """
+    """Check an ad: its id, locations, text, type and value."""
     if not isinstance(given, list | tuple) or len(given) != 5:
         raise InvalidArgumentError(
             f"{schema.name}: ad {shown(given)}", "give (id, locations, text, type, value)"
@@ -126,11 +118,7 @@ def check_ad(schema: Schema, given: object) -> CheckedAd:
 
 
 def check_locations(where: str, given: object) -> list[str]:
-    """Return locations, each once; messages start with ``where``.
-
-    Raises:
-        InvalidArgumentError: they are no list, or too many; one is not text, or too long.
-    """
+    """Return locations, each once; messages start with ``where``."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidArgumentError(f"{where}: locations={shown(given)}", "give a list of locations")
     places = list(given)
@@ -162,11 +150,7 @@ def utf8(text: str) -> bytes:
 
 
 def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
-    """Return an ad's value, type and locations, from the attributes that are stored of it.
-
-    Raises:
-        DamagedDataError: they cannot be read.
-    """
+    """Return an ad's value, type and locations, from the attributes that are stored of it."""
     try:
         _, value, kind, locations = json.loads(stored)
         if not isinstance(value, int | float) or kind not in TYPES:
@@ -179,11 +163,7 @@ def read_ad(stored: bytes, key: str) -> tuple[float, str, tuple[str, ...]]:
 def recovered_ad(
     schema: Schema, ad_id: str, stored: bytes, key: str, words: Mapping[int, bytes], lossy: bool
 ) -> PreparedDocument:
-    """Return an ad as it was indexed, from the value of its key; see `rebuild_parts`.
-
-    Raises:
-        DamagedDataError: that cannot be read.
-    """
+    """Return an ad as it was indexed, from the value of its key; see `rebuild_parts`."""
     attributes = unpack(schema, ad_id, stored, key).attributes
     [terms] = terms_in(stored, key, words, lossy, 1)
     text = [term for term in terms if not term.startswith("\1")]  # else it is of a value
@@ -197,11 +177,7 @@ def recovered_ad(
 def ad_of(
     ad_id: str, tag: str, stored: bytes, ecpm: bytes, flat: Sequence[Any], bonuses: Sequence[bytes]
 ) -> Ad:
-    """Return an ad from what the script ``ads/get`` replied.
-
-    Raises:
-        DamagedDataError: that cannot be read.
-    """
+    """Return an ad from what the script ``ads/get`` replied."""
     value, kind, locations = read_ad(stored, f"{tag}d:{ad_id}")
     counts = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
     try:

@@ -96,6 +96,8 @@ class AddressBook(Structure[Face]):
     Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
     of their compared form. The first write costs one more exchange, to compare the parameters;
     three in a new book, to look for members without parameters.
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the book was created
+    with other parameters.
     """
 
     deferred: DeferredFace[AddressBook[Deferred]]
@@ -110,8 +112,6 @@ class AddressBook(Structure[Face]):
     ) -> None:
         check_name(name)
         check_integer(name, "parts", parts, 1, MAX_PARTS)
-        if fold is not None and not callable(fold):
-            raise InvalidArgumentError(f"{name}: fold={shown(fold)}", "give a function")
         self.parts = parts
         self.fold = fold
         stored = {
@@ -133,11 +133,10 @@ class AddressBook(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the name is not text, is empty or contains a NUL.
-            ParameterMismatchError: the book was created with other parameters.
 
         Cost: one exchange, O(log n).
         """
-        return (yield from self._add(group, [name])) > 0
+        return (yield from self._change(group, [name], add=True)) > 0
 
     @operation
     def join_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
@@ -145,26 +144,25 @@ class AddressBook(Structure[Face]):
 
         Raises:
             InvalidArgumentError: a name is invalid; nothing of its 10,000 was added.
-            ParameterMismatchError: the book was created with other parameters.
 
         Cost: one exchange for every 10,000 names.
         """
         added = 0
         for page in pages(names, BATCH_SIZE):
-            added += yield from self._add(group, page)
+            added += yield from self._change(group, page, add=True)
         return added
 
     @operation
     def leave(self, group: str | int, name: str) -> Operation[bool]:
         """Remove a member, by its exact name; return whether it existed. Cost: one exchange."""
-        return (yield from self._remove(group, [name])) > 0
+        return (yield from self._change(group, [name], add=False)) > 0
 
     @operation
     def leave_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
         """Remove members; return how many existed. Cost: one exchange for every 10,000."""
         removed = 0
         for page in pages(names, BATCH_SIZE):
-            removed += yield from self._remove(group, page)
+            removed += yield from self._change(group, page, add=False)
         return removed
 
     @operation
@@ -185,7 +183,6 @@ class AddressBook(Structure[Face]):
 
         Raises:
             InvalidArgumentError: an argument is not text, contains a NUL, or is out of range.
-            ParameterMismatchError: the book was created with other parameters.
 
         Cost: one exchange with the shards of all parts; O(log n) and ``limit`` names a part. If
         that were more than 10,000 names, it reads fewer of each, in as many exchanges as needed.
@@ -264,10 +261,6 @@ class AddressBook(Structure[Face]):
         Checks the book's parameters and the types of parts. Finds names that cannot be read, are in
         another part than their own, or out of order.
 
-        Raises:
-            ParameterMismatchError: the book was created with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: two exchanges for 64 parts, whose names are in memory; more for large ones.
         """
         self._seek(group)
@@ -284,10 +277,6 @@ class AddressBook(Structure[Face]):
 
         Returns:
             The number of moved names.
-
-        Raises:
-            ParameterMismatchError: the book was created with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: as `check`, and two exchanges for 1,000 moved names.
         """
@@ -357,36 +346,23 @@ class AddressBook(Structure[Face]):
             return members, b""
         return members[: bisect_right(members, last)], b"(" + last
 
-    def _add(self, group: str | int, names: list[str]) -> Operation[int]:
-        by_part = self._by_part(group, names)
-        self._seek(group)
-        yield from open_all([self._meta], create=True)
-        replies = yield [
-            self._at(key, "ZADD", key, *(word for member in page for word in (0, member)))
-            for key, members in by_part
-            for page in pages(members, _NAMES_PER_COMMAND)
-        ]
-        return sum(replies)
-
-    def _remove(self, group: str | int, names: list[str]) -> Operation[int]:
-        by_part = self._by_part(group, names)
-        self._seek(group)
-        yield from open_all([self._meta])
-        replies = yield [
-            self._at(key, "ZREM", key, *page)
-            for key, members in by_part
-            for page in pages(members, _NAMES_PER_COMMAND)
-        ]
-        return sum(replies)
-
-    def _by_part(self, group: str | int, names: list[str]) -> list[tuple[str, list[bytes]]]:
-        """Return the keys of the parts that names belong to, with their members."""
-        by_part: dict[int, list[bytes]] = {}
+    def _change(self, group: str | int, names: list[str], *, add: bool) -> Operation[int]:
+        """Add or remove members; return how many were new, or existed."""
+        by_key: dict[str, list[bytes]] = {}
+        keys = self._keys(group)
         for name in names:
             member = self._member(name)
-            by_part.setdefault(self._part(member), []).append(member)
-        keys = self._keys(group)
-        return [(keys[part], members) for part, members in by_part.items()]
+            by_key.setdefault(keys[self._part(member)], []).append(member)
+        self._seek(group)
+        yield from open_all([self._meta], create=add)
+        replies = yield [
+            self._at(key, "ZADD", key, *(word for member in page for word in (0, member)))
+            if add
+            else self._at(key, "ZREM", key, *page)
+            for key, members in by_key.items()
+            for page in pages(members, _NAMES_PER_COMMAND)
+        ]
+        return sum(replies)
 
     def _keys(self, group: str | int) -> list[str]:
         key = f"{self.name}:{key_id(self.name, 'group', group)}"

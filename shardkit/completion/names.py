@@ -20,11 +20,7 @@ def fold(text: str) -> str:
 
 
 def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
-    """Return a text to store; ``owner`` and ``noun`` are for messages.
-
-    Raises:
-        InvalidArgumentError: it is not text, cannot be encoded, is empty, or contains a NUL.
-    """
+    """Return a text to store; ``owner`` and ``noun`` are for messages."""
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text")
     if not value and not empty:
@@ -43,11 +39,7 @@ def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str
 
 
 def key_id(owner: str, noun: str, value: str | int) -> str:
-    """Return the id of a user or group as part of a key.
-
-    Raises:
-        InvalidArgumentError: it is neither text nor a number, is empty, or cannot be encoded.
-    """
+    """Return the id of a user or group as part of a key."""
     try:
         if isinstance(value, str | int) and (encoded := key_bytes(value)):
             return encoded.decode()

@@ -30,14 +30,7 @@ _FIRST_MAPPED: Final = 0xFFFF << 32
 
 
 def address_number(address: Address) -> int:
-    """Return an address as a number.
-
-    Args:
-        address: text, bytes, or an address object of Python's ``ipaddress``.
-
-    Raises:
-        InvalidArgumentError: it is not an address.
-    """
+    """Return an address as a number."""
     try:  # nearly all addresses are IPv4 text
         return int.from_bytes(inet_pton(AF_INET, address), "big")  # type: ignore[arg-type]
     except (OSError, ValueError, TypeError):
@@ -64,9 +57,6 @@ def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
         first: its first address, as IPv4, IPv6 or one decimal number; or a network such as
             ``192.0.2.0/24``, of any prefix length, whose host bits are ignored.
         last: its last address, in the same notation; None or empty for a network.
-
-    Raises:
-        ValueError: it is not a range; says why.
     """
     address, slash, prefix = first.partition("/")
     if slash:
@@ -91,11 +81,7 @@ def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
 
 
 def network_range(network: Network) -> tuple[int, int]:
-    """Return the first and the last address number of a network of Python's ``ipaddress``.
-
-    Raises:
-        ValueError: only one end is an IPv4 address.
-    """
+    """Return the first and the last address number of a network of Python's ``ipaddress``."""
     return parse_range(str(network))
 
 
@@ -122,11 +108,7 @@ def _parse_address(address: str) -> int:
 
 
 def _parse_other(address: object) -> int:
-    """Return the number of an address that is not IPv4 text.
-
-    Raises:
-        OSError, ValueError, TypeError: it is not an address.
-    """
+    """Return the number of an address that is not IPv4 text."""
     if isinstance(address, IPv4Address | IPv6Address):
         packed = address.packed
     else:

@@ -69,11 +69,7 @@ class BlockStore:
     def write(
         self, number: int, source: ImportInput, progress: Progress, now: float
     ) -> Operation[Generation]:
-        """Write everything that an import reads; return the new generation.
-
-        Raises:
-            StructureError: no range could be read, or another import has started.
-        """
+        """Write everything that an import reads; return the new generation."""
         table = self.table(number)
         for some in pages(source.cities(), CITIES_AT_ONCE):
             yield from table.write(some)
@@ -128,39 +124,20 @@ class BlockStore:
         yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
-        """Load a generation into this process.
-
-        Raises:
-            DamagedDataError: part of it is missing, or cannot be read.
-        """
+        """Load a generation into this process."""
         tables = RangeTables()
         number, count, turn = generation.number, 0, 0
         while (listed := (yield from self._listed(number, turn, generation.levels))) is not None:
             keys = [self.block_key(number, *block) for block in listed]
             contents = yield Columns(self._component, "GET", keys, coalesced=True)
-            for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
-                try:
-                    if content is None:
-                        raise LookupError(self._absent(number, turn))
-                    tables.add(level, bucket, content)
-                except (StructureError, LookupError, ValueError) as error:
-                    raise damage(
-                        self._component, key, str(error), "a block of ranges", IMPORT_AGAIN
-                    ) from None
+            for block, key, content in zip(listed, keys, contents, strict=True):
+                self._add(tables, block, key, content, self._list_key(number, turn))
             count += len(listed)
             turn += 1
-        if count != generation.blocks:
-            key, wanted = self._list_key(number, turn), f"lists of all {generation.blocks} blocks"
-            raise damage(self._component, key, f"lists of {count} blocks", wanted, IMPORT_AGAIN)
+        yield from self._compare(generation, count, turn)
         cities: list[City] = []
-        table = self.table(number)
         for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            for at, city in zip(some, (yield from table.read(some)), strict=True):
-                if city is None:
-                    raise damage(
-                        self._component, table.key(at), "nothing", f"city {at}", IMPORT_AGAIN
-                    )
-                cities.append(city)
+            cities += yield from self._cities(number, some)
         return LocalCities(generation, tables, cities)
 
     def check(self, generation: Generation, repair: str) -> Stream[Damage]:
@@ -177,19 +154,19 @@ class BlockStore:
             yield (yield from confirmed(blocks_of_list))
             count += len(listed)
             turn += 1
-        if count != generation.blocks:
-            key = self._list_key(number, turn)
-            yield (yield from confirmed(partial(self._missing, key, count, generation, repair)))
+        comparing = partial(self._compare, generation, count, turn)
+        yield (yield from confirmed(partial(_suspect, comparing, repair)))
         for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_cities, number, some, repair)))
+            reading = partial(self._cities, number, some)
+            yield (yield from confirmed(partial(_suspect, reading, repair)))
 
-    def _missing(
-        self, key: str, count: int, generation: Generation, repair: str
-    ) -> Operation[Suspicions]:
+    def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
+        """Check that the lists before one were of all blocks."""
         yield from ()
-        wanted = f"lists of all {generation.blocks} blocks"
-        error = damage(self._component, key, f"lists of {count} blocks", wanted)
-        return [Suspicion(error, repair)]
+        if count != generation.blocks:
+            key = self._list_key(generation.number, turn)
+            wanted = f"lists of all {generation.blocks} blocks"
+            raise damage(self._component, key, f"lists of {count} blocks", wanted, IMPORT_AGAIN)
 
     def _check_blocks(
         self, number: int, turn: int, listed: Sequence[tuple[int, int, int]], repair: str
@@ -198,32 +175,40 @@ class BlockStore:
         gets = [Command(self._component, key, ("GET", key)) for key in keys]
         contents = yield from read_or_note(gets, notes, repair)
         noted = {note.error.key for note in notes}
-        for (level, bucket, _), key, content in zip(listed, keys, contents, strict=True):
-            if key in noted:
-                continue
+        lists = self._list_key(number, turn)
+        for block, key, content in zip(listed, keys, contents, strict=True):
             try:
-                if content is None:
-                    raise LookupError(self._absent(number, turn))
-                RangeTables().add(level, bucket, content)
-            except (StructureError, LookupError, ValueError, struct.error) as error:
-                wrong = damage(self._component, key, str(error), "a block of ranges")
-                notes.append(Suspicion(wrong, repair))
+                if key not in noted:
+                    self._add(RangeTables(), block, key, content, lists)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, repair))
         return notes
 
-    def _check_cities(
-        self, number: int, cities: Sequence[int], repair: str
-    ) -> Operation[Suspicions]:
+    def _cities(self, number: int, cities: Sequence[int]) -> Operation[list[City]]:
         table = self.table(number)
+        records = yield from table.read(cities)
+        for at, city in zip(cities, records, strict=True):
+            if city is None:
+                raise damage(self._component, table.key(at), "nothing", f"city {at}", IMPORT_AGAIN)
+        return records  # type: ignore[return-value]  # all are there
+
+    def _add(
+        self,
+        tables: RangeTables,
+        block: tuple[int, int, int],
+        key: str,
+        content: bytes | None,
+        lists: str,
+    ) -> None:
+        """Add a block that a list names to tables."""
         try:
-            records = yield from table.read(cities)
-        except DamagedDataError as error:
-            return [Suspicion(error, repair)]
-        lost = [n for n, city in zip(cities, records, strict=True) if city is None]
-        if not lost:
-            return []
-        key = f"{self._name}:{number}:cities"
-        missing = damage(self._component, key, f"no city {lost[0]}", f"{len(cities)} cities")
-        return [Suspicion(missing, repair)]
+            if content is None:
+                raise LookupError(f"nothing, although {lists} lists it")
+            tables.add(block[0], block[1], content)
+        except (StructureError, LookupError, ValueError, struct.error) as error:
+            raise damage(
+                self._component, key, str(error), "a block of ranges", IMPORT_AGAIN
+            ) from None
 
     def _listed(
         self, number: int, turn: int, levels: Sequence[int] = ()
@@ -257,9 +242,6 @@ class BlockStore:
         return [
             (level, bucket, WHOLE if page == _NO_PAGE else page) for level, page, bucket in listed
         ]
-
-    def _absent(self, number: int, turn: int) -> str:
-        return f"nothing, although {self._list_key(number, turn)} lists it"
 
     def _to_all_blocks(
         self, number: int, name: str, *args: Argument, lists: bool = True

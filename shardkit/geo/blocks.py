@@ -54,23 +54,14 @@ _BYTES_OF_A_NUMBER: Final = 4
 
 
 class Level(NamedTuple):
-    """One way to divide addresses into buckets.
+    """One way to divide addresses into buckets."""
 
-    Attributes:
-        number: its position in LEVELS.
-        unit: the number of low bits of an address that a unit spans.
-        bits: the bits of an offset: a bucket has 2**bits units.
-        code: the array type of an offset.
-        digits: the hexadecimal digits of a bucket's number.
-        family: 4 or 6.
-    """
-
-    number: int
-    unit: int
-    bits: int
-    code: str
-    digits: int
-    family: int
+    number: int  # its position in LEVELS
+    unit: int  # the low bits of an address that a unit spans
+    bits: int  # of an offset: a bucket has 2**bits units
+    code: str  # the array type of an offset
+    digits: int  # of a bucket's number, hexadecimal
+    family: int  # 4 or 6
 
     def place(self, address_number: int) -> tuple[int, int]:
         """Return the bucket and the offset of an address number."""
@@ -94,29 +85,18 @@ IPV6_LEVELS: Final = LEVELS[1:]
 
 
 class Block(NamedTuple):
-    """A block as it is stored.
-
-    Attributes:
-        level: its level's number.
-        bucket: its bucket's number.
-        page: the number of the page; WHOLE for a bucket's only block, or its list of pages.
-        content: the STRING.
-    """
+    """A block as it is stored."""
 
     level: int
     bucket: int
-    page: int
+    page: int  # WHOLE for a bucket's only block, or its list of pages
     content: bytes
 
 
 def blocks(ranges: Iterable[tuple[int, int, int]]) -> Iterator[Block]:
-    """Pack ranges.
+    """Pack sorted, disjoint ranges: first and last address number, and the city's number.
 
-    Args:
-        ranges: first and last address number, and the city's number; sorted and disjoint.
-
-    Returns:
-        The blocks: those of a level in order, and the pages of a bucket before their list.
+    The blocks of a level come in order, and the pages of a bucket before their list.
     """
     packers = [_BlockPacker(level) for level in LEVELS]
     for first, last, number in ranges:
@@ -213,14 +193,7 @@ class _BlockPacker:
 
 
 def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
-    """Look up an offset in a block.
-
-    Returns:
-        The page to search, and NO_CITY; or None, and the city's number or NO_CITY.
-
-    Raises:
-        StructureError: the bytes are not a block.
-    """
+    """Return the page to search for an offset, and NO_CITY; or None, and its city or NO_CITY."""
     if content[:1] == _PAGES:
         page = bisect_right(_readable(level.code, content, 1, len(content)), offset) - 1
         return (None if page < 0 else page), NO_CITY
@@ -233,11 +206,7 @@ def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
 
 
 def entries(level: Level, content: bytes) -> tuple[Sequence[int], Sequence[int]] | None:
-    """Return the offsets and the city numbers of a block; None for a list of pages.
-
-    Raises:
-        StructureError: the bytes are not a block.
-    """
+    """Return the offsets and the city numbers of a block; None for a list of pages."""
     if content[:1] == _PAGES:
         return None
     border = _border(level, content)

@@ -26,7 +26,7 @@ from datetime import date, timedelta
 from functools import partial
 from typing import Final
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import InvalidArgumentError
 from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
@@ -142,13 +142,15 @@ class CityTotals(Structure[Face]):
         key = self._key(kind, self._day(day))
         command = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
         [flat] = yield [self._at(key, *command)]
-        try:
-            return [
-                (_place(kind, member), _total(member, score))
-                for member, score in zip(flat[::2], flat[1::2], strict=True)
-            ]
-        except DamagedDataError as error:
-            raise damage(self.component, key, error.found, error.expected) from None
+        places = []
+        for member, score in zip(flat[::2], flat[1::2], strict=True):
+            place, total = _place(kind, member), float(score)
+            if place is None:
+                raise damage(self.component, key, shown(member), f"a {kind}")
+            if not 1 <= total <= MOST_STORED:
+                raise damage(self.component, key, f"{shown(member)}={total:g}", "a total")
+            places.append((place, int(total)))
+        return places
 
     @operation
     def expire(self, day: date | str, seconds: int | timedelta) -> Operation[bool]:
@@ -185,29 +187,27 @@ class CityTotals(Structure[Face]):
         read = yield from contents(self.component, "ZSET", keys, notes, repair, loses)
         done = self._key("done", day)
         [files] = yield from lengths(self.component, "SET", [done], notes, repair, loses)
+
+        def note(key: str, found: str, expected: str) -> None:
+            error = damage(self.component, key, found, expected)
+            notes.append(Suspicion(error, repair, loses))
+
         sums = {}
         for kind, key, entries in zip(KINDS, keys, read, strict=True):
             for member, total in entries:
-                try:
-                    _place(kind, member)
-                except DamagedDataError as error:
-                    wrong = damage(self.component, key, error.found, error.expected)
-                    notes.append(Suspicion(wrong, repair, loses))
+                if _place(kind, member) is None:
+                    note(key, shown(member), f"a {kind}")
                     break
                 if not 1 <= total <= MOST_STORED or total != int(total):
-                    wrong = damage(self.component, key, f"{shown(member)}={total}", "a total")
-                    notes.append(Suspicion(wrong, repair, loses))
+                    note(key, f"{shown(member)}={total}", "a total")
                     break
             sums[key] = sum(total for _, total in entries)
-        if not notes and len(set(sums.values())) > 1:
-            most = max(sums.values())
-            for key, total in sums.items():
-                if total < most:
-                    wrong = damage(self.component, key, f"{total:.0f} in all", f"{most:.0f}")
-                    notes.append(Suspicion(wrong, repair, loses))
+        most = max(sums.values())
+        for key, total in sums.items() if not notes else ():
+            if total < most:
+                note(key, f"{total:.0f} in all", f"{most:.0f}")
         if not notes and any(read) and not files:
-            wrong = damage(self.component, done, "no files", "those that were added")
-            notes.append(Suspicion(wrong, repair, loses))
+            note(done, "no files", "those that were added")
         return notes
 
     def _write(self, key: str, totals: Mapping[str, int]) -> Operation[None]:
@@ -233,24 +233,8 @@ def _member(kind: str, city: City) -> str:
     return json.dumps(names, ensure_ascii=False, separators=(",", ":"))
 
 
-def _total(member: bytes, score: bytes) -> int:
-    """Return a stored total.
-
-    Raises:
-        DamagedDataError: it is not a total.
-    """
-    total = float(score)
-    if not 1 <= total <= MOST_STORED:
-        raise DamagedDataError("", f"{shown(member)}={total:g}", "a total")
-    return int(total)
-
-
-def _place(kind: str, member: bytes) -> City:
-    """Return the place of a member.
-
-    Raises:
-        DamagedDataError: it is not a place.
-    """
+def _place(kind: str, member: bytes) -> City | None:
+    """Return the place of a member; None if it is none."""
     try:
         if kind == "country":
             return City("", "", member.decode())
@@ -259,4 +243,4 @@ def _place(kind: str, member: bytes) -> City:
             return City(*["", *names][-3:])
     except (ValueError, TypeError, RecursionError):
         pass
-    raise DamagedDataError(kind, shown(member), f"a {kind}")
+    return None

@@ -60,12 +60,7 @@ class Generation(NamedTuple):
 
     @classmethod
     def from_json(cls, text: bytes) -> Generation:
-        """Return a generation from its stored form.
-
-        Raises:
-            StructureError: the text is not a generation.
-            NewerFormatError: a later release imported it.
-        """
+        """Return a generation from its stored form."""
         try:
             fields = json.loads(text)
             format_ = fields.get("format", FORMAT)
@@ -91,12 +86,7 @@ class Generations:
         self.key = f"{name}:generations"
 
     def parse(self, stored: bytes) -> Generation:
-        """Return a generation from its stored form.
-
-        Raises:
-            DamagedDataError: it is none.
-            NewerFormatError: a later release imported it.
-        """
+        """Return a generation from its stored form."""
         try:
             return Generation.from_json(stored)
         except NewerFormatError:
@@ -110,11 +100,9 @@ class Generations:
         return self._at("HGET", "current")
 
     def begin(self) -> Operation[tuple[int, list[int], list[int]]]:
-        """Begin an import.
+        """Begin an import; return its generation's number, and the generations to remove.
 
-        Returns:
-            The number of its generation; the generations to remove; and those of interrupted
-            imports, to remove although these imports may write a little more.
+        Last come those of interrupted imports, which may still write a little more.
         """
         [reply] = yield [script_call(self.home, script("geo/begin"), [self.key])]
         number, unused, interrupted = reply
@@ -125,11 +113,7 @@ class Generations:
         return self._at("HEXISTS", f"importing:{generation}")
 
     def switch(self, generation: Generation, grace: int) -> Operation[int]:
-        """Make readers use a generation; return the previous one, 0 for none.
-
-        Raises:
-            StructureError: another import has started.
-        """
+        """Make readers use a generation; return the previous one, 0 for none."""
         arguments = (generation.number, generation.to_json(), grace)
         call = script_call(self.home, script("geo/switch"), [self.key], arguments, idempotent=True)
         [old] = yield [call]

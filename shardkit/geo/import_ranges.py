@@ -39,18 +39,7 @@ Numbered: TypeAlias = tuple[int, int, int]
 
 
 class ImportInput:
-    """The input of an import, read once: first all of `cities`, then `ranges`.
-
-    Args:
-        items: a reader's items.
-        in_memory: the most ranges in memory.
-
-    Attributes:
-        read: the number of used ranges.
-        numbered: the number of cities.
-        skipped: the number of skipped lines.
-        first_skipped: the first skipped lines.
-    """
+    """The input of an import, read once: first all of `cities`, then `ranges`."""
 
     def __init__(self, items: Iterable[Item], in_memory: int = RANGES_IN_MEMORY) -> None:
         self._items = items
@@ -59,8 +48,8 @@ class ImportInput:
         self._ranges: list[Numbered] = []
         self._files = ExitStack()
         self._runs: list[_SortedRun] = []
-        self.read = 0
-        self.numbered = 0
+        self.read = 0  # ranges that are used
+        self.numbered = 0  # cities
         self.skipped = 0
         self.first_skipped: list[SkippedLine] = []
 
@@ -72,11 +61,7 @@ class ImportInput:
         self._numbers.clear()
 
     def cities(self) -> Iterator[tuple[int, City]]:
-        """Read everything; yield each city with its number when it first occurs.
-
-        Raises:
-            InvalidArgumentError: an item is invalid, or there are too many cities.
-        """
+        """Read everything; yield each city with its number when it first occurs."""
         for item in self._items:
             if type(item) is IpRange:
                 first, last, city, line, source = item

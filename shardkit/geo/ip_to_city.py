@@ -21,7 +21,8 @@ data or all of the new.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -49,13 +50,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicions,
-    confirmed,
-    read_or_note,
-    suspected,
-)
+from shardkit.structures.base.check import Damage, Suspicions, confirmed, read_or_note, suspected
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -98,7 +93,7 @@ class IpToCity(Structure[Face]):
         clock: tells when to check for a new generation.
 
     The first operation of a process, and the first after an import, costs up to three more
-    exchanges.
+    exchanges. Calls raise ShardErrors if a shard failed.
     """
 
     deferred: DeferredFace[IpToCity[Deferred]]
@@ -127,7 +122,6 @@ class IpToCity(Structure[Face]):
         Raises:
             InvalidArgumentError: it is not an address.
             StructureError: nothing was imported yet.
-            ShardErrors: a shard failed.
 
         Cost: one exchange with one GET (for IPv6 up to three); one more if the city is not cached
         in this process, or if its /16 has more than 4,096 ranges.
@@ -145,7 +139,6 @@ class IpToCity(Structure[Face]):
         Raises:
             InvalidArgumentError: one is not an address; nothing was sent.
             StructureError: nothing was imported yet.
-            ShardErrors: a shard failed.
 
         Cost: for every 10,000 addresses one exchange per 1,000 blocks that they are in, and one for
         the cities that are not cached in this process.
@@ -188,7 +181,6 @@ class IpToCity(Structure[Face]):
         Raises:
             InvalidArgumentError: an item is invalid, or the grace is out of range.
             StructureError: no range could be read, or another import has started.
-            ShardErrors: a shard failed.
 
         Cost: one exchange per 10,000 cities, two per 1,000 blocks, and the same for the old data.
         Memory: 200,000 ranges, and the ids of all cities.
@@ -227,7 +219,6 @@ class IpToCity(Structure[Face]):
 
         Raises:
             StructureError: nothing was imported yet.
-            ShardErrors: a shard failed.
 
         Cost: two exchanges per 1,000 blocks, and one per 10,000 cities.
         """
@@ -253,7 +244,6 @@ class IpToCity(Structure[Face]):
 
         Raises:
             NewerFormatError: a later release imported the data.
-            ShardErrors: a shard failed.
 
         Cost: as `local`, without its memory.
         """
@@ -441,20 +431,21 @@ class IpToCity(Structure[Face]):
 
     def _abandon(self, number: int) -> Operation[None]:
         """Remove what a failed import wrote; if that fails too, the next import will."""
-        try:
+        with self._left_to_the_next("data of a failed import remains until the next one"):
             if (yield from self._generations.abandon(number)):
                 yield from self._store.remove(number)
                 yield from self._generations.forget(number)
-        except ShardKitError as error:
-            about = log_records.fields("geo-data-remain", structure=self.name, cause=str(error))
-            text = "%s: data of a failed import remains until the next one: %s"
-            logger.warning(text, self.name, error, extra=about)
 
     def _retire(self, old: int, grace: int) -> Operation[None]:
         """Make the previous generation expire; if that fails, the next import removes it."""
-        try:
+        with self._left_to_the_next("old data remains until the next import"):
             yield from self._store.expire(old, grace)
+
+    @contextmanager
+    def _left_to_the_next(self, what: str) -> Iterator[None]:
+        """Log an error, and go on."""
+        try:
+            yield
         except ShardKitError as error:
             about = log_records.fields("geo-data-remain", structure=self.name, cause=str(error))
-            text = "%s: old data remains until the next import: %s"
-            logger.warning(text, self.name, error, extra=about)
+            logger.warning("%s: %s: %s", self.name, what, error, extra=about)

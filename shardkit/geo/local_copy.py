@@ -51,11 +51,7 @@ class RangeTables:
         self.hosts: dict[int, _RangeTable] = {}
 
     def add(self, level: int, bucket: int, content: bytes) -> None:
-        """Add a block; those of a level must come in order. A list of pages adds nothing.
-
-        Raises:
-            StructureError: the bytes are not a block.
-        """
+        """Add a block; those of a level must come in order. A list of pages adds nothing."""
         block = entries(LEVELS[level], content)
         if block is None:
             return

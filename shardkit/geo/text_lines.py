@@ -24,19 +24,13 @@ class Lines:
 
     Bytes that are invalid in the encoding become lone surrogates; the reader of such a line skips
     it with a reason.
-
-    Args:
-        file: see `shardkit.geo.readers`.
-        encoding: the encoding of bytes.
-
-    Attributes:
-        source: the file's name, for messages.
     """
 
     def __init__(self, file: File, encoding: str) -> None:
         self._file = file
         self._encoding = encoding
         named = file if isinstance(file, str | PathLike) else getattr(file, "name", "")
+        # For messages.
         self.source = fspath(named) if isinstance(named, str | PathLike) else ""
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -58,14 +52,7 @@ class Lines:
 
 
 class Rows:
-    """The wanted cells of a file's lines, or the reason why a line is skipped.
-
-    Args:
-        file: see `shardkit.geo.readers`.
-        wanted: columns, by number or by name; None yields an empty cell.
-        delimiter: the character between columns.
-        encoding: the encoding of bytes.
-    """
+    """The wanted cells of a file's lines (empty for None), or the reason why a line is skipped."""
 
     def __init__(
         self, file: File, wanted: Sequence[CsvColumn | None], delimiter: str, encoding: str

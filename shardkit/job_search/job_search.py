@@ -21,7 +21,7 @@ merged in one order: the most requirements first, as the fewest candidates meet 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 from typing import Final
 
@@ -48,17 +48,15 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
-    pages,
     stream,
 )
 from shardkit.search.check import check_parts
-from shardkit.search.model.documents import check_id, check_ids
+from shardkit.search.documents import DocumentStructure
+from shardkit.search.model.documents import check_id
 from shardkit.search.model.results import Hit, Results, SearchCursor, read_cursor
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts, Written
-from shardkit.search.rebuild import Progress, rebuild_parts
+from shardkit.search.parts import PRIMARY, WORK_PER_CALL, DocumentForm
 from shardkit.search.request import DEFAULT_LIMIT, MAX_LIMIT, MAX_OFFSET
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
@@ -68,7 +66,7 @@ SKILLS_PER_BATCH: Final = 10_000
 PAGE_SIZE: Final = 1_000
 
 
-class JobSearch(Structure[Face]):
+class JobSearch(DocumentStructure[Face]):
     """Jobs by the skills that they require. Made by ``kit.job_search``.
 
     Args:
@@ -87,6 +85,8 @@ class JobSearch(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
 
     The first write of a process takes one more exchange, to compare the parameters.
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
+    with other parameters.
     """
 
     deferred: DeferredFace[JobSearch[Deferred]]
@@ -106,9 +106,8 @@ class JobSearch(Structure[Face]):
             )
         schema = Schema(name, shards, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
         parameters = {"kind": "jobs", "shards": shards, "measure": measure, "chunk": chunk}
-        self._parts = IndexParts(component, schema, parameters)
-        super().__init__(driver, component, name)
-        self._schema = schema
+        form = DocumentForm(write_arguments, recovered_job, lambda _: False)
+        super().__init__(driver, component, schema, parameters, form)
         self.measure = measure
 
     # ---- jobs
@@ -123,12 +122,10 @@ class JobSearch(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used; nothing was written.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one command that takes some microseconds a skill.
         """
-        written = yield from self._write([self._prepare(job_id, skills)])
+        written = yield from self._parts.write([self._prepare(job_id, skills)])
         return written.new > 0
 
     @operation
@@ -140,11 +137,8 @@ class JobSearch(Structure[Face]):
                 is read while jobs are sent.
 
         Raises:
-            InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written;
-                earlier batches were.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: shards failed; jobs on the others were indexed. You can index all of them
-                again.
+            InvalidArgumentError: an id or a skill cannot be used. Nothing of its batch was written.
+            ShardErrors: shards failed; jobs on the others were indexed. Repeat the call.
 
         Cost: one exchange, a command a part, for 1,000 jobs or 10,000 skills.
         """
@@ -155,27 +149,14 @@ class JobSearch(Structure[Face]):
             batch.append(job)
             size += len(job.requirements)
             if len(batch) >= JOBS_PER_BATCH or size >= SKILLS_PER_BATCH:
-                new += (yield from self._write(batch)).new
+                new += (yield from self._parts.write(batch)).new
                 batch, size = [], 0
-        return new + (yield from self._write(batch)).new
+        return new + (yield from self._parts.write(batch)).new
 
     @operation
     def remove(self, job_id: str) -> Operation[bool]:
         """Remove a job; return whether it existed. Cost: one exchange."""
-        return (yield from self._write([check_id(self._schema, job_id)])).existing > 0
-
-    @operation
-    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove jobs; return how many existed. Cost: one exchange for 1,000.
-
-        Raises:
-            InvalidArgumentError: an id cannot be used; none of its 1,000 was removed.
-            ShardErrors: shards failed; jobs on the others were removed.
-        """
-        removed = 0
-        for page in pages(check_ids(self._schema, ids), JOBS_PER_BATCH):
-            removed += (yield from self._write(page)).existing
-        return removed
+        return (yield from self._parts.write([check_id(self.schema, job_id)])).existing > 0
 
     @operation
     def get(self, job_id: str) -> Operation[dict[str, float] | None]:
@@ -195,68 +176,17 @@ class JobSearch(Structure[Face]):
         """Return the number of jobs. Cost: one exchange."""
         return (yield from self._parts.count())
 
-    @operation
-    def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete all jobs with the parameters; return their number.
-
-        No other client must be writing to them.
-
-        Args:
-            force: delete even if other parameters are stored, such as damaged ones; this scans the
-                servers for the keys of any number of parts.
-
-        Cost: one exchange for about 2,500 jobs or skills of each part.
-        """
-        return (yield from self._parts.delete(force=force))
-
     @stream
     def check(self) -> Stream[Damage]:
         """Read everything, and yield the damage; change nothing.
 
         As `shardkit.search.SearchIndex.check`; also requirements that cannot be read.
 
-        Raises:
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 skills of jobs, for 20,000 postings, for 64 jobs and for
         64 keys of the lexicon.
         """
         yield from check_parts(
             self._parts, lambda job_id, stored, key: requirements_in(stored, key)
-        )
-
-    @operation
-    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all jobs again; return their number.
-
-        The jobs' requirements are the source of everything else: state, skills, postings, columns.
-
-        Until the end no other client can write, and searches return the jobs indexed so far. After
-        an interruption call it again: no job is lost. `check` reports the damage that it repairs.
-
-        Args:
-            lossy: delete jobs that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed jobs and of all jobs.
-
-        Raises:
-            DamagedDataError: jobs are lost or unreadable, and ``lossy`` is False; only lost
-                parameters were stored. Or another client has started to rebuild.
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed; call it again.
-
-        Cost: four SCANs of each part's server; all jobs are read twice and written once. The skills
-        of a part are held in memory.
-        """
-        return (
-            yield from rebuild_parts(
-                self._parts,
-                recovered_job,
-                write_arguments,
-                lambda _: False,
-                lossy=lossy,
-                progress=progress,
-            )
         )
 
     # ---- candidates
@@ -274,7 +204,6 @@ class JobSearch(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the id or a skill cannot be used.
-            ParameterMismatchError: the index was created with other parameters.
 
         Cost: one exchange.
         """
@@ -307,7 +236,6 @@ class JobSearch(Structure[Face]):
 
         Raises:
             InvalidArgumentError: a skill or the page cannot be used.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
         Cost: one exchange for some thousand postings of the candidate's skills in a part; so its
@@ -364,16 +292,12 @@ class JobSearch(Structure[Face]):
     # ---- steps
 
     def _prepare(self, job_id: str, skills: Skills) -> PreparedJob:
-        check_id(self._schema, job_id)
+        check_id(self.schema, job_id)
         what = f"job {shown(job_id)}"
         return PreparedJob(job_id, read_skills(self.name, self.measure, skills, what))
 
-    def _write(self, jobs: Sequence[PreparedJob | str]) -> Operation[Written]:
-        """Write jobs; remove those given by their ids."""
-        return self._parts.write(jobs, write_arguments)
-
     def _requirements(self, job_id: str) -> Operation[dict[str, int] | None]:
-        part = self._parts.of(check_id(self._schema, job_id))
+        part = self._parts.of(check_id(self.schema, job_id))
         [stored] = yield from self._parts.send([part.read_document(job_id)])
         if stored is None:
             return None

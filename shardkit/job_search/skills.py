@@ -51,9 +51,6 @@ def read_skills(owner: str, measure: str, given: Skills, what: str) -> dict[str,
     """Return a number by normalised skill, the highest one if the skill was given more than once.
 
     Messages start with ``owner`` and ``what``.
-
-    Raises:
-        InvalidArgumentError: there are too many, a skill is not text, or its number is invalid.
     """
     where = f"{owner}: {what}"
     pairs: Iterable[tuple[object, object]]
@@ -117,11 +114,7 @@ def meets(requirements: Mapping[str, int], skills: Mapping[str, int]) -> bool:
 
 
 def requirements_in(stored: bytes, key: str) -> dict[str, int]:
-    """Return a job's requirements, from the value of its document's key.
-
-    Raises:
-        DamagedDataError: they cannot be read.
-    """
+    """Return a job's requirements, from the value of its document's key."""
     try:
         _, words, size = _HEADER.unpack_from(stored)
         start = _HEADER.size + words

@@ -46,16 +46,10 @@ def check_parts(
     read: ReadDocument,
     beside: Callable[[IndexPart, Documents], Checked] | None = None,
 ) -> Stream[Damage]:
-    """Check the parameters and all parts of an index.
+    """Check the parameters and all parts of an index; ``beside`` checks further keys of documents.
 
-    Args:
-        parts: the parts.
-        read: reads a document from its id, the value of its key, and the key; raises
-            DamagedDataError if it cannot.
-        beside: checks the further keys of some documents.
-
-    Cost: an exchange for some 1,000 words of documents, for 20,000 postings, for 64 documents and
-    for 64 keys of the lexicon. Each word of a part takes a byte of memory.
+    ``read`` reads a document from its id, the value of its key, and the key. Each word of a part
+    takes a byte of memory.
     """
     parts.parameters.data_ruled_out = False
     yield (yield from check_parameters(parts.parameters))

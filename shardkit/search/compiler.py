@@ -52,11 +52,7 @@ class SortOrder:
 def sort_order(
     schema: Schema, sort: str | Mapping[str, float], combine: str, default: float, ascending: bool
 ) -> SortOrder:
-    """Return the order that `SearchIndex.search` was given.
-
-    Raises:
-        InvalidArgumentError: there is no such attribute, or a weight is not a number.
-    """
+    """Return the order that `SearchIndex.search` was given."""
     if isinstance(sort, Mapping):
         return _weighted(schema, sort, combine, default, ascending)
     if not isinstance(sort, str):

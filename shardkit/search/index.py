@@ -29,18 +29,10 @@ searching for its bytes there. A value of text is a word too, one that no text c
 found as words are. Columns hold side by side what documents are sorted and filtered by: one read
 for a chunk instead of one for each document.
 
-13,968 passages of documentation, 48 different words each (83 with repetitions; 33,243 words in
-all), bytes a passage on Valkey 9.1.2 / Redis 7.0.15::
-
-    words, attributes                          802 /   896      of it a posting  6.2 / 6.9
-    with the order of words, for phrases       907 / 1,011
-    with text, for snippets                  1,318 / 1,455
-    the book's: a SET a word and document    3,098 / 7,481      a posting       64.3 / 155
-
 The time of a query is that of its postings: 0.6 microseconds for each posting of a word, with
 scores and the best 20 hits; sorting or filtering by columns takes some 0.5 a document, a phrase 6
-to 12 for each document that has all of its words. Indexing takes 7 a posting. (Time of the server,
-on a machine whose two cores were busy.)
+to 12 for each document that has all of its words. Indexing takes 7 a posting. docs/search.md has
+measurements.
 """
 
 from __future__ import annotations
@@ -60,12 +52,12 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
 from shardkit.search.check import check_parts
+from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import (
     Attributes,
     Document,
@@ -82,9 +74,8 @@ from shardkit.search.model.documents import (
 from shardkit.search.model.results import Hit, Results
 from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import TermStatistics
-from shardkit.search.parts import IndexParts
+from shardkit.search.parts import DocumentForm
 from shardkit.search.query.tree import Node
-from shardkit.search.rebuild import Progress, rebuild_parts
 from shardkit.search.request import (
     DEFAULT_LIMIT,
     MAX_LIMIT,
@@ -122,7 +113,7 @@ class PartInfo:
     version: int
 
 
-class SearchIndex(Structure[Face]):
+class SearchIndex(DocumentStructure[Face]):
     """An index of documents over shards. Made by ``kit.search``.
 
     Args:
@@ -136,6 +127,9 @@ class SearchIndex(Structure[Face]):
 
     Raises:
         InvalidArgumentError: an argument cannot be used.
+
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the index was created
+    with other parameters.
     """
 
     deferred: DeferredFace[SearchIndex[Deferred]]
@@ -150,14 +144,14 @@ class SearchIndex(Structure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         statistics_ttl = in_seconds(statistics_ttl)
-        is_number = isinstance(statistics_ttl, int | float) and not isinstance(statistics_ttl, bool)
-        if not is_number or not statistics_ttl >= 0:
+        if not statistics_ttl >= 0:
             raise InvalidArgumentError(
                 f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
             )
-        self._parts = IndexParts(component, schema, schema.parameters, read_from)
-        super().__init__(driver, component, schema.name)
-        self.schema = schema
+        form = DocumentForm(
+            partial(write_arguments, schema), partial(recovered, schema), names_words
+        )
+        super().__init__(driver, component, schema, schema.parameters, form, read_from)
         clock = clock or ServerClock()
         self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
@@ -172,46 +166,10 @@ class SearchIndex(Structure[Face]):
         its mark, columns or postings; a posting without a document. `rebuild` repairs everything
         but lost documents.
 
-        Raises:
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: an exchange for about 1,000 words of documents, for 20,000 postings, for 64 documents
         and for 64 keys of the lexicon; scripts of some milliseconds.
         """
         yield from check_parts(self._parts, partial(unpack, self.schema))
-
-    @operation
-    def rebuild(self, *, lossy: bool = False, progress: Progress | None = None) -> Operation[int]:
-        """Store lost parameters, and index all documents again; return their number.
-
-        The documents are the source of everything else: their text or, without text, their words in
-        order (`phrases`). An index with neither cannot be rebuilt.
-
-        Until the end no other client can write, and searches return the documents indexed so far.
-        After an interruption call it again: no document is lost. `check` reports the damage that it
-        repairs.
-
-        Args:
-            lossy: delete documents that are lost or cannot be read, and continue.
-            progress: called with the numbers of indexed documents and of all documents.
-
-        Raises:
-            DamagedDataError: documents are lost or unreadable, and ``lossy`` is False; only lost
-                parameters were stored. Or another client has started to rebuild.
-            ParameterMismatchError: the index exists with other parameters.
-            ShardErrors: a shard failed; call it again.
-
-        Cost: up to five SCANs of each part's server; all documents are read twice and written once.
-        The words of a part are held in memory.
-        """
-        encode = partial(write_arguments, self.schema)
-        recover = partial(recovered, self.schema)
-        done = yield from rebuild_parts(
-            self._parts, recover, encode, names_words, lossy=lossy, progress=progress
-        )
-        self._statistics.clear()
-        return done
 
     @operation
     def index(
@@ -230,14 +188,12 @@ class SearchIndex(Structure[Face]):
 
         Raises:
             InvalidArgumentError: something cannot be indexed; nothing was written.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: the shard failed.
 
         Cost: one exchange; one command that takes some microseconds a word. With more than 1,500
         different words one exchange for 300 of them, and one or more to remove what it replaces.
         """
         document = prepare(self.schema, doc_id, text, attributes)
-        yield from self._write([document])
+        yield from self._parts.write([document])
         return len({term for terms in document.fields for term in terms})
 
     @operation
@@ -249,11 +205,8 @@ class SearchIndex(Structure[Face]):
                 attributes)``; see `index`. It is read while documents are sent.
 
         Raises:
-            InvalidArgumentError: something cannot be indexed. Nothing of its batch was written;
-                earlier batches were.
-            ParameterMismatchError: the index was created with other parameters.
-            ShardErrors: shards failed; documents on the others were indexed. You can index all of
-                them again.
+            InvalidArgumentError: something cannot be indexed. Nothing of its batch was written.
+            ShardErrors: shards failed; documents on the others were indexed. Repeat the call.
 
         Cost: one exchange with each part for about 1,500 words, fewer if documents are replaced.
         """
@@ -272,10 +225,10 @@ class SearchIndex(Structure[Face]):
             size[0] += 1
             size[1] += document.size
             if size[0] >= DOCUMENTS_PER_BATCH or size[1] >= TERMS_PER_BATCH:
-                yield from self._write(batch)
+                yield from self._parts.write(batch)
                 count += len(batch)
                 batch, sizes = [], {}
-        yield from self._write(batch)
+        yield from self._parts.write(batch)
         return count + len(batch)
 
     @operation
@@ -284,23 +237,7 @@ class SearchIndex(Structure[Face]):
 
         Cost: one exchange; more for a document with many words.
         """
-        return (yield from self._write([check_id(self.schema, doc_id)])) > 0
-
-    @operation
-    def remove_many(self, ids: Iterable[str]) -> Operation[int]:
-        """Remove documents; return how many existed.
-
-        Raises:
-            InvalidArgumentError: an id cannot be used; none of its batch of 1,000 was removed.
-            ShardErrors: shards failed; documents on the others were removed.
-
-        Cost: an exchange with each part for 150 documents, or for one to four if their words are in
-        tens of thousands of others.
-        """
-        removed = 0
-        for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
-            removed += yield from self._write(page)
-        return removed
+        return (yield from self._parts.write([check_id(self.schema, doc_id)])).existing > 0
 
     @operation
     def get(self, doc_id: str) -> Operation[Document | None]:
@@ -321,22 +258,6 @@ class SearchIndex(Structure[Face]):
         for page in pages(check_ids(self.schema, ids), IDS_PER_BATCH):
             documents |= yield from self._read(page)
         return documents
-
-    @operation
-    def delete(self, *, force: bool = False) -> Operation[int]:
-        """Delete the index with its parameters; return the number of its documents.
-
-        No other client must be writing to it. Cached results expire on their own.
-
-        Args:
-            force: delete even if other parameters are stored, such as damaged ones; this scans the
-                servers for the keys of any number of parts.
-
-        Cost: one exchange for about 2,500 documents or words of each part.
-        """
-        removed = yield from self._parts.delete(force=force)
-        self._statistics.clear()
-        return removed
 
     # ---- searching
 
@@ -375,7 +296,6 @@ class SearchIndex(Structure[Face]):
             QuerySyntaxError: the query cannot be parsed; the error has the position.
             InvalidArgumentError: another argument cannot be used; or more than 1,000 words begin
                 with a prefix; or a facet has more than 10,000 different values in a part.
-            ParameterMismatchError: the index was created with other parameters.
             ShardErrors: shards failed, and partial results were not requested; or all failed.
 
         Cost: one exchange. A part with more than some milliseconds of work takes several, so that
@@ -459,8 +379,6 @@ class SearchIndex(Structure[Face]):
 
         Cost: one exchange.
         """
-        if not isinstance(prefix, str):
-            raise InvalidArgumentError(f"{self.name}: words({shown(prefix)})", "give text")
         check_integer(self.name, "limit", limit, 1, MAX_EXPANSIONS)
         tokens = self.schema.analyzer.beginnings(prefix)
         if len(tokens) != 1:
@@ -478,11 +396,8 @@ class SearchIndex(Structure[Face]):
 
     # ---- steps
 
-    def _write(self, documents: Sequence[PreparedDocument | str]) -> Operation[int]:
-        """Index documents, remove those given by their ids; return how many existed before."""
-        return (
-            yield from self._parts.write(documents, partial(write_arguments, self.schema))
-        ).existing
+    def _drop_cached(self) -> None:
+        self._statistics.clear()
 
     def _read(self, ids: Sequence[str]) -> Operation[dict[str, Document]]:
         stored = yield from self._parts.send(

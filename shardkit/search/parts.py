@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from zlib import crc32
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardFailure
@@ -46,22 +46,27 @@ _MOVES_FOLLOWED: Final = 10
 BUCKETS_PER_CALL: Final = 20  # of 128 documents and words each
 
 
-class Writable(Protocol):
-    """A document that can be written."""
-
-    @property
-    def id(self) -> str:
-        """The document's id."""
-        raise NotImplementedError
-
-    @property
-    def size(self) -> int:
-        """The number of terms."""
-        raise NotImplementedError
-
-
-D = TypeVar("D", bound=Writable)
 N = TypeVar("N")
+Words: TypeAlias = Mapping[int, bytes]  # by their ids
+
+
+@dataclass(frozen=True)
+class DocumentForm:
+    """How documents of a kind, which have an ``id`` and a ``size`` in terms, are stored."""
+
+    # Returns the arguments of ``search/write`` for documents of one part; an id removes its one.
+    encode: Callable[[Sequence[Any]], list[Argument]]
+    # Returns a document, given its id, the value of its key, the key for messages, words, and
+    # whether to leave out lost words. Raises DamagedDataError if the document cannot be read.
+    recover: Callable[[str, bytes, str, Words, bool], Any]
+    # Returns whether a stored value refers to words that it has nowhere else. If none of a part
+    # does, a rebuild gives words new ids, and drops unused ones.
+    names_words: Callable[[bytes], bool]
+    # Return a command for the same transaction as a write, or a write of a rebuild.
+    after: Callable[[IndexPart, Sequence[str]], Command] | None = None
+    after_rebuilt: Callable[[IndexPart, Sequence[str]], Command] | None = None
+    # A script that runs before ``search/clear``, in the same transaction, with its arguments.
+    clear_first: str | None = None
 
 
 class Written(NamedTuple):
@@ -113,19 +118,9 @@ class IndexPart:
 
 
 class IndexParts:
-    """All parts of an index and of its replicas. Shared by all faces of an index.
+    """All parts of an index and of its replicas, ``read_from``. Shared by all faces of an index.
 
-    Args:
-        component: where writes go; if sharded, with as many shards as the index has parts.
-        schema: the fields and attributes of documents.
-        parameters: stored with the index, and compared when it is opened.
-        read_from: components with as many shards: replicas that serve reads; by default the index.
-
-    Attributes:
-        primary: the parts that writes go to; `parameters` are theirs.
-
-    Raises:
-        InvalidArgumentError: the name cannot be used.
+    Writes go to ``primary``, the parts of ``component``.
     """
 
     def __init__(
@@ -133,6 +128,7 @@ class IndexParts:
         component: str,
         schema: Schema,
         parameters: Mapping[str, object],
+        form: DocumentForm,
         read_from: Sequence[str] = (),
     ) -> None:
         check_name(schema.name)
@@ -141,6 +137,7 @@ class IndexParts:
                 f"name={shown(schema.name)} of an index", "leave out braces: keys have a tag"
             )
         self.schema = schema
+        self.form = form
         self._sources = [
             [_part(name, schema, n, schema.shards) for n in range(schema.shards)]
             for name in (*read_from, component)
@@ -170,11 +167,7 @@ class IndexParts:
         return f"{self.of(doc_id).tag}d:{doc_id}"
 
     def choose_source(self, session: str | None, pinned: int | None) -> int:
-        """Return the source to read: that of earlier pages, a session's replica, or any in turn.
-
-        Raises:
-            InvalidArgumentError: there is no such source.
-        """
+        """Return the source to read: that of earlier pages, a session's replica, or any in turn."""
         replicas = len(self._sources) - 1
         if pinned is not None:
             if pinned == PRIMARY or 0 <= pinned < replicas:
@@ -206,10 +199,7 @@ class IndexParts:
         source: int = PRIMARY,
         partial: bool = False,
     ) -> Operation[tuple[list[list[Any]], tuple[int, ...]]]:
-        """Run calls, and repeat each until nothing is left for it.
-
-        A script does a limited amount of work in a call, so that it never holds its server for
-        long.
+        """Run calls, and repeat each until nothing is left for it, so that none holds its server.
 
         Args:
             command: returns a call, given its number and its next place.
@@ -220,8 +210,6 @@ class IndexParts:
 
         Returns:
             The replies of each call that did not fail, and the numbers of those that did.
-
-        Cost: one exchange; one more as long as a call has to continue.
         """
         pending = list(enumerate(begin))
         replies: Sequence[Any] = yield from self.send(
@@ -266,9 +254,6 @@ class IndexParts:
         Returns:
             The replies of each part that did not fail, the numbers of the parts that did, and
             whether a document got another number in the meantime.
-
-        Cost: as `send_in_slices`. If other clients wrote between a part's calls, one exchange more,
-        and two for documents that moved.
         """
         slices, missing = yield from self.send_in_slices(
             command,
@@ -348,27 +333,16 @@ class IndexParts:
         calls = [part.call("search/state", ()) for part in self.primary]
         return [tuple(reply) for reply in (yield from self.send(calls))]
 
-    def write(
-        self,
-        documents: Iterable[D | str],
-        encode: Callable[[list[D | str]], list[Argument]],
-        after: Callable[[IndexPart, list[str]], Command] | None = None,
-    ) -> Operation[Written]:
+    def write(self, documents: Iterable[Any]) -> Operation[Written]:
         """Write documents; remove those given by their ids. Of equal ids the last one counts.
-
-        Args:
-            documents: documents, or ids of documents to remove.
-            encode: returns the arguments of ``search/write`` for documents of one part.
-            after: returns a command for the same transaction, given a part and ids.
 
         Cost: an exchange for some 1,500 words of each part, fewer if documents exist; one more if
         the parameters have not been compared yet. In each exchange a part gets one command of some
         milliseconds, so that its server serves others in between.
         """
-        by_part: dict[int, dict[str, D | str]] = {}
+        by_part: dict[int, dict[str, Any]] = {}
         for one in documents:
-            doc_id = one if isinstance(one, str) else one.id
-            by_part.setdefault(self._place(doc_id), {})[doc_id] = one
+            by_part.setdefault(self._place(id_of(one)), {})[id_of(one)] = one
         if not by_part:
             return Written(0, 0)
         yield from open_all([self._metas[PRIMARY]], create=True)
@@ -379,9 +353,8 @@ class IndexParts:
             large: dict[int, Operation[Any]] = {}
             for number, some in rest.items():
                 part, now = self.primary[number], some[: first_slice(some)]
-                arguments = encode(now)
-                ids = [one if isinstance(one, str) else one.id for one in now]
-                then = after and after(part, ids)
+                arguments = self.form.encode(now)
+                then = self.form.after and self.form.after(part, [id_of(one) for one in now])
                 if has_many_words(now, arguments):
                     large[number] = write_in_slices(part, arguments, then)
                 else:
@@ -392,7 +365,7 @@ class IndexParts:
             for number, steps in large.items():
                 written[number] = yield from steps
             for number, reply in written.items():
-                _, left, *existed = reply if after is None else reply[0]
+                _, left, *existed = reply if self.form.after is None else reply[0]
                 existing += sum(existed)
                 rest[number] = rest[number][len(existed) :]
                 if left:
@@ -407,17 +380,8 @@ class IndexParts:
             pending = {part for part, left in zip(pending, replies, strict=True) if left}
         return Written(existing, sum(map(len, by_part.values())) - existing)
 
-    def delete(self, before: str | None = None, *, force: bool = False) -> Operation[int]:
-        """Delete all documents and the parameters; return how many documents there were.
-
-        Args:
-            before: a script that runs before ``search/clear``, in the same transaction, with the
-                same arguments.
-            force: delete even if other parameters are stored: scan all of the server for keys of
-                any number of parts.
-
-        Cost: one exchange for some 2,500 documents or words of each part.
-        """
+    def delete(self, force: bool) -> Operation[int]:
+        """Delete all documents and the parameters; see `DocumentStructure.delete`."""
         meta = self.parameters
         yield from open_to_delete(meta, force)
         removed, columns = 0, len(self.schema.columns)
@@ -430,7 +394,7 @@ class IndexParts:
                     part.state,
                     tuple(
                         part.call(name, [columns, place, BUCKETS_PER_CALL], write=True)
-                        for name in (before, "search/clear")
+                        for name in (self.form.clear_first, "search/clear")
                         if name
                     ),
                 )
@@ -474,7 +438,12 @@ def _moved(spans: Sequence[Span], log: Sequence[bytes]) -> set[int]:
     return missed
 
 
-def first_slice(documents: Sequence[D | str]) -> int:
+def id_of(document: Any) -> str:
+    """Return the id of a document, which may be given by it alone."""
+    return document if isinstance(document, str) else document.id
+
+
+def first_slice(documents: Sequence[Any]) -> int:
     """Return how many of the first documents one command may write."""
     terms = 0
     for place, one in enumerate(documents):
@@ -484,7 +453,7 @@ def first_slice(documents: Sequence[D | str]) -> int:
     return len(documents)
 
 
-def has_many_words(documents: Sequence[D | str], arguments: Sequence[Argument]) -> bool:
+def has_many_words(documents: Sequence[Any], arguments: Sequence[Argument]) -> bool:
     """Return whether a single document has more words than one command may write."""
     return len(documents) == 1 and int(arguments[1]) > TERMS_PER_CALL
 
@@ -506,18 +475,11 @@ def write_in_slices(
     """Write a document that has many words, some of them at a time.
 
     The last command makes the document visible, and replaces the one with its id. If a writer stops
-    before, the next write removes its words.
-
-    Args:
-        part: the part.
-        arguments: the encoded document; see `IndexParts.write`.
-        then: a command for the same transaction as the last command.
-        key: the rebuild that writes, as the scripts' second key.
+    before, the next write removes its words. ``key`` names the rebuild that writes.
 
     Returns:
-        The reply of the last command, ``[version, pending, existed]``; with ``then`` both replies.
-
-    Cost: an exchange for 300 words, and one more.
+        The reply of the last command, ``[version, pending, existed]``; with ``then``, a command for
+        the same transaction, both replies.
     """
     sent: list[Any] = [*arguments]
     columns, many, *rest = sent

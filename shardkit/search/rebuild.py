@@ -20,17 +20,18 @@ Words keep their ids if documents without text refer to them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from secrets import token_hex
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from shardkit.errors import DamagedDataError
-from shardkit.operations.commands import Argument, Command, Key
+from shardkit.operations.commands import Command, Key
 from shardkit.operations.operation import Operation, pages
 from shardkit.search.parts import (
+    DocumentForm,
     IndexPart,
     IndexParts,
-    Writable,
+    Words,
     first_slice,
     has_many_words,
     with_command,
@@ -42,18 +43,13 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import open_all
 from shardkit.structures.base.partitioned import restore_parameters
 
-D = TypeVar("D", bound=Writable)
 Progress = Callable[[int, int], object]
-Words = Mapping[int, bytes]
+Recover = Callable[[str, bytes, str, Words, bool], Any]
 
 _SCANNED: Final = 2_000  # of a server's keys, in one command
 _WORDS_AT_ONCE: Final = 1_000
 _MOST_WORDS: Final = 2**24 - 1
 _LOSSY: Final = "restore a backup, or drop the lost documents: rebuild(lossy=True)"
-
-# Returns a document, given its id, the value of its key, the key for messages, words by their ids,
-# and whether to leave out lost words. Raises DamagedDataError if the document cannot be read.
-Recover = Callable[[str, bytes, str, Words, bool], D]
 
 
 class _Lexicon(NamedTuple):
@@ -69,39 +65,14 @@ class _Lexicon(NamedTuple):
 _NO_WORDS: Final = _Lexicon({}, [], [], 1, 0)
 
 
-def rebuild_parts(
-    parts: IndexParts,
-    recover: Recover[D],
-    encode: Callable[[list[D]], list[Argument]],
-    names_words: Callable[[bytes], bool],
-    after: Callable[[IndexPart, Sequence[str]], Command] | None = None,
-    *,
-    lossy: bool = False,
-    progress: Progress | None = None,
-) -> Operation[int]:
-    """Store lost parameters, and index all documents again; return how many.
-
-    Args:
-        parts: the parts.
-        recover: returns a document from its stored value.
-        encode: see `IndexParts.write`.
-        names_words: returns whether the value of a document's key refers to words that it has
-            nowhere else. If none does, words get new ids, and unused words go.
-        after: returns a command for the same transaction as a write, given a part and ids.
-        lossy: delete documents that cannot be read, and continue.
-        progress: called with how many documents were indexed, and how many there are.
-
-    Raises:
-        DamagedDataError: documents are lost or cannot be read, and not ``lossy``; nothing was
-            changed but lost parameters. Or another client has started to rebuild the index.
-        ParameterMismatchError: the index exists with other parameters.
-        ShardErrors: a shard failed; rebuild again.
-    """
+def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> Operation[int]:
+    """Store lost parameters, and index all documents again; see `DocumentStructure.rebuild`."""
+    form, after = parts.form, parts.form.after_rebuilt
     yield from restore_parameters(parts.parameters)
     yield from open_all([parts.parameters], create=True)
     surveys = {}
     for part in parts.primary:
-        surveys[part] = yield from _survey(part, recover, names_words, lossy)
+        surveys[part] = yield from _survey(part, form, lossy)
     total, done = sum(documents for documents, _ in surveys.values()), 0
     for part, (_, keep_words) in surveys.items():
         rebuild = f"rebuild:{token_hex(8)}"
@@ -109,10 +80,10 @@ def rebuild_parts(
         cursor: Key = 0
         while cursor != b"0":
             cursor, keys = yield from _scan(part, "o", cursor)
-            left = yield from _read(part, keys, recover, words, lossy, remove=True)
+            left = yield from _read(part, keys, form.recover, words, lossy, remove=True)
             while left:
                 some = left[: first_slice(left)]
-                arguments = encode(some)
+                arguments = form.encode(some)
                 then = after and after(part, [one.id for one in some])
                 if has_many_words(some, arguments):
                     yield from write_in_slices(part, arguments, then, rebuild)
@@ -125,9 +96,7 @@ def rebuild_parts(
     return done
 
 
-def _survey(
-    part: IndexPart, recover: Recover[D], names_words: Callable[[bytes], bool], lossy: bool
-) -> Operation[tuple[int, bool]]:
+def _survey(part: IndexPart, form: DocumentForm, lossy: bool) -> Operation[tuple[int, bool]]:
     """Return how many documents a part has, and whether any refers to words.
 
     Unless ``lossy``, check that all are there and can be read.
@@ -146,10 +115,10 @@ def _survey(
     words = (yield from _lexicon(part)).words
     count, names = 0, False
 
-    def seen(doc_id: str, stored: bytes, key: str, words: Words, lossy: bool) -> D:
+    def seen(doc_id: str, stored: bytes, key: str, words: Words, lossy: bool) -> Any:
         nonlocal names
-        names = names or names_words(stored)
-        return recover(doc_id, stored, key, words, lossy)
+        names = names or form.names_words(stored)
+        return form.recover(doc_id, stored, key, words, lossy)
 
     cursor: Key = 0
     while cursor != b"0":
@@ -216,18 +185,18 @@ def _lexicon(part: IndexPart) -> Operation[_Lexicon]:
 def _read(
     part: IndexPart,
     keys: Sequence[bytes],
-    recover: Recover[D],
+    recover: Recover,
     words: Words,
     lossy: bool,
     remove: bool = False,
-) -> Operation[list[D]]:
+) -> Operation[list[Any]]:
     """Return the documents of some keys; leave out unreadable ones if ``lossy``."""
     notes: Suspicions = []
     reads = [Command(part.to, key, ("GET", key)) for key in keys]
     replies = yield from read_or_note(reads, notes)
     if notes and not lossy:
         raise notes[0].error
-    documents: list[D] = []
+    documents: list[Any] = []
     unread: list[bytes] = []
     for key, stored in zip(keys, replies, strict=True):
         try:

@@ -80,13 +80,7 @@ class SearchRequest:
 
 
 def query_tree(schema: Schema, query: str | Node, *, plain: bool = False) -> Node:
-    """Return a query parsed and analyzed; see `parse` for ``plain``.
-
-    Raises:
-        QuerySyntaxError: it cannot be parsed; the error has the position.
-        InvalidArgumentError: it names a field or attribute that the index does not have, or has
-            more than 100 levels.
-    """
+    """Return a query parsed and analyzed; see `parse` for ``plain``."""
     if isinstance(query, str):
         query = parse(query, schema.fields, schema.attributes, plain=plain)
     check_depth(query)
@@ -115,12 +109,7 @@ def search_request(
     session: str | None = None,
     plain: bool = False,
 ) -> SearchRequest:
-    """Check the arguments of `SearchIndex.search`, and return the request that they make.
-
-    Raises:
-        QuerySyntaxError: the query cannot be parsed.
-        InvalidArgumentError: another argument cannot be used.
-    """
+    """Check the arguments of `SearchIndex.search`, and return the request that they make."""
     name = schema.name
     tree = query_tree(schema, query, plain=plain)
     order = sort_order(schema, sort, combine, default, ascending)

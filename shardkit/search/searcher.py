@@ -104,9 +104,6 @@ class Searcher:
 
         Each part returns its own first words in order: the first of all are among them, with all
         their counts.
-
-        Raises:
-            InvalidArgumentError: there are too many words for a query.
         """
         parts = self._parts.source(source)
         self._check_words(len(words))

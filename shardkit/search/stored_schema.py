@@ -36,11 +36,7 @@ def stored_parameters(component: str, name: str, shards: int) -> Operation[dict[
 
 
 def parameters_of(name: str, stored: Mapping[str, str]) -> tuple[int, SchemaParameters]:
-    """Return an index's number of parts and its other parameters, from its stored ones.
-
-    Raises:
-        ParameterMismatchError: it is no index, or another version or analyzer created it.
-    """
+    """Return an index's number of parts and its other parameters, from its stored ones."""
     if stored.get("kind") != "search":
         raise ParameterMismatchError(
             f"{meta_key(name)}: {name!r} is of kind {stored.get('kind')!r}, not a search index",
@@ -68,11 +64,7 @@ def _pairs(text: str) -> list[tuple[str, str]]:
 
 
 def analyzer_of(name: str, fingerprint: str) -> Analyzer:
-    """Return the analyzer with a stored fingerprint.
-
-    Raises:
-        ParameterMismatchError: it is an application's own.
-    """
+    """Return the analyzer with a stored fingerprint."""
     stemmer = fingerprint.rpartition(" ")[2]
     for tokenizer in (Unicode(), English()):
         for stop_words in (ENGLISH, frozenset[str]()):

@@ -15,15 +15,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Operation, Stream, pages
-from shardkit.social.keys import (
-    FOLLOWING,
-    LARGEST_ID,
-    LIST,
-    USER,
-    KeyLayout,
-    RelationKind,
-    is_id,
-)
+from shardkit.social.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind, is_id
 from shardkit.social.models import list_of, login_key, read_record, user_of
 from shardkit.social.relations import PART_FIELDS, counters_of
 from shardkit.social.statuses import Statuses

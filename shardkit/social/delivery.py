@@ -34,16 +34,7 @@ from shardkit.errors import InvalidArgumentError, NewerFormatError, ShardKitErro
 from shardkit.operations.arguments import accepts, shown
 from shardkit.operations.operation import Operation
 from shardkit.queues.task_queues import TaskQueues
-from shardkit.social.fan_out import (
-    ACTIONS,
-    DELETE,
-    DONE,
-    FILL,
-    MARK,
-    POST,
-    FanOut,
-    FanOutJob,
-)
+from shardkit.social.fan_out import ACTIONS, DELETE, DONE, FILL, MARK, POST, FanOut, FanOutJob
 from shardkit.social.keys import FOLLOWING, KINDS, KeyLayout, RelationKind
 from shardkit.social.models import MICRO, Extra, stored_ids
 from shardkit.social.relations import (
@@ -206,11 +197,7 @@ class ResumableJobs:
             yield from self._enqueue(self.resume_name, job, job.task)
 
     def check_backfill(self, kind: str, positions: Sequence[Any]) -> None:
-        """Check the arguments of a `backfill` task.
-
-        Raises:
-            NewerFormatError: a later release queued it.
-        """
+        """Check the arguments of a `backfill` task."""
         if kind not in KINDS or len(positions) not in (0, self._layout.relation_shards):
             raise NewerFormatError(
                 f"{self._layout.name}: backfill of {kind!r} from "
@@ -250,19 +237,10 @@ class Backfill:
     def step(
         self, kind: RelationKind, owner: int, positions: Sequence[Any], *, always: bool = False
     ) -> Operation[list[Any]]:
-        """Fill a timeline from the next profiles.
+        """Fill a timeline from the next profiles; return the progress now, empty once finished.
 
-        Args:
-            kind: the kind of its owner.
-            owner: the user or list.
-            positions: the progress in each part of the relations, as in a FanOutJob; empty to
-                begin, which does nothing if the timeline is full.
-            always: begin in any case.
-
-        Returns:
-            The progress now; empty once finished.
-
-        Cost: four exchanges; one if there is nothing to do.
+        ``positions`` are the progress in each part of the relations, as in a FanOutJob; empty to
+        begin, which does nothing if the timeline is full, unless ``always``.
         """
         timelines, limit = self._timelines, self._timelines.home_limit
         key = self._layout.timeline(kind, owner)
@@ -295,10 +273,7 @@ class Backfill:
     def followed(
         self, owner: int, positions: Sequence[Any], limit: int
     ) -> Operation[tuple[list[int], list[Any]]]:
-        """Return the next accounts that an owner follows, and the progress in each part.
-
-        Cost: one exchange.
-        """
+        """Return the next accounts that an owner follows, and the progress in each part."""
         positions = list(positions) or [None] * self._layout.relation_shards
         parts = [part for part, position in enumerate(positions) if position != DONE]
         most = max(1, limit // max(1, len(parts)))

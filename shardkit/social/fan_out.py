@@ -123,11 +123,7 @@ class FanOut:
     pass_size: int
 
     def run(self, job: FanOutJob, passes: int | None) -> Operation[FanOutJob | None]:
-        """Continue a job for at most some passes; None to finish it.
-
-        Returns:
-            The rest of the job; None once it has ended, or is no longer needed.
-        """
+        """Continue a job for some passes, or to its end; return its rest, if any is needed."""
         written: list[FollowerPage] = []
         left = -1 if passes is None else passes
         while True:

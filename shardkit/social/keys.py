@@ -47,11 +47,7 @@ FOLLOWING = "following"
 
 
 class KeyLayout:
-    """The keys of one network; for the arguments see `SocialNetwork`.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-    """
+    """The keys of one network; for the arguments see `SocialNetwork`."""
 
     def __init__(
         self,
@@ -91,29 +87,17 @@ class KeyLayout:
         return f"{prefix}:{{{self.name}:u{id_ % self.parts}}}:{id_}"
 
     def new_record(self, uid: int) -> tuple[str, int, int]:
-        """Return what a script needs to create a record in a user's part.
-
-        The text between the kind of a record and its id, ``:{social:u17}:``, the part, and the
-        number of parts.
-        """
+        """Return the text between a record's kind and id, its part, and the number of parts."""
         part = uid % self.parts
         return f"{self.of_part('', part)}:", part, self.parts
 
     def once(self, action: str, uid: int, idempotency_key: str | None) -> list[str]:
-        """Return the key that stores what a ``post`` or ``list`` call created; none without a key.
-
-        Raises:
-            InvalidArgumentError: the idempotency key is not valid.
-        """
+        """Return the key of what a ``post`` or ``list`` call created, if it is to be stored."""
         key = self.check_idempotency_key(idempotency_key)
         return [f"{self.owned('once', uid)}:{action}:{key}"] if key else []
 
     def check_idempotency_key(self, idempotency_key: str | None) -> str:
-        """Return an idempotency key, empty for None.
-
-        Raises:
-            InvalidArgumentError: it is not valid.
-        """
+        """Return an idempotency key, empty for None."""
         if idempotency_key is None:
             return ""
         try:
@@ -181,11 +165,7 @@ class KeyLayout:
     # ---- arguments
 
     def id(self, field: str, value: object) -> int:
-        """Return an id given as a number or as digits.
-
-        Raises:
-            InvalidArgumentError: it is not an id.
-        """
+        """Return an id given as a number or as digits."""
         if type(value) is int and 0 < value <= LARGEST_ID:
             return value
         try:

@@ -145,7 +145,14 @@ class RelationPage(list[Relation]):
     cursor: Relation | None = None
 
 
-class FollowResult(Enum):
+class _ChangeResult(Enum):
+    """The result of a change; its first value is true, for a change that was made."""
+
+    def __bool__(self) -> bool:
+        return self is next(iter(type(self)))
+
+
+class FollowResult(_ChangeResult):
     """The result of ``follow``. True if the call created the relation."""
 
     FOLLOWED = "followed"
@@ -154,31 +161,22 @@ class FollowResult(Enum):
     BLOCKED = "one user has blocked the other"
     LIMIT_REACHED = "following_limit is reached"
 
-    def __bool__(self) -> bool:
-        return self is FollowResult.FOLLOWED
 
-
-class BlockResult(Enum):
+class BlockResult(_ChangeResult):
     """The result of ``block``. True if the block is new."""
 
     BLOCKED = "blocked"
     ALREADY_BLOCKED = "already blocked"
     NO_SUCH_USER = "no such user"
 
-    def __bool__(self) -> bool:
-        return self is BlockResult.BLOCKED
 
-
-class MuteResult(Enum):
+class MuteResult(_ChangeResult):
     """The result of ``mute``. True if the mute is new."""
 
     MUTED = "muted"
     ALREADY_MUTED = "already muted"
     NO_SUCH_USER = "no such user"
     LIMIT_REACHED = "following_limit is reached"
-
-    def __bool__(self) -> bool:
-        return self is MuteResult.MUTED
 
 
 class ReconcileResult(NamedTuple):
@@ -205,11 +203,7 @@ T = TypeVar("T", User, Status, UserList)
 
 
 def login_key(owner: str, login: str) -> str:
-    """Return the form in which logins are compared: without regard to case, in any script.
-
-    Raises:
-        InvalidArgumentError: it is not a valid login.
-    """
+    """Return the form in which logins are compared: without regard to case, in any script."""
     if not isinstance(login, str) or not 1 <= len(login) <= LONGEST_LOGIN or login != login.strip():
         raise InvalidArgumentError(
             f"{owner}: login={shown(login)}",
@@ -222,11 +216,7 @@ def login_key(owner: str, login: str) -> str:
 
 
 def check_text(owner: str, name: str, value: str) -> str:
-    """Return a text argument.
-
-    Raises:
-        InvalidArgumentError: it is not text, or too long.
-    """
+    """Return a text argument."""
     if not isinstance(value, str) or len(value) > LONGEST_VALUE:
         raise InvalidArgumentError(
             f"{owner}: {name}={shown(value)}", f"give text of at most {LONGEST_VALUE:,} characters"
@@ -245,12 +235,7 @@ def _text(owner: str, name: str, value: str) -> str:
 
 
 def flat_extras(owner: str, extras: Mapping[str, Extra], core: Iterable[str]) -> list[Argument]:
-    """Return extras as field, value, ….
-
-    Raises:
-        InvalidArgumentError: one has the name of a field that the network sets, or is not text or
-            a number.
-    """
+    """Return extras as field, value, …."""
     if len(extras) > MOST_EXTRAS:
         raise InvalidArgumentError(
             f"{owner}: {counted(len(extras), 'extra')}", f"give at most {MOST_EXTRAS}"
@@ -279,11 +264,7 @@ def fields_of(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
-    """Return ids that are stored under a key.
-
-    Raises:
-        DamagedDataError: a text is not an id.
-    """
+    """Return ids that are stored under a key."""
     ids = []
     for text in texts:
         if not is_id(text):
@@ -295,12 +276,7 @@ def stored_ids(to: To, key: str, texts: Iterable[bytes]) -> list[int]:
 def read_record(
     to: To, key: str, parse: Callable[[Sequence[bytes]], T | None], flat: Sequence[bytes]
 ) -> T | None:
-    """Return the record in a reply of HGETALL; None if the reply is empty.
-
-    Raises:
-        DamagedDataError: a field is missing or malformed, or the record has another id than its
-            key.
-    """
+    """Return the record in a reply of HGETALL; None if the reply is empty."""
     try:
         record = parse(flat)
     except KeyError as error:

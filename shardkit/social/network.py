@@ -121,6 +121,9 @@ class SocialNetwork(Structure[Face]):
 
     Raises:
         InvalidArgumentError: an argument is out of range.
+
+    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the network was created
+    with other parameters.
     """
 
     deferred: DeferredFace[SocialNetwork[Deferred]]
@@ -211,9 +214,6 @@ class SocialNetwork(Structure[Face]):
 
         Args:
             create: store them if none are stored.
-
-        Raises:
-            ParameterMismatchError: the network exists with other parameters.
 
         Cost: one exchange; none once they have been compared.
         """
@@ -666,10 +666,6 @@ class SocialNetwork(Structure[Face]):
         relation, profiles and home timelines. Unfinished changes that `repair` finishes are not
         damage, nor are missing or superfluous entries of timelines.
 
-        Raises:
-            ParameterMismatchError: the network exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: about five exchanges for 64 parts, ten and three for each part of the relations for
         each user or list, one for 1,000 relations or entries.
         """
@@ -683,10 +679,6 @@ class SocialNetwork(Structure[Face]):
 
         Returns:
             The number of corrected accounts.
-
-        Raises:
-            ParameterMismatchError: the network exists with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: as `reconcile` of each.
         """

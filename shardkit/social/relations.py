@@ -110,15 +110,7 @@ class CounterState(NamedTuple):
 
 
 class Counters:
-    """Builds the commands that count relations.
-
-    Args:
-        layout: the network's keys.
-        fan_out_limit: above this many followers, posts are fetched instead of pushed; 0: never.
-
-    Raises:
-        InvalidArgumentError: the limit is neither 0 nor 5 or more.
-    """
+    """Builds the commands that count relations."""
 
     def __init__(self, layout: KeyLayout, fan_out_limit: int) -> None:
         check_integer(layout.name, "fan_out_limit", fan_out_limit, 0, 2**53)
@@ -175,18 +167,10 @@ class Relations:
     def change(
         self, action: str, kind: RelationKind, first: int, second: int
     ) -> Operation[RelationChange | int]:
-        """Change whether one account follows another, or only note the pair as pending.
-
-        Args:
-            action: ``follow``, ``unfollow`` or ``check``.
-            kind: the first account's kind.
-            first: the follower.
-            second: the followed account.
+        """Have an account follow or unfollow another; or (``check``) only note the pair as pending.
 
         Returns:
             The new state; `NO_CHANGE`, or `BLOCKED` if one has blocked the other.
-
-        Cost: one exchange.
         """
         layout = self._layout
         part = layout.part(first, second)
@@ -214,10 +198,7 @@ class Relations:
     def propagate(
         self, kind: RelationKind, first: int, second: int, change: RelationChange
     ) -> Operation[CounterState | None]:
-        """Apply the consequences of a change; return the second account's counter.
-
-        Cost: three exchanges after a follow, four or five after an unfollow.
-        """
+        """Apply the consequences of a change; return the second account's counter."""
         part = self._layout.part(first, second)
         to, key = self._layout.relations(part), self._layout.of_relations("pending", part)
         note = relation_note(kind, first, second)

@@ -369,12 +369,7 @@ def _batches(ids: Iterable[int]) -> Iterator[list[int]]:
 
 
 def table_rows(statuses: Mapping[int, Fields]) -> list[TableRow]:
-    """Return statuses as rows of a table: id, author, time, and all fields as JSON.
-
-    Raises:
-        InvalidArgumentError: an id is not a positive integer, a field is not text, or ``uid`` or
-            ``posted`` is missing or not a number.
-    """
+    """Return statuses as rows of a table: id, author, time, and all fields as JSON."""
     return [_table_row(status, fields) for status, fields in statuses.items()]
 
 

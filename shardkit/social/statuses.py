@@ -132,10 +132,7 @@ class Statuses:
     def read(
         self, skipped: Sequence[int], wanted: Sequence[int]
     ) -> Operation[tuple[list[int | None], list[Status | None]]]:
-        """Return the authors of some statuses, and others in full, None for unknown ids.
-
-        Cost: one exchange, if they are 1,000 or fewer together.
-        """
+        """Return the authors of some statuses, and others in full, None for unknown ids."""
         layout = self._layout
         if skipped and len(skipped) + len(wanted) > AT_ONCE:
             authors = yield from self.authors(skipped)

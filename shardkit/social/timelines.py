@@ -59,10 +59,7 @@ class Timelines:
     # ---- writing
 
     def add(self, keys: Sequence[Key], rows: Sequence[Row], limit: int) -> Operation[int]:
-        """Add entries to timelines, which keep their newest; return how many were new.
-
-        Cost: one exchange for 10,000 entries in all; a script for each server and 1,000 timelines.
-        """
+        """Add entries to timelines, which keep their newest; return how many were new."""
         added = 0
         most = limit + limit // SLACK
         for page in pages(rows, ENTRIES_AT_ONCE):
@@ -71,18 +68,18 @@ class Timelines:
         return added
 
     def remove(self, keys: Sequence[Key], members: Iterable[Key]) -> Operation[int]:
-        """Remove entries from timelines; return how many existed. Cost: as `add`."""
+        """Remove entries from timelines; return how many existed."""
         removed = 0
         for page in pages(members, ENTRIES_AT_ONCE):
             removed += yield from self._change(keys, len(page), "remove", "", "", *page)
         return removed
 
     def mark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Have readers fetch an account's posts; ``keys`` are their ``pull``. Cost: as `add`."""
+        """Have readers fetch an account's posts; ``keys`` are their ``pull``."""
         return (yield from self._change(keys, 1, "mark", "", "", version, uid))
 
     def unmark(self, keys: Sequence[Key], uid: int, version: Argument) -> Operation[int]:
-        """Undo `mark`, unless a later version marked the account. Cost: as `add`."""
+        """Undo `mark`, unless a later version marked the account."""
         return (yield from self._change(keys, 1, "unmark", "", "", version, uid))
 
     def _change(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
@@ -109,10 +106,7 @@ class Timelines:
     def remove_author(
         self, kind: RelationKind, owner: int, uid: int, entries: Sequence[bytes]
     ) -> Operation[int]:
-        """Remove an account's posts, and statuses that no longer exist, from a timeline's entries.
-
-        Cost: two exchanges; none if no entry's id is of the account's part.
-        """
+        """Remove an account's posts, and statuses that are gone, from a timeline's entries."""
         parts = self._layout.parts
         key = self._layout.timeline(kind, owner)
         ids = stored_ids(self._layout.timelines, key, entries)
@@ -252,11 +246,7 @@ class _PageBuilder:
 def newest_rows(
     places: Sequence[Place], limit: int, cursor: RangeCursor | None, low: str = "-inf"
 ) -> Operation[list[Row]]:
-    """Return the newest members of ZSETs of ids, with their times or versions; see `range_over`.
-
-    Raises:
-        DamagedDataError: a ZSET, which it names, has another member or score.
-    """
+    """Return the newest members of ZSETs of ids, with their times or versions; see `range_over`."""
     rows = yield from range_over(places, low, "+inf", limit, cursor, desc=True)
     for member, score in rows:
         if not is_id(member) or not is_whole(score):
@@ -271,11 +261,7 @@ def newest_rows(
 
 
 def scored_members(to: To, key: str, flat: Sequence[Any]) -> list[Row]:
-    """Return a flat reply of members and scores as pairs.
-
-    Raises:
-        DamagedDataError: a score is not a time or version.
-    """
+    """Return a flat reply of members and scores as pairs."""
     return [
         (member, stored_score(to, key, score))
         for member, score in zip(flat[::2], flat[1::2], strict=True)

@@ -83,6 +83,11 @@ class ModelAds:
     def remove(self, ad_id: str) -> bool:
         return self.ads.pop(ad_id, None) is not None
 
+    def update(self, ad_id: str) -> bool:
+        if ad_id in self.ads:
+            self.ads[ad_id].estimate()
+        return ad_id in self.ads
+
     def target(self, locations: set[str], text: str, target: str) -> str | None:
         words = set(self.terms(text))
         ranked = sorted(

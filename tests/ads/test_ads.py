@@ -56,54 +56,6 @@ def test_the_ad_for_a_place_that_earns_most_is_shown(face: Face, component: str)
     assert face.run(ads.get("rich")) is None
 
 
-def test_the_first_by_id_of_ads_that_earn_the_same_is_shown(face: Face) -> None:
-    ads = face.kit.ads(component="few", shards=4)
-    face.run(ads.index_many((f"ad {n}", BERLIN, "", "cpm", n % 5) for n in range(30)))
-    assert face.run(ads.target(BERLIN)).ad == "ad 14"
-
-
-def test_clicked_words_move_an_ad_by_half_the_smallest_and_half_the_largest_bonus(
-    face: Face,
-) -> None:
-    ads = face.kit.ads(component="few", shards=4, averages_ttl=0)
-    face.run(ads.index("shoes", BERLIN, "running shoes city", "cpc", 0.5))
-    for text, clicked in [("running", True), ("running", False), ("city", False), ("", True)]:
-        served = face.run(ads.target(BERLIN, text))
-        if clicked:
-            assert face.run(ads.record_click(served.target, "shoes")) is True
-    ad = face.run(ads.get("shoes"))
-    assert (ad.views, ad.clicks, ad.ecpm) == (4, 2, 250)  # 1000 x 0.5 x 2 / 4
-    # The word was estimated last at the last click: 1000 x 0.5 x 1 / 2.
-    assert ad.words["running"].bonus == 250 - 250
-    assert (ad.words["city"].views, ad.words["city"].clicks, ad.words["city"].bonus) == (1, 0, 0)
-    served = face.run(ads.target(BERLIN, "city"))
-    assert face.run(ads.record_click(served.target, "shoes")) is True
-    ad = face.run(ads.get("shoes"))
-    assert ad.ecpm == 300  # 1000 x 0.5 x 3 / 5
-    assert ad.words["running"].bonus == -50  # 250 - 300
-    assert ad.words["city"].bonus == -50
-    # 260 is between 250, for pages with "running", and 275, where "shoes" adds a bonus of 0.
-    face.run(ads.index("rival", BERLIN, "", "cpm", 260))
-    assert face.run(ads.target(BERLIN, "running")).ad == "rival"
-    assert face.run(ads.target(BERLIN, "running shoes")).ad == "shoes"
-    assert face.run(ads.target(BERLIN, "nothing of it")).ad == "shoes"
-
-
-def test_a_word_without_a_bonus_counts_as_0_beside_words_with_positive_ones(face: Face) -> None:
-    ads = face.kit.ads(component="few", shards=4, averages_ttl=0)
-    face.run(ads.index("shoes", BERLIN, "running shoes city", "cpc", 1))
-    face.run(ads.target(BERLIN, "city"))
-    served = face.run(ads.target(BERLIN, "running"))
-    assert face.run(ads.record_click(served.target, "shoes")) is True
-    ad = face.run(ads.get("shoes"))
-    assert (ad.ecpm, ad.words["running"].bonus, ad.words["city"].bonus) == (500, 500, 0)
-    face.run(ads.index("rival", BERLIN, "", "cpm", 750.25))
-    # 500 + 500 / 2 + 500 / 2, and 500 + 0 / 2 + 500 / 2.
-    assert face.run(ads.target(BERLIN, "running")).ad == "shoes"
-    assert face.run(ads.target(BERLIN, "running city")).ad == "rival"
-    assert face.run(ads.target(BERLIN, "running unknown")).ad == "shoes"
-
-
 def test_an_ad_is_chosen_among_many_in_slices(
     face: Face, monkeypatch: pytest.MonkeyPatch, kit: ShardKit
 ) -> None:
@@ -147,24 +99,6 @@ def test_words_of_any_id_are_counted_and_leave_nothing(face: Face, kit: ShardKit
     assert ad_keys(kit, "one", "") == ["target:0", "target:1", "target:2"]
 
 
-def test_words_of_the_text_are_those_of_the_ad_in_both_kinds_of_clients(face: Face) -> None:
-    """The book compares text with bytes, so that nothing ever matches."""
-    ads = face.kit.ads(component="few", shards=4)
-    face.run(ads.index("ad", BERLIN, "Café 東京", "cpc", 1))
-    face.run(ads.target(BERLIN, "CAFE 東京都"))
-    assert set(face.run(ads.get("ad")).words) == set(Analyzer().terms("Café 東京"))
-
-
-def test_an_ad_whose_words_and_places_are_called_the_same_is_found_by_either(face: Face) -> None:
-    """The book's sets of ads and its words of documents share keys."""
-    ads = face.kit.ads(component="one")
-    face.run(ads.index("ad", ["paris"], "berlin", "cpm", 1))
-    assert face.run(ads.target(["berlin"], "paris")) is None
-    served = face.run(ads.target(["paris"], "berlin"))
-    assert served.ad == "ad"
-    assert list(face.run(ads.get("ad")).words) == ["berlin"]
-
-
 # ---- what is not spent
 
 
@@ -187,37 +121,7 @@ def test_no_target_id_is_used_up_when_nothing_is_shown(
     assert len(spent) == 1
 
 
-@pytest.mark.parametrize("text", ["", "the and of", "!?", "a"])
-def test_a_text_without_usable_words_is_served(face: Face, text: str) -> None:
-    ads = face.kit.ads(component="few", shards=4)
-    face.run(ads.index("ad", BERLIN, text, "cpm", 1))
-    assert face.run(ads.target(BERLIN, text)).ad == "ad"
-    assert face.run(ads.get("ad")).words == {}
-
-
 # ---- what is expected
-
-
-def test_new_ads_start_with_the_average_of_their_type(face: Face) -> None:
-    numbers = count()
-    kit = clocked(face.kit, new_id=lambda: f"{next(numbers)}")
-    ads = kit.ads(component="few", shards=4, averages_ttl=0)
-    assert face.run(ads.averages()) == {"cpc": 1, "cpa": 1}
-    assert face.run(ads.index("click", ["A"], "", "cpc", 0.25)) is True
-    assert face.run(ads.index("act", ["B"], "", "cpa", 0.25)) is True
-    assert face.run(ads.index("view", ["C"], "", "cpm", 0.25)) is True
-    for ad_id in ("click", "act", "view"):
-        assert face.run(ads.get(ad_id)).ecpm == 0.25
-    for n in range(10):
-        for place, ad_id in (("A", "click"), ("B", "act")):
-            target = face.run(ads.target([place])).target
-            if n < 2:
-                face.run(ads.record_click(target, ad_id, action=n > 0))
-    assert face.run(ads.averages()) == {"cpc": 100, "cpa": 100}
-    face.run(ads.index("click 2", ["A"], "", "cpc", 0.25))
-    face.run(ads.index("act 2", ["B"], "", "cpa", 0.5))
-    assert face.run(ads.get("click 2")).ecpm == 25
-    assert face.run(ads.get("act 2")).ecpm == 50
 
 
 def test_averages_are_read_again_when_they_are_too_old(kit: ShardKit) -> None:
@@ -230,52 +134,6 @@ def test_averages_are_read_again_when_they_are_too_old(kit: ShardKit) -> None:
     now = 60.0
     ads.index("b", BERLIN, "", "cpc", 1)
     assert ads.get("b").ecpm == 1000  # type: ignore[union-attr]
-
-
-def test_actions_are_what_cpa_ads_are_paid_for_and_clicks_are_not(face: Face) -> None:
-    ads = face.kit.ads(component="few", shards=4)
-    face.run(ads.index("act", BERLIN, "", "cpa", 10))
-    target = face.run(ads.target(BERLIN)).target
-    assert face.run(ads.record_click(target, "act")) is True
-    assert face.run(ads.get("act")).ecpm == 10
-    assert face.run(ads.record_click(target, "act", action=True)) is True
-    ad = face.run(ads.get("act"))
-    assert (ad.ecpm, ad.clicks, ad.actions) == (10000, 1, 1)
-
-
-def test_every_hundredth_view_estimates_an_ad_again(kit: ShardKit) -> None:
-    ads = kit.ads(component="one")
-    ads.index("ad", BERLIN, "red", "cpc", 1)
-    ads.record_click(ads.target(BERLIN, "red").target, "ad")  # type: ignore[union-attr]
-    expected: list[float] = []
-    for n in range(2, 202):
-        ads.target(BERLIN, "red")
-        if n in (99, 100, 199, 200):
-            found = ads.get("ad")
-            assert found is not None
-            expected.append(found.ecpm)
-    assert expected == [1000, 10, 10, 5]
-    ads.target(BERLIN)
-    assert ads.update("ad") is True
-    assert ads.get("ad").ecpm == 1000 / 202  # type: ignore[union-attr]
-    assert ads.update("nothing") is False
-
-
-def test_counts_are_kept_when_an_ad_changes_and_go_when_it_is_removed(face: Face) -> None:
-    ads = face.kit.ads(component="one")
-    face.run(ads.index("ad", BERLIN, "red green", "cpc", 1))
-    target = face.run(ads.target(BERLIN, "red green")).target
-    face.run(ads.record_click(target, "ad"))
-    assert face.run(ads.index("ad", ["Rome"], "green blue", "cpc", 3)) is False
-    ad = face.run(ads.get("ad"))
-    assert (ad.locations, ad.ecpm, list(ad.words)) == (("Rome",), 3000, ["green"])
-    assert face.run(ads.target(BERLIN)) is None
-    face.run(ads.remove("ad"))
-    assert face.run(ads.index("ad", BERLIN, "red", "cpc", 1)) is True
-    ad = face.run(ads.get("ad"))
-    assert (ad.views, ad.clicks, dict(ad.words)) == (0, 0, {})
-    with pytest.raises(InvalidArgumentError, match="'ad' was removed"):
-        face.run(ads.record_click(target, "ad", action=True))
 
 
 def test_many_ads_are_removed_with_their_counts(face: Face) -> None:
@@ -301,18 +159,6 @@ def test_deleted_ads_leave_nothing_but_targets(kit: ShardKit, component: str) ->
 
 
 # ---- clicks
-
-
-def test_a_click_and_an_action_of_a_target_count_once_each(face: Face) -> None:
-    ads = face.kit.ads(component="few", shards=4)
-    face.run(ads.index("ad", BERLIN, "red", "cpc", 1))
-    target = face.run(ads.target(BERLIN, "red")).target
-    clicks = [face.run(ads.record_click(target, "ad")) for _ in range(3)]
-    actions = [face.run(ads.record_click(target, "ad", action=True)) for _ in range(2)]
-    assert (clicks, actions) == ([True, False, False], [True, False])
-    ad = face.run(ads.get("ad"))
-    assert (ad.views, ad.clicks, ad.actions) == (1, 1, 1)
-    assert (ad.words["red"].clicks, ad.words["red"].actions) == (1, 1)
 
 
 def test_a_target_is_kept_for_15_minutes_and_is_refused_afterwards(kit: ShardKit) -> None:
@@ -418,7 +264,7 @@ def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
 def test_invalid_locations_and_texts_are_refused(kit: ShardKit) -> None:
     ads = kit.ads(component="few", shards=4)
     for places, text in (("Berlin", ""), ([1], ""), (BERLIN, None), (BERLIN, b"red")):
-        with pytest.raises(InvalidArgumentError, match="ads: target: "):
+        with pytest.raises(InvalidArgumentError, match=r"ads: (target: |text=)"):
             ads.target(places, text)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError, match="10,001 different words"):
         ads.target(BERLIN, " ".join(f"w{n}" for n in range(10_001)))

@@ -23,37 +23,11 @@ from shardkit.errors import (
 from shardkit.local import LocalServer
 from shardkit.structures.base import parameters
 
-AWKWARD = ["{", "a{", "áb", "éü", "é", "日月", "日本", "日本語", "A", "a", "7", "`", "\U0010ffff"]
-
 
 @pytest.fixture(params=[("one", 1), ("few", 1), ("few", 5)], ids=str)
 def book(request: pytest.FixtureRequest, face: Face) -> Any:
     component, parts = request.param
     return face.kit.address_book(component=component, parts=parts)
-
-
-def test_members_join_and_leave(face: Face, book: Any) -> None:
-    assert face.run(book.join("elves", "Elrond")) is True
-    assert face.run(book.join("elves", "Elrond")) is False
-    assert face.run(book.join("orcs", "Elrond")) is True
-    assert face.run(book.contains("elves", "Elrond")) is True
-    assert face.run(book.contains("elves", "elrond")) is False
-    assert face.run(book.count("elves")) == 1
-    assert face.run(book.leave("elves", "Elrond")) is True
-    assert face.run(book.leave("elves", "Elrond")) is False
-    assert face.run(book.count("elves")) == 0
-    assert face.run(book.complete("elves")) == []
-    assert face.run(book.complete("orcs")) == ["Elrond"]
-
-
-def test_awkward_prefixes_find_exactly_what_begins_with_them(face: Face, book: Any) -> None:
-    assert face.run(book.join_many("g", AWKWARD * 2)) == len(AWKWARD)
-    for prefix in ["", *AWKWARD, "á", "日", "zz", "\U0010fffe"]:
-        wanted = sorted((n for n in AWKWARD if n.startswith(prefix)), key=str.encode)
-        assert face.run(book.complete("g", prefix, limit=100)) == wanted
-        assert face.run(book.complete("g", prefix)) == wanted[:10]
-        assert face.run(book.count("g", prefix)) == len(wanted)
-        assert face.list(book.names("g", prefix)) == wanted
 
 
 def test_the_first_of_all_parts_come_first(face: Face, book: Any) -> None:
@@ -70,22 +44,6 @@ def test_the_first_of_all_parts_come_first(face: Face, book: Any) -> None:
     assert face.run(book.count("many", "name 24")) == 500
     assert face.run(book.remove_group("many")) is True
     assert face.run(book.remove_group("many")) is False
-
-
-def test_folded_names_are_found_whatever_their_case_and_come_back_as_given(face: Face) -> None:
-    for parts in (1, 3):
-        book = face.kit.address_book(f"b{parts}", component="few", parts=parts, fold=fold)
-        names = ["Éowyn", "ÉOMER", "eo", "E\u0301omund", "Zoë", "zo", "ZO", "Straße"]
-        assert face.run(book.join_many("rohan", names)) == 8
-        assert face.run(book.complete("rohan", "éo")) == ["ÉOMER", "E\u0301omund", "Éowyn"]
-        assert face.run(book.complete("rohan", "E\u0301O")) == ["ÉOMER", "E\u0301omund", "Éowyn"]
-        assert face.run(book.complete("rohan", "e")) == ["eo"]
-        assert face.run(book.complete("rohan", "zo")) == ["ZO", "zo", "Zoë"]
-        assert face.run(book.complete("rohan", "zo", cursor="ZO")) == ["zo", "Zoë"]
-        assert face.run(book.complete("rohan", "STRASS")) == ["Straße"]
-        assert face.run(book.contains("rohan", "Zo")) is False
-        assert face.run(book.leave("rohan", "ZO")) is True
-        assert face.run(book.complete("rohan", "zo")) == ["zo", "Zoë"]
 
 
 NAMES = st.text(
@@ -107,9 +65,9 @@ NAMES = st.text(
     parts=st.sampled_from([1, 2, 7]),
     folds=st.booleans(),
 )
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_names_are_completed_as_sorting_them_in_python_does(
-    kit: ShardKit,
+    face: Face,
     names: list[str],
     gone: list[str],
     prefix: str,
@@ -120,12 +78,17 @@ def test_any_names_are_completed_as_sorting_them_in_python_does(
 ) -> None:
     if names and cut:
         prefix = names[0][:cut]
-    shape = fold if folds else None
-    book = kit.address_book(f"p{parts}{folds}", component="few", parts=parts, fold=shape)
-    book.remove_group("g")
-    assert book.join_many("g", names) == len(set(names))
+    shape, run = fold if folds else None, face.run
+    book = face.kit.address_book(f"p{parts}{folds}", component="few", parts=parts, fold=shape)
+    run(book.remove_group("g"))
+    for name in names[:1]:
+        assert [run(book.join("g", name)) for _ in range(2)] == [True, False]
+        assert run(book.contains("g", name)) is True
+        assert [run(book.leave("g", name)) for _ in range(2)] == [True, False]
+        assert run(book.contains("g", name)) is False
+    assert run(book.join_many("g", names)) == len(set(names))
     gone += names[::5]
-    assert book.leave_many("g", gone) == len(set(gone) & set(names))
+    assert run(book.leave_many("g", gone)) == len(set(gone) & set(names))
 
     def order(name: str) -> tuple[bytes, bytes]:
         return (shape(name) if shape else name).encode(), name.encode()
@@ -134,11 +97,11 @@ def test_any_names_are_completed_as_sorting_them_in_python_does(
         return shape(name).startswith(shape(prefix)) if shape else name.startswith(prefix)
 
     left = sorted(filter(begins, set(names) - set(gone)), key=order)
-    assert book.complete("g", prefix, limit) == left[:limit]
-    assert book.count("g", prefix) == len(left)
-    assert list(book.names("g", prefix)) == left
+    assert run(book.complete("g", prefix, limit)) == left[:limit]
+    assert run(book.count("g", prefix)) == len(left)
+    assert face.list(book.names("g", prefix)) == left
     paged: list[str] = []
-    while page := book.complete("g", prefix, limit, cursor=paged[-1] if paged else None):
+    while page := run(book.complete("g", prefix, limit, cursor=paged[-1] if paged else None)):
         paged += page
     assert paged == left
 
@@ -192,7 +155,7 @@ def test_invalid_arguments_are_refused_before_anything_is_written(kit: ShardKit)
     for options, said in (
         ({"parts": 0}, "parts=0; give an integer"),
         ({"parts": 1025}, "parts=1025; give an integer"),
-        ({"fold": "yes"}, "fold='yes'; give a function"),
+        ({"fold": "yes"}, "fold='yes'; give a plain function"),
         ({"name": ""}, "name=''"),
     ):
         with pytest.raises(InvalidArgumentError, match=said):

@@ -6,7 +6,7 @@ from typing import Any
 from unicodedata import normalize
 
 import pytest
-from faces import Face, holder
+from faces import Face
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,22 +22,6 @@ def contacts(request: pytest.FixtureRequest, face: Face) -> Any:
     return face.kit.recent_contacts(component="few", limit=5, order=request.param)
 
 
-def test_the_last_touched_is_first_and_once(face: Face, contacts: Any) -> None:
-    for contact in ("Alan", "Grace", "Alan", "Kurt"):
-        face.run(contacts.touch(17, contact))
-    assert face.run(contacts.complete(17)) == ["Kurt", "Alan", "Grace"]
-    assert face.run(contacts.complete("17")) == ["Kurt", "Alan", "Grace"]  # the same user
-    assert face.run(contacts.complete(18)) == []
-
-
-def test_the_oldest_are_dropped_beyond_the_limit(face: Face, contacts: Any) -> None:
-    for number in range(12):
-        face.run(contacts.touch("ada", f"friend {number}"))
-    assert face.run(contacts.complete("ada")) == [f"friend {n}" for n in (11, 10, 9, 8, 7)]
-    assert face.run(contacts.count("ada")) == 5
-    assert face.run(contacts.oldest("ada", 2)) == ["friend 7", "friend 8"]
-
-
 def test_removing_says_whether_it_was_there(face: Face, contacts: Any) -> None:
     face.run(contacts.touch("ada", "Grace"))
     assert face.run(contacts.remove("ada", "Grace")) is True
@@ -45,39 +29,6 @@ def test_removing_says_whether_it_was_there(face: Face, contacts: Any) -> None:
     face.run(contacts.touch("ada", "Grace"))
     assert face.run(contacts.remove_all("ada")) is True
     assert face.run(contacts.remove_all("ada")) is False
-
-
-@pytest.mark.parametrize(
-    ("prefix", "found"),
-    [
-        ("é", ["ÉRIC", "E\u0301va", "Éric"]),
-        ("É", ["ÉRIC", "E\u0301va", "Éric"]),
-        ("e\u0301", ["ÉRIC", "E\u0301va", "Éric"]),
-        ("ér", ["ÉRIC", "Éric"]),
-        ("e", []),
-        ("STRASS", ["Straße"]),
-        ("straß", ["Straße"]),
-        ("", ["Straße", "ÉRIC", "E\u0301va", "Éric"]),
-        ("x", []),
-    ],
-)
-def test_any_case_and_form_of_a_prefix_finds_it(
-    face: Face, contacts: Any, prefix: str, found: list[str]
-) -> None:
-    face.run(contacts.touch_many(("a", c) for c in ("Éric", "E\u0301va", "ÉRIC", "Straße")))
-    assert face.run(contacts.complete("a", prefix)) == found
-    assert face.run(contacts.complete("a", prefix, limit=1)) == found[:1]
-
-
-def test_many_touches_are_as_one_after_the_other(face: Face, contacts: Any) -> None:
-    touches = [(user, f"friend {n % 7}") for n in range(300) for user in ("ada", "bo", n % 5)]
-    assert face.run(contacts.touch_many(touches)) == 900
-    one_by_one = face.kit.recent_contacts("slow", component="few", limit=5, order=contacts.order)
-    for user, contact in touches[-60:]:
-        face.run(one_by_one.touch(user, contact))
-    for user in ("ada", "bo"):
-        assert face.run(contacts.complete(user)) == face.run(one_by_one.complete(user))
-    assert face.run(contacts.touch_many([])) == 0
 
 
 def test_by_time_they_have_times_of_the_servers_clock(face: Face) -> None:
@@ -102,13 +53,6 @@ def test_a_clock_that_goes_back_does_not_change_the_order(kit: ShardKit) -> None
     contacts.touch("ada", "Grace")
     assert contacts.complete("ada") == ["Grace", "of the future"]
     assert kit.client("one").zscore("recent:ada", "Grace") == 4e15 + 1
-
-
-def test_a_touch_is_atomic_and_leaves_a_list(kit: ShardKit) -> None:
-    contacts = kit.recent_contacts(component="few", limit=3)
-    for name in ("a", "b", "c", "b", "d"):
-        contacts.touch("ada", name)
-    assert holder(kit, "few", "recent:ada").lrange("recent:ada", 0, -1) == [b"d", b"b", b"c"]
 
 
 def test_the_other_kind_of_list_is_refused_by_the_server(kit: ShardKit) -> None:
@@ -160,26 +104,30 @@ NAMES = st.text(st.sampled_from(LETTERS), min_size=1, max_size=3)
     order=st.sampled_from(ORDERS),
     limit=st.integers(1, 6),
 )
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_touches_give_what_a_list_in_python_gives(
-    kit: ShardKit, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
+    face: Face, touches: list[tuple[int, str]], prefix: str, order: str, limit: int
 ) -> None:
-    contacts = kit.recent_contacts(component="few", order=order, limit=limit)
+    contacts = face.kit.recent_contacts(component="few", order=order, limit=limit)
+    run = face.run
     model: dict[int, list[str]] = {}
     for user in range(3):
-        contacts.remove_all(user)
+        run(contacts.remove_all(user))
     half = len(touches) // 2
     for user, contact in touches[:half]:
-        contacts.touch(user, contact)
-    contacts.touch_many(touches[half:])
+        run(contacts.touch(user, contact))
+    assert run(contacts.touch_many(touches[half:])) == len(touches) - half
     for user, contact in touches:
         mine = model.setdefault(user, [])
         model[user] = [contact, *(other for other in mine if other != contact)][:limit]
     for user in range(3):
         mine = model.get(user, [])
-        assert contacts.complete(user) == mine
         wanted = [c for c in mine if fold(c).startswith(fold(prefix))]
-        assert contacts.complete(user, prefix) == wanted
+        assert run(contacts.complete(str(user))) == mine  # the same user
+        assert run(contacts.complete(user, prefix)) == wanted
+        assert run(contacts.complete(user, prefix, limit=1)) == wanted[:1]
+        assert run(contacts.count(user)) == len(mine)
+        assert run(contacts.oldest(user, 2)) == mine[::-1][:2]
 
 
 @given(st.text())
@@ -188,6 +136,7 @@ def test_folding_ignores_case_and_form(text: str) -> None:
     assert fold(normalize("NFC", text)) == fold(normalize("NFD", text)) == folded
     assert fold(text.casefold()) == folded
     assert fold(folded) == folded
+    assert [fold("E\u0301RIC"), fold("Straße")] == ["éric", "strasse"]  # accents remain
 
 
 @pytest.mark.parametrize("order", ["list", "time"])

@@ -77,15 +77,6 @@ def test_other_totals_count_the_same_file_for_themselves(face: Face, copy: Local
     assert face.run(other.top("country", DAY)) == [(City("", "", "Germany"), 1)]
 
 
-def test_files_are_added_together_in_one_exchange(kit: ShardKit, copy: LocalCities) -> None:
-    totals = kit.city_totals(component="many")
-    adds = [
-        totals.deferred.add(day, counted(copy, f"1.0.0.1 {day} 1 1")) for day in (DAY, "2015-05-18")
-    ]
-    assert kit.together(*adds) == [True, True]
-    assert totals.top("country", DAY) == [(City("", "", "Germany"), 1)]
-
-
 def test_a_day_that_was_missed_is_added_by_a_repeat(
     face: Face, copy: LocalCities, totals: Any
 ) -> None:

@@ -164,18 +164,6 @@ def test_cities_may_come_first_and_be_named_by_their_ids(face: Face, ip: Any) ->
     assert face.run(ip.find("1.0.1.1")) is None
 
 
-def test_a_city_that_was_lost_is_said_to_be(face: Face, kit: ShardKit) -> None:
-    ip = face.kit.ip_to_city(component="one")
-    done = face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
-    client = kit.client("one")
-    assert client.delete(f"ip2city:{done.generation}:cities:0")
-    with pytest.raises(DamagedDataError, match="cities:0 is damaged: nothing, where city 0"):
-        face.run(ip.find("1.0.0.1"))
-    assert face.run(ip.find("1.0.1.1")) is None
-    with pytest.raises(StructureError, match="cities:0 is damaged: nothing"):
-        face.run(ip.local())
-
-
 def test_any_text_is_a_name(face: Face, ip: Any) -> None:
     place = City('Sant Julià de Lòria "x"', "北京", "", "an id")
     face.run(ip.import_from([IpRange.of("1.0.0.0/24", city=place)]))
@@ -203,13 +191,6 @@ def test_structures_of_other_names_do_not_mix(face: Face) -> None:
     assert face.run(other.find("1.0.0.1")) == OSLO
     with pytest.raises(StructureError, match="one: no ranges were imported yet"):
         face.run(one.find("1.0.0.1"))
-
-
-def test_many_look_ups_together_are_one_exchange(kit: ShardKit) -> None:
-    ip = kit.ip_to_city(component="many")
-    ip.import_from(ranges(("1.0.0.0/24", BONN), ("2.0.0.0/24", OSLO)))
-    finds = (ip.deferred.find(address) for address in ("1.0.0.1", "2.0.0.1", "3.0.0.1"))
-    assert kit.together(*finds) == [BONN, OSLO, None]
 
 
 def test_a_look_up_is_one_exchange_and_asks_for_the_generation_once_a_second(
@@ -275,7 +256,7 @@ def test_a_slow_server_is_not_taken_for_new_data(
         ("4:0002", "4:0002", "nothing"),
         ("4:0001", "4:0001", "a block of ranges (3 bytes) cannot be read"),
         ("4:0000", "4:0000", "a value of another type"),
-        ("cities:0", "cities", "no city 0"),
+        ("cities:0", "cities:0", "nothing"),
         ("cities:0", "cities:0", "a value of another type"),
     ],
 )
@@ -367,17 +348,6 @@ def test_a_list_that_was_not_written_so_is_named_rather_than_its_blocks(
         face.run(ip.local())
     assert next(iter(face.list(ip.check()))).key == key
     assert face.run(ip.delete()) is True
-
-
-def test_a_block_that_was_lost_is_named_with_the_list_that_has_it(
-    face: Face, kit: ShardKit
-) -> None:
-    ip = face.kit.ip_to_city(component="one")
-    number = face.run(ip.import_from([IpRange(0, 9, BONN)])).generation
-    kit.client("one").delete(f"ip2city:{number}:4:0000")
-    named = rf"ip2city:{number}:4:0000 is damaged: nothing, although ip2city:{number}:keys:0 lists"
-    with pytest.raises(DamagedDataError, match=named):
-        face.run(ip.local())
 
 
 def test_a_portion_ends_where_blocks_are_many_or_large() -> None:

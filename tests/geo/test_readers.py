@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable, Iterable
-from ipaddress import ip_network
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -331,12 +329,6 @@ def test_without_maxminddb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setitem(__import__("sys").modules, "maxminddb", None)
     with pytest.raises(InvalidArgumentError, match=r"shardkit\[geo\]"):
         list(mmdb("x.mmdb"))
-
-
-def test_readers_can_be_chained() -> None:
-    items = chain(csv_cities(["7,Bonn"], city=1), csv_ranges(["1.0.0.0/24,7"], last=None, id=1))
-    assert [type(item) for item in items] == [City, IpRange]
-    assert IpRange.of(str(ip_network("1.0.0.0/24")), city=7).last == 0x010000FF
 
 
 def test_cities_by_numbered_columns_leave_out_the_heading() -> None:

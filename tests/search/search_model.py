@@ -241,21 +241,6 @@ def in_order(rows: Iterable[Row], descending: bool) -> list[Row]:
     return sorted(rows, key=_key, reverse=descending)
 
 
-def page(rows: list[Row], start: int = 0, num: int = 20) -> list[Row]:
-    return rows[start : start + num]
-
-
-def after(rows: list[Row], cursor: Row | None, num: int, descending: bool = True) -> list[Row]:
-    """The page behind a cursor: the (value, id) of the last row of the page before."""
-    if cursor is not None:
-        rows = [
-            row
-            for row in rows
-            if (_key(row) < _key(cursor) if descending else _key(row) > _key(cursor))
-        ]
-    return rows[:num]
-
-
 def _key(row: Row) -> tuple[Any, bytes]:
     value, id_ = row
     return (value.encode() if isinstance(value, str) else value, id_.encode())

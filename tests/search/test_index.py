@@ -94,13 +94,6 @@ def test_info_reports_the_content_of_each_part(face: Face) -> None:
     assert face.run(index.info()) == [PartInfo(1, 3, 2, 2)]
 
 
-def test_queries_of_stop_words_or_unwanted_words_only_find_nothing(face: Face) -> None:
-    index = opened(face)
-    face.run(index.index("a", "the end"))
-    for query in ("the", "-end", "", "-the -end"):
-        assert face.run(index.search(query)).total == 0
-
-
 def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
     index = opened(face, chunk=256)
     many = ((f"d{n}", f"number {n} w{n % 7}", {"votes": n}) for n in range(900))
@@ -116,22 +109,6 @@ def test_many_documents_are_indexed_and_removed_in_bulk(face: Face) -> None:
     assert face.run(index.count("number")) == 450
     assert face.run(index.count("number votes:..9")) == 5
     assert len(face.run(index.get_many(f"d{n}" for n in range(900)))) == 450
-
-
-def test_words_of_many_documents_behind_the_256th_of_a_chunk_are_found(face: Face) -> None:
-    index = opened(face, component="one", shards=1)
-    face.run(index.index_many((f"{n:03}", "early" if n < 290 else "late") for n in range(330)))
-    late = [f"{n:03}" for n in range(290, 330)]
-    assert ids(face.run(index.search("late", limit=100, ascending=True))) == late
-    face.run(index.remove("300"))
-    face.run(index.index("301", "changed"))
-    face.run(index.index_many([("302", "late again"), ("999", "late")]))
-    found = face.run(index.search("late", limit=100, sort="votes"))
-    assert ids(found) == sorted({*late, "999"} - {"300", "301"})
-    assert face.run(index.count("early late")) == 0
-    assert face.run(index.remove_many(late)) == 39
-    assert ids(face.run(index.search("late"))) == ["999"]
-    assert face.run(index.count("early")) == 290
 
 
 def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
@@ -169,22 +146,6 @@ def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
     assert face.run(index.count('"w1200 w1199"')) == 0
     assert face.run(index.index("long", "short")) == 1
     assert face.run(index.count("w2499")) == 0
-
-
-def test_among_documents_that_have_a_word_those_with_another_in_a_field_are_found(
-    face: Face,
-) -> None:
-    index = opened(face, component="one", shards=1, fields={"title": 1.0, "text": 1.0})
-    face.run(
-        index.index_many(
-            (f"{n:02}", {"title": "y", "text": "x"} if n % 3 else {"title": "x", "text": "y"})
-            for n in range(12)
-        )
-    )
-    face.run(index.index_many((f"{n:02}", {"title": "y", "text": "z"}) for n in range(12, 30)))
-    for query, wanted in (("x title:y", 1), ("text:x title:y", 1), ("x text:y", 0)):
-        expected = [f"{n:02}" for n in range(12) if min(n % 3, 1) == wanted]
-        assert ids(face.run(index.search(query, sort="lang", limit=30))) == expected
 
 
 def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> None:
@@ -444,9 +405,9 @@ def test_requests_that_cannot_be_used_are_refused(kit: ShardKit) -> None:
         index.search('x "y')
     with pytest.raises(InvalidArgumentError, match="page=0"):
         index.page("x", 0)
-    for beginning in ("", "\1", "a b", 7):
+    for beginning in ("", "\1", "a b"):
         with pytest.raises(InvalidArgumentError, match="words"):
-            index.words(beginning)  # type: ignore[arg-type]
+            index.words(beginning)
     assert index.words("Ý", 2) == [("y0", 1), ("y1", 1)]
 
 
@@ -538,22 +499,3 @@ def test_a_part_that_is_full_refuses_new_words(kit: ShardKit) -> None:
     assert client.hgetall("{s:0}:state") == before
     assert index.index("b", "new old words") == 3
     assert index.count("old") == 2
-
-
-def test_many_requests_run_together(kit: ShardKit) -> None:
-    index = kit.search("s", component="few")
-    index.index_many([("a", "x"), ("b", "x y")])
-    found, count, document = kit.together(
-        index.deferred.search("x y"), index.deferred.count("x"), index.deferred.get("a")
-    )
-    assert (found.total, count) == (1, 2)
-    assert document.text == {"text": "x"}
-
-
-def test_the_last_of_a_document_given_twice_counts(face: Face) -> None:
-    index = opened(face)
-    twice = [("a", "one", {"lang": "en"}), ("b", "one"), ("a", "two", {"votes": 1})]
-    assert face.run(index.index_many(twice)) == 3
-    assert [face.run(index.count(query)) for query in ("one", "two", "lang:en")] == [1, 1, 0]
-    assert face.run(index.remove_many(["a", "a", "b"])) == 2
-    assert face.run(index.count()) == 0

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from typing import Any
 
 import pytest
 from faces import Exchanges, Face
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardKitError
+from shardkit.errors import DamagedDataError, ParameterMismatchError
 from shardkit.operations.operation import Page
 from shardkit.search import check
 
@@ -100,52 +99,6 @@ def test_a_number_that_is_in_use_is_not_given_again(
         face.run(index.index("new", "blue whale"))
     assert words(client) == before
     assert face.run(index.count()) == (148 if name == "next" else 150)
-
-
-@pytest.mark.long(1)
-@pytest.mark.parametrize("seed", range(2))
-def test_whatever_is_damaged_the_error_is_one_of_ours(
-    face: Face, index: Any, client: Any, seed: int
-) -> None:
-    chance = random.Random(seed)
-    dumps = {key: client.dump(key) for key in client.scan_iter("*")}
-    documents = [key for key in sorted(dumps) if key.startswith(b"{s:0}:d:")]
-    refused = 0
-    for key in sorted(dumps.keys() - documents) + chance.sample(documents, 5):  # they are alike
-        kind = client.type(key)
-        how = chance.choice(["delete", "other type", "cut", "garbage"])
-        client.delete(key)
-        if how == "other type":
-            client.rpush(key, "x")
-        elif how != "delete" and kind == b"string":
-            client.restore(key, 0, dumps[key])
-            held = client.get(key)
-            client.set(key, held[: len(held) // 2] if how == "cut" else b"\xff" * len(held))
-        elif how != "delete" and kind == b"hash":
-            client.restore(key, 0, dumps[key])
-            for field in client.hkeys(key)[:: 2 if how == "cut" else 1]:
-                client.hdel(key, field) if how == "cut" else client.hset(key, field, "\xff")
-        for use in (
-            lambda: index.search('"red fox" x1', attributes=True, snippets=True, facets=["lang"]),
-            lambda: index.search("w1* votes:3..100 -lang:=l1", sort="lang", cache=10),
-            lambda: index.search("*", sort="-votes", attributes=True),
-            lambda: index.get_many([f"d{n:03}" for n in range(0, 150, 10)]),
-            lambda: index.words("w", 10),
-            lambda: index.info(),
-            lambda: index.index("d003", "green whale", {"lang": "new"}),
-            lambda: index.remove_many(["d004", "d005"]),
-        ):
-            try:
-                face.run(use())
-            except ShardKitError as error:
-                assert "user_script" not in str(error), (key, how)  # noqa: PT017
-                refused += 1
-        client.flushdb()
-        pipe = client.pipeline(transaction=False)
-        for each, dump in dumps.items():
-            pipe.restore(each, 0, dump)
-        pipe.execute()
-    assert refused
 
 
 # ---- check

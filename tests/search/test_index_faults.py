@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from faces import Exchanges, Face, faced
 
-import shardkit
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
 from shardkit.local import LocalServers
@@ -212,27 +211,3 @@ def test_a_writable_replica_caches_results_for_its_sessions(
     single = own.kit.search("s", component="source", shards=2, attributes=ATTRIBUTES)
     with pytest.raises(InvalidArgumentError, match="same read_from"):
         own.run(single.search("x", sort="votes", result=again.result))
-
-
-def test_an_index_on_a_cluster_is_no_different(cluster_map: ShardMap) -> None:
-    with shardkit.connect(cluster_map) as kit:
-        index = kit.search(
-            "docs", component="cluster", attributes=ATTRIBUTES, statistics_ttl=0, chunk=8
-        )
-        many = [(str(n), f"x y{n % 3} z{n}", {"votes": n, "lang": f"l{n % 2}"}) for n in range(150)]
-        assert index.index_many(many) == 150
-        assert index.count() == 150
-        found = index.search(
-            "x -y1", sort="-votes", limit=4, attributes=["votes"], facets=["lang"], cache=30
-        )
-        assert (found.total, ids(found)) == (100, ["149", "147", "146", "144"])
-        assert found.hits[0].attributes == {"votes": 149}
-        assert found.facets == {"lang": [("l0", 50), ("l1", 50)]}
-        kept = index.search("x -y1", sort="-votes", offset=2, limit=2, result=found.result)
-        assert (ids(kept), kept.result) == (["146", "144"], found.result)
-        assert index.search('"y1 z4"').hits[0].id == "4"
-        assert len([*index.all("z1*", page_size=10)]) == 61
-        assert index.remove_many(["149", "nobody"]) == 1
-        assert index.search("x", sort="-votes").hits[0].id == "148"
-        assert index.get("3").attributes == {"votes": 3, "lang": "l1"}  # type: ignore[union-attr]
-        assert index.delete() == 149

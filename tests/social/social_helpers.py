@@ -85,6 +85,7 @@ def act(face: Face, network: Any, model: Model, dice: random.Random) -> None:
     """Do something at random in both, and compare what it says."""
     run = face.run
     first, second = dice.sample(model.users, 2)
+    assert run(network.blocks(first, second)) is ((first, second) in model.blocks)
     what = dice.choices(ACTIONS.split(), [8, 3, 10, 6, 1, 1, 1, 1, 4, 2])[0]
     if what == "post":
         status = run(network.post(first, f"by {first}", n=dice.randrange(100)))
@@ -226,10 +227,12 @@ class StoppingLink:
         return replies
 
 
-def stopping(network: Any, turn: int, instead: Callable[[Batch], object]) -> Any:
+def stopping(
+    network: Any, turn: int, instead: Callable[[Batch], object], *, often: bool = False
+) -> Any:
     """The same network, which does something else before an exchange."""
     other = copy.copy(network)
-    other._driver = BlockingDriver(StoppingLink(network._driver.link, turn, instead))
+    other._driver = BlockingDriver(StoppingLink(network._driver.link, turn, instead, often=often))
     return other
 
 
@@ -250,14 +253,18 @@ def cut(network: Any, last: int, every: int = 0) -> Any:
     return stopping(network, last, end)
 
 
-def populate(face: Face, network: Any, users: int = 8, lists: int = 2) -> Model:
-    """Users and lists."""
+def populate(
+    face: Face, network: Any, users: int = 8, lists: int = 2, followers: Sequence[int] = ()
+) -> Model:
+    """Users and lists; some of them, by their places, follow the first one."""
     new = network.deferred
     together = face.kit.together
     users_ = [new.create_user(f"user {n}", f"User {n}") for n in range(users)]
     model = Model(face.run(together(*users_)))
     lists_ = [new.create_list(model.users[n], f"list {n}") for n in range(lists)]
     model.lists = face.run(together(*lists_))
+    for place in followers:
+        face.run(network.follow(model.users[place], model.users[0]))
     return model
 
 
@@ -309,8 +316,11 @@ class Snapshot:
             pipe.execute()
 
 
-def drain(face: Face, queues: Any, network: Any) -> None:
-    """Do all tasks that wait, as a worker would."""
+def drain(face: Face, queues: Any, network: Any) -> list[Any]:
+    """Do all tasks that wait, as a worker would; return them."""
+    tasks = []
     while (task := face.run(queues.take("social", timeout=0))) is not None:
         face.run(network.callbacks[task.name](*task.args))
         face.run(queues.acknowledge(task))
+        tasks.append(task)
+    return tasks

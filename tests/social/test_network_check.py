@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -84,6 +85,11 @@ def anothers_status(of: Any, network: Any) -> str:
     return str(key)
 
 
+def having(kit: ShardKit, key: str) -> Any:
+    """The client of the shard that has a key: relations are placed by their part."""
+    return next(c for c in (kit.client("many", n) for n in range(16)) if c.exists(key))
+
+
 # What is done, and what is found; rebuild() corrects those that say so.
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "a counter": (field("user", "followers", 77), "followers=b'77'"),
@@ -117,11 +123,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 @pytest.mark.long(1)
 def test_a_check_names_what_is_damaged(face: Face, kit: ShardKit, network: Any) -> None:
     assert face.list(network.check()) == []
-    # Relations are placed by their part, not by their key.
     clients: list[Any] = [kit.client("many", n) for n in range(16)]
     held = [(c, {key: c.dump(key) for key in c.scan_iter()}) for c in clients]
     for name, (act, what) in DAMAGES.items():
-        key = act(lambda key: next(c for c in clients if c.exists(key)), network)
+        key = act(partial(having, kit), network)
         found = face.list(opened(face).check())
         assert [each for each in found if each.key == key and what in each.found], (name, found)
         assert {each.component for each in found} == {"many"}
@@ -142,10 +147,7 @@ def test_a_check_names_each_of_many_things_that_are_damaged_at_once(
     layout, ada, bo = network.layout, network.ada, network.bo
     part = layout.part(network.friend, ada)
     listed = layout.relation("listed", layout.part(network.list, ada), ada)
-    clients: list[Any] = [kit.client("many", n) for n in range(16)]
-
-    def of(key: str) -> Any:
-        return next(client for client in clients if client.exists(key))
+    of = partial(having, kit)
 
     def text_instead(key: str) -> str:
         client = of(key)
@@ -185,8 +187,7 @@ def test_a_count_that_a_change_under_way_explains_is_no_damage(
 ) -> None:
     layout, part = network.layout, network.layout.part(network.friend, network.ada)
     key, pending = layout.owned("user", network.ada), layout.of_relations("pending", part)
-    client = next(c for c in (kit.client("many", n) for n in range(16)) if c.exists(key))
-    client.hset(key, f"{PART_FIELDS['followers']}{part}", "9 77")
+    having(kit, key).hset(key, f"{PART_FIELDS['followers']}{part}", "9 77")
     assert [found.key for found in face.list(network.check())] == [key]
     kit.client("many", part).zadd(pending, {f"user:{network.friend}:{network.ada}": 9})
     assert key not in [found.key for found in face.list(network.check())]
@@ -210,16 +211,14 @@ def test_a_count_of_posts_that_a_post_under_way_explains_is_no_damage(
 def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
     face: Face, kit: ShardKit, network: Any
 ) -> None:
-    clients: list[Any] = [kit.client("many", n) for n in range(16)]
-    profile = endless(lambda n: n.layout.profile(n.friend))
-    key = profile(lambda key: next(c for c in clients if c.exists(key)), network)
+    of = partial(having, kit)
+    key = endless(lambda n: n.layout.profile(n.friend))(of, network)
     face.run(network.reconcile(network.ada))
     assert {each.key for each in face.list(network.check())} == {key}
-    home = endless(lambda n: n.layout.timeline(USER, n.ada))
-    home(lambda key: next(c for c in clients if c.exists(key)), network)
+    endless(lambda n: n.layout.timeline(USER, n.ada))(of, network)
     with pytest.raises(DamagedDataError, match="a score of inf"):
         face.run(network.home(network.ada))
-    endless(followers)(lambda key: next(c for c in clients if c.exists(key)), network)
+    endless(followers)(of, network)
     with pytest.raises(DamagedDataError, match=re.escape(f"{followers(network)} is damaged")):
         face.run(network.post(network.ada, "again"))
 
@@ -228,10 +227,8 @@ def test_a_time_or_version_that_cannot_be_is_named_and_does_not_spread(
 def test_a_damaged_relation_names_the_part_that_has_it(
     face: Face, kit: ShardKit, network: Any, score: Any
 ) -> None:
-    clients: list[Any] = [kit.client("many", n) for n in range(16)]
-    client = next(each for each in clients if each.exists(followers(network)))
     wrong = {b"\xff\0": 7} if score is None else {network.friend: score}
-    client.zadd(followers(network), wrong)
+    having(kit, followers(network)).zadd(followers(network), wrong)
     key = re.escape(followers(network))
     with pytest.raises(DamagedDataError, match=f"^many:.*: {key} is damaged") as raised:
         face.run(network.followers(network.ada))

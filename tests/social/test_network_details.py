@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from faces import Face, faced, holder
+from faces import Face, holder
 from social_helpers import opened, populate
 
-from shardkit import ShardMap
-from shardkit.operations.commands import script_call
-from shardkit.operations.lua import script
+from shardkit import ShardKit
 from shardkit.social.fan_out import MARK, FanOutJob
-from shardkit.social.relations import mode_change_note
-from shardkit.social.timelines import _prepend
+from shardkit.social.relations import mode_change_note, remove_note
 
 
 @pytest.fixture
@@ -21,23 +18,8 @@ def network(face: Face) -> Any:
     return opened(face)
 
 
-def test_a_block_is_known_in_its_direction_only_and_until_it_is_removed(
-    face: Face, network: Any
-) -> None:
-    run, (ada, alan, eve) = face.run, populate(face, network, users=3, lists=0).users
-    assert run(network.blocks(ada, alan)) is False
-    run(network.block(ada, alan))
-    assert run(network.blocks(ada, alan)) is True
-    assert run(network.blocks(alan, ada)) is False
-    assert run(network.blocks(ada, eve)) is False
-    assert run(network.unblock(alan, ada)) is False
-    assert run(network.unblock(ada, alan)) is True
-    assert run(network.unblock(ada, alan)) is False
-    assert run(network.blocks(str(ada), str(alan))) is False
-
-
 def test_a_user_s_lists_come_in_the_order_in_which_they_were_made(
-    face: Face, network: Any, shard_map: ShardMap
+    face: Face, network: Any, kit: ShardKit
 ) -> None:
     run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
     assert run(network.lists(ada)) == []
@@ -52,68 +34,59 @@ def test_a_user_s_lists_come_in_the_order_in_which_they_were_made(
     assert sorted(each.created for each in found) == [each.created for each in found]
     assert [each.id for each in run(network.lists(alan))] == [other]
     key = network.layout.owned("list", ids[1])
-    with faced("blocking", shard_map) as blocking:
-        holder(blocking.kit, "many", key).delete(key)  # lost: the others are still shown
+    holder(kit, "many", key).delete(key)  # lost: the others are still shown
     assert [each.id for each in run(network.lists(ada))] == [ids[0], *ids[2:]]
     assert run(network.lists(10**6)) == []
 
 
-def mode_of(shard_map: ShardMap, network: Any, uid: int) -> tuple[str, int]:
+def mode_of(kit: ShardKit, network: Any, uid: int) -> tuple[str, int]:
     """A user's mode, and its version."""
     key = network.layout.owned("user", uid)
-    with faced("blocking", shard_map) as other:
-        mode, version = holder(other.kit, "many", key).hmget(key, ":mode", ":version")
+    mode, version = holder(kit, "many", key).hmget(key, ":mode", ":version")
     return (mode or b"").decode(), int(version or 0)
 
 
 def test_crossing_the_limit_ends_in_the_mode_with_all_readers_marked(
-    face: Face, network: Any, shard_map: ShardMap
+    face: Face, network: Any, kit: ShardKit
 ) -> None:
-    run, users = face.run, populate(face, network, users=8, lists=0).users
-    for uid in users[1:6]:
-        run(network.follow(uid, users[0]))
-    assert mode_of(shard_map, network, users[0]) == ("", 0)
+    run, users = face.run, populate(face, network, users=8, lists=0, followers=range(1, 6)).users
+    assert mode_of(kit, network, users[0]) == ("", 0)
     run(network.follow(users[6], users[0]))  # the sixth
-    mode, version = mode_of(shard_map, network, users[0])
+    mode, version = mode_of(kit, network, users[0])
     assert (mode, version > 0) == ("pull", True)
-    with faced("blocking", shard_map) as other:
-        for uid in users[1:7]:
-            key = network.layout.pulled(uid)
-            score = holder(other.kit, "many", key).zscore(key, str(users[0]))
-            assert score == version
+    for uid in users[1:7]:
+        key = network.layout.pulled(uid)
+        score = holder(kit, "many", key).zscore(key, str(users[0]))
+        assert score == version
     run(network.unfollow(users[6], users[0]))
     run(network.unfollow(users[5], users[0]))
-    assert mode_of(shard_map, network, users[0]) == ("pull", version)  # four are not few enough
+    assert mode_of(kit, network, users[0]) == ("pull", version)  # four are not few enough
     run(network.unfollow(users[4], users[0]))
-    mode, later = mode_of(shard_map, network, users[0])
+    mode, later = mode_of(kit, network, users[0])
     assert (mode, later > version) == ("", True)
-    with faced("blocking", shard_map) as other:
-        for uid in users[1:4]:
-            key = network.layout.pulled(uid)
-            assert not holder(other.kit, "many", key).exists(key)
+    for uid in users[1:4]:
+        key = network.layout.pulled(uid)
+        assert not holder(kit, "many", key).exists(key)
     assert run(network.pending(0)) == []
 
 
-def test_an_older_change_of_the_mode_ends_nothing(
-    face: Face, network: Any, shard_map: ShardMap
-) -> None:
+def test_an_older_change_of_the_mode_ends_nothing(face: Face, network: Any, kit: ShardKit) -> None:
     run, users = face.run, populate(face, network, users=2, lists=0).users
     layout = network.layout
     user, pending = layout.owned("user", users[0]), layout.near("pending", users[0])
     note = mode_change_note(users[0])
-    with faced("blocking", shard_map) as other:
-        client = holder(other.kit, "many", user)
-        client.hset(user, mapping={":mode": "marking", ":version": "9"})
-        client.zadd(pending, {note: 9})
-        for version in ("8", "10"):
-            job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version=version)
-            run(network.resume_fan_out(*job))
-            assert client.hget(user, ":mode") == b"marking"
-            assert client.zscore(pending, note) == 9
-        job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version="9")
+    client = holder(kit, "many", user)
+    client.hset(user, mapping={":mode": "marking", ":version": "9"})
+    client.zadd(pending, {note: 9})
+    for version in ("8", "10"):
+        job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version=version)
         run(network.resume_fan_out(*job))
-        assert client.hget(user, ":mode") == b"pull"
-        assert client.zscore(pending, note) is None
+        assert client.hget(user, ":mode") == b"marking"
+        assert client.zscore(pending, note) == 9
+    job = FanOutJob.begin(MARK, users[0], layout.relation_shards, note, version="9")
+    run(network.resume_fan_out(*job))
+    assert client.hget(user, ":mode") == b"pull"
+    assert client.zscore(pending, note) is None
 
 
 @pytest.mark.parametrize(
@@ -128,43 +101,24 @@ def test_an_older_change_of_the_mode_ends_nothing(
     ],
 )
 def test_marks_go_by_the_version_of_the_change(
-    face: Face, shard_map: ShardMap, what: str, version: int, left: int | None, changed: int
+    face: Face, kit: ShardKit, what: str, version: int, left: int | None, changed: int
 ) -> None:
     network = opened(face)
     layout = network.layout
     marked, empty = layout.pulled(7), layout.pulled(11)
-    with faced("blocking", shard_map) as other:
-        clients = [holder(other.kit, "many", key) for key in (marked, empty)]
-        clients[0].zadd(marked, {"5": 100})
-        run = other.kit.driver.run
-        timelines = opened(other)._timelines
-        assert run(getattr(timelines, what)([marked], 5, version)) == changed
-        assert clients[0].zscore(marked, "5") == left
-        assert run(getattr(timelines, what)([empty], 5, version)) == (what == "mark")
-        assert clients[1].zscore(empty, "5") == (version if what == "mark" else None)
+    clients = [holder(kit, "many", key) for key in (marked, empty)]
+    clients[0].zadd(marked, {"5": 100})
+    change, run = getattr(network._timelines, what), face.kit.driver.run
+    assert face.run(run(change([marked], 5, version))) == changed
+    assert clients[0].zscore(marked, "5") == left
+    assert face.run(run(change([empty], 5, version))) == (what == "mark")
+    assert clients[1].zscore(empty, "5") == (version if what == "mark" else None)
 
 
-def test_a_note_that_was_renewed_is_not_removed(shard_map: ShardMap) -> None:
-    with faced("blocking", shard_map) as face:
-        network = opened(face)
-        layout = network.layout
-        key = layout.of_relations("pending", 0)
-        face.kit.client("many", 0).zadd(key, {"user:1:2": 10})
-        settle = script("social/remove_note")
-        for version, settled in ((9, 0), (11, 0), (10, 1), (10, 0)):
-            call = script_call(layout.relations(0), settle, [key], ("user:1:2", version))
-            assert network._driver.link.send([call]) == [settled]
-
-
-def test_a_batch_goes_along_with_the_first_exchange_of_steps() -> None:
-    def steps() -> Any:
-        first = yield ["c"]
-        second = yield ["d"]
-        return [first, second]
-
-    both = _prepend(["a", "b"], steps())  # type: ignore[list-item]
-    assert next(both) == ["a", "b", "c"]
-    assert both.send([1, 2, 3]) == ["d"]
-    with pytest.raises(StopIteration) as done:
-        both.send([4])
-    assert done.value.value == ([1, 2], [[3], [4]])
+def test_a_note_that_was_renewed_is_not_removed(kit: ShardKit) -> None:
+    layout = opened(Face(kit, None)).layout
+    key = layout.of_relations("pending", 0)
+    kit.client("many", 0).zadd(key, {"user:1:2": 10})
+    for version, settled in ((9, 0), (11, 0), (10, 1), (10, 0)):
+        call = remove_note(layout.relations(0), key, "user:1:2", version)
+        assert kit.driver.link.send([call]) == [settled]

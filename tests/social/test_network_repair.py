@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 from faces import Face, faced, holder
-from social_helpers import StoppingLink, compare, opened, populate, seen
+from social_helpers import compare, opened, populate, seen, stopping
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
 from shardkit.operations.commands import Command
-from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import repair
 from shardkit.social.keys import USER
 
@@ -29,7 +28,7 @@ def record(kit: Any, network: Any, kind: str, id_: int) -> tuple[Any, str]:
 @pytest.mark.long(4)
 @pytest.mark.parametrize("damage", ["99", "0", "-3", "nonsense", "9" * 30, None])
 def test_reconciling_sets_every_counter_to_what_is_there(
-    face: Face, shard_map: ShardMap, damage: str | None
+    face: Face, kit: ShardKit, damage: str | None
 ) -> None:
     network = opened(face)
     run, model = face.run, populate(face, network, users=6, lists=2)
@@ -41,20 +40,19 @@ def test_reconciling_sets_every_counter_to_what_is_there(
     run(network.follow_into_list(model.lists[0], ada))
     run(network.follow_into_list(model.lists[0], others[0]))
     right = {"followers": 3, "following": 3, "listed": 1, "posts": 3}
-    with faced("blocking", shard_map) as other:
-        client, key = record(other.kit, network, "user", ada)
-        its_list, list_key = record(other.kit, network, "list", model.lists[0])
-        for name in right:
-            client.hset(key, name, damage) if damage is not None else client.hdel(key, name)
-        its_list.hset(list_key, "following", damage or "7")
-        wrong = int(damage) if damage in ("99", "0") else 0
-        changed = run(network.reconcile(ada))._asdict()
-        assert {name: changed[name] for name in right} == {
-            name: count - wrong for name, count in right.items()
-        }
-        assert {name: int(client.hget(key, name) or -1) for name in right} == right
-        run(network.reconcile_list(model.lists[0]))
-        assert run(network.get_list(model.lists[0])).following == 2
+    client, key = record(kit, network, "user", ada)
+    its_list, list_key = record(kit, network, "list", model.lists[0])
+    for name in right:
+        client.hset(key, name, damage) if damage is not None else client.hdel(key, name)
+    its_list.hset(list_key, "following", damage or "7")
+    wrong = int(damage) if damage in ("99", "0") else 0
+    changed = run(network.reconcile(ada))._asdict()
+    assert {name: changed[name] for name in right} == {
+        name: count - wrong for name, count in right.items()
+    }
+    assert {name: int(client.hget(key, name) or -1) for name in right} == right
+    run(network.reconcile_list(model.lists[0]))
+    assert run(network.get_list(model.lists[0])).following == 2
     assert not any(run(network.reconcile(ada)))
     compare(face, network, seen(face, network, model.users, model.lists))
 
@@ -75,16 +73,13 @@ def test_reconciling_takes_no_part_for_another(face: Face, kit: ShardKit) -> Non
 
 @pytest.mark.parametrize("damage", ["1 7", f"{9 * 10**15} 7", "nonsense", f"5 {9 * 10**12}", None])
 def test_reconciling_replaces_what_a_part_is_said_to_have(
-    face: Face, shard_map: ShardMap, damage: str | None
+    face: Face, kit: ShardKit, damage: str | None
 ) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=5, lists=0).users
-    for uid in users[1:4]:
-        run(network.follow(uid, users[0]))
-    with faced("blocking", shard_map) as other:
-        client, key = record(other.kit, network, "user", users[0])
-        for part in range(network.layout.relation_shards):
-            client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
+    run, users = face.run, populate(face, network, users=5, lists=0, followers=range(1, 4)).users
+    client, key = record(kit, network, "user", users[0])
+    for part in range(network.layout.relation_shards):
+        client.hset(key, f":f{part}", damage) if damage else client.hdel(key, f":f{part}")
     run(network.reconcile(users[0]))
     assert run(network.get_user(users[0])).followers == 3
     run(network.follow(users[4], users[0]))  # and counting goes on
@@ -129,11 +124,7 @@ def test_posts_that_come_while_they_are_recounted_are_counted(shard_map: ShardMa
         client, key = record(face.kit, network, "user", ada)
         for turn in range(12):
             client.hset(key, "posts", 50)
-            other = opened(face)
-            other._driver = BlockingDriver(
-                StoppingLink(network._driver.link, turn, lambda _: network.post(ada, "more"))
-            )
-            other.reconcile(ada)
+            stopping(network, turn, lambda _: network.post(ada, "more")).reconcile(ada)
             network.reconcile(ada)
             assert network.get_user(ada).posts == len(network.profile(ada, limit=100))
 
@@ -144,11 +135,7 @@ def test_posts_that_never_stop_coming_are_counted_another_time(shard_map: ShardM
         [ada] = populate(face, network, users=1, lists=0).users
         client, key = record(face.kit, network, "user", ada)
         client.hset(key, "posts", 50)
-        busy = opened(face)
-        link = StoppingLink(
-            network._driver.link, 0, lambda _: network.post(ada, "more"), often=True
-        )
-        busy._driver = BlockingDriver(link)
+        busy = stopping(network, 0, lambda _: network.post(ada, "more"), often=True)
         assert busy.reconcile(ada).posts == 0
         posts = len(network.profile(ada, limit=1000))
         assert network.get_user(ada).posts == 50 + posts
@@ -174,9 +161,7 @@ def test_posts_of_a_profile_that_was_trimmed_are_left_as_they_are(face: Face) ->
     assert run(network.get_user(ada)).posts == 4
 
 
-def test_reconciling_removes_what_strangers_and_nobody_posted(
-    face: Face, shard_map: ShardMap
-) -> None:
+def test_reconciling_removes_what_strangers_and_nobody_posted(face: Face, kit: ShardKit) -> None:
     network = opened(face)
     run, (ada, alan, eve, bob) = face.run, populate(face, network, users=4, lists=0).users
     run(network.follow(ada, alan))
@@ -184,21 +169,20 @@ def test_reconciling_removes_what_strangers_and_nobody_posted(
     own = run(network.post(ada, "x"))
     lost = strange + 4 * 1000
     home, pulled = network.layout.timeline(USER, ada), network.layout.pulled(ada)
-    with faced("blocking", shard_map) as other:
-        client = holder(other.kit, "many", home)
-        client.zadd(home, {str(strange): 10**15, str(lost): 10**15})
-        client.zadd(home, {str(own): 10**15})  # one's own is no stranger's
-        marks = holder(other.kit, "many", pulled)
-        marks.zadd(pulled, {str(bob): 10**15})  # whose posts would be fetched
-        found = run(network.reconcile(ada))
-        assert (found.entries, found.accounts) == (1, 2)
-        assert set(client.zrange(home, 0, -1)) == {b"%d" % mine, b"%d" % own}
-        assert not marks.exists(pulled)
+    client = holder(kit, "many", home)
+    client.zadd(home, {str(strange): 10**15, str(lost): 10**15})
+    client.zadd(home, {str(own): 10**15})  # one's own is no stranger's
+    marks = holder(kit, "many", pulled)
+    marks.zadd(pulled, {str(bob): 10**15})  # whose posts would be fetched
+    found = run(network.reconcile(ada))
+    assert (found.entries, found.accounts) == (1, 2)
+    assert set(client.zrange(home, 0, -1)) == {b"%d" % mine, b"%d" % own}
+    assert not marks.exists(pulled)
     assert not any(run(network.reconcile(ada)))
 
 
 def test_the_marks_of_all_whom_an_account_follows_are_corrected(
-    face: Face, shard_map: ShardMap, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repair, "AT_ONCE", 3)  # of the nine that it follows
     network = opened(face, "one")
@@ -211,26 +195,24 @@ def test_the_marks_of_all_whom_an_account_follows_are_corrected(
             if uid != popular:
                 run(network.follow(uid, popular))
     pulled = network.layout.pulled(ada)
-    with faced("blocking", shard_map) as other:
-        marks = other.kit.client("one")
-        right = marks.zrange(pulled, 0, -1)
-        assert set(right) == {b"%d" % first, b"%d" % last}
-        assert marks.delete(pulled)
-        assert run(network.reconcile(ada)).accounts == 2
-        assert marks.zrange(pulled, 0, -1) == right
+    marks = kit.client("one")
+    right = marks.zrange(pulled, 0, -1)
+    assert set(right) == {b"%d" % first, b"%d" % last}
+    assert marks.delete(pulled)
+    assert run(network.reconcile(ada)).accounts == 2
+    assert marks.zrange(pulled, 0, -1) == right
 
 
 def test_an_account_that_was_lost_is_unfollowed_and_does_not_come_back(
-    face: Face, shard_map: ShardMap
+    face: Face, kit: ShardKit
 ) -> None:
     network = opened(face)
     run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
     run(network.follow(ada, alan))
-    with faced("blocking", shard_map) as other:
-        client, key = record(other.kit, network, "user", alan)
-        assert client.delete(key)
-        assert run(network.unfollow(ada, alan)) is True
-        assert not client.exists(key)
+    client, key = record(kit, network, "user", alan)
+    assert client.delete(key)
+    assert run(network.unfollow(ada, alan)) is True
+    assert not client.exists(key)
     assert run(network.get_user(ada)).following == 0
     assert run(network.following(ada)) == []
     assert run(network.pending(timedelta())) == []
@@ -250,16 +232,15 @@ def test_an_account_that_was_lost_is_unfollowed_and_does_not_come_back(
     ],
 )
 def test_a_record_that_cannot_be_read_is_named(
-    face: Face, shard_map: ShardMap, kind: str, field: Any, value: Any, said: str
+    face: Face, kit: ShardKit, kind: str, field: Any, value: Any, said: str
 ) -> None:
     network = opened(face)
     run, model = face.run, populate(face, network, users=2, lists=1)
     ada, alan = model.users
     run(network.follow(alan, ada))
     ids = {"user": ada, "list": model.lists[0], "status": run(network.post(ada, "x"))}
-    with faced("blocking", shard_map) as other:
-        client, key = record(other.kit, network, kind, ids[kind])
-        client.hdel(key, field) if value is None else client.hset(key, field, value)
+    client, key = record(kit, network, kind, ids[kind])
+    client.hdel(key, field) if value is None else client.hset(key, field, value)
     read = {"user": network.get_user, "list": network.get_list, "status": network.get_status}[kind]
     calls = [lambda: read(ids[kind])]
     if kind == "status":
@@ -271,16 +252,13 @@ def test_a_record_that_cannot_be_read_is_named(
         assert said in str(damaged.value)
 
 
-def test_entries_and_counters_that_cannot_be_read_are_named(
-    face: Face, shard_map: ShardMap
-) -> None:
+def test_entries_and_counters_that_cannot_be_read_are_named(face: Face, kit: ShardKit) -> None:
     network = opened(face)
     run, (ada, alan) = face.run, populate(face, network, users=2, lists=0).users
     home = network.layout.timeline(USER, ada)
-    with faced("blocking", shard_map) as other:
-        holder(other.kit, "many", home).zadd(home, {"nonsense": 5})
-        client, key = record(other.kit, network, "user", alan)
-        client.hset(key, "following", "many")
+    holder(kit, "many", home).zadd(home, {"nonsense": 5})
+    client, key = record(kit, network, "user", alan)
+    client.hset(key, "following", "many")
     with pytest.raises(DamagedDataError, match="b'nonsense' with a score of 5") as damaged:
         run(network.home(ada))
     assert damaged.value.key == home
@@ -325,17 +303,15 @@ def test_a_trimmed_timeline_is_complete_after_a_relation_ended(
     assert [status.id for status in run(timeline(owner, limit=100))] == left
 
 
-def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, shard_map: ShardMap) -> None:
+def test_a_refill_leaves_out_whose_posts_are_fetched(face: Face, kit: ShardKit) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[2:]:  # the first one's posts are fetched, the second one's pushed
-        run(network.follow(uid, users[0]))
+    # the first one's posts are fetched, the second one's pushed
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(2, 9)).users
     run(network.follow(users[2], users[1]))
     fetched, pushed = run(network.post(users[0], "x")), run(network.post(users[1], "x"))
     run(network.reconcile(users[2]))
     home = network.layout.timeline(USER, users[2])
-    with faced("blocking", shard_map) as other:
-        assert holder(other.kit, "many", home).zrange(home, 0, -1) == [str(pushed).encode()]
+    assert holder(kit, "many", home).zrange(home, 0, -1) == [str(pushed).encode()]
     assert [status.id for status in run(network.home(users[2]))] == [pushed, fetched]
 
 
@@ -381,12 +357,11 @@ def test_deleting_what_readers_fetch_visits_none_of_them(shard_map: ShardMap) ->
         compare(face, network, seen(face, network, users, []))
 
 
-def test_a_deletion_does_not_count_below_nothing(face: Face, shard_map: ShardMap) -> None:
+def test_a_deletion_does_not_count_below_nothing(face: Face, kit: ShardKit) -> None:
     network = opened(face)
     run, [ada] = face.run, populate(face, network, users=1, lists=0).users
     status = run(network.post(ada, "x"))
-    with faced("blocking", shard_map) as other:
-        client, key = record(other.kit, network, "user", ada)
-        client.hset(key, "posts", 0)
+    client, key = record(kit, network, "user", ada)
+    client.hset(key, "posts", 0)
     assert run(network.delete_status(ada, status))
     assert run(network.get_user(ada)).posts == 0

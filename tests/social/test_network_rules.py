@@ -8,7 +8,7 @@ import pytest
 from faces import Face, faced, keys_of
 from social_helpers import compare, drain, opened, populate, seen
 
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, ShardCountError
 from shardkit.social import BlockResult, FollowResult, MuteResult, TimelineCursor, delivery
 from shardkit.social.fan_out import MARK, FanOutJob
@@ -75,11 +75,11 @@ def test_a_list_s_name_has_one_to_200_characters(face: Face, network: Any) -> No
 
 
 def test_an_unknown_user_does_nothing_and_takes_no_id(
-    face: Face, network: Any, shard_map: ShardMap
+    face: Face, network: Any, kit: ShardKit
 ) -> None:
     run = face.run
     uid = run(network.create_user("ada", "Ada"))
-    before = keys_of_many(shard_map)
+    before = keys_of(kit, "many")
     unknown = uid + 4 * 1000
     assert run(network.post(unknown, "x")) is None
     assert run(network.follow(uid, unknown)) is FollowResult.NO_SUCH_USER
@@ -92,13 +92,8 @@ def test_an_unknown_user_does_nothing_and_takes_no_id(
     assert run(network.get_user(unknown)) is None
     assert run(network.home(unknown)) == []
     assert run(network.reconcile(unknown)) is None
-    assert keys_of_many(shard_map) == before
+    assert keys_of(kit, "many") == before
     assert run(network.post(uid, "x")) == uid + 4
-
-
-def keys_of_many(shard_map: ShardMap) -> set[str]:
-    with faced("blocking", shard_map) as other:
-        return keys_of(other.kit, "many")
 
 
 def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> None:
@@ -237,9 +232,8 @@ def test_without_a_queue_a_refill_from_many_profiles_is_done_in_the_call(
 
 
 def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network: Any) -> None:
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[1:]:  # the first one's posts are fetched
-        run(network.follow(uid, users[0]))
+    # the first one's posts are fetched
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users
     run(network.follow(users[1], users[2]))
     posts = [run(network.post(users[n % 2 * 2], f"{n}")) for n in range(40)][::-1]
     first = run(network.home(users[1], limit=10))
@@ -255,19 +249,16 @@ def test_pages_are_full_and_complete_while_posts_come_and_go(face: Face, network
     assert third.cursor is None
 
 
-def test_passes_reach_all_when_followers_came_at_the_same_moment(
-    face: Face, shard_map: ShardMap
-) -> None:
+def test_passes_reach_all_when_followers_came_at_the_same_moment(face: Face, kit: ShardKit) -> None:
     """As data is that another program has written: many followers with one score."""
     network = opened(face, fan_out_limit=0, pass_size=2, relation_shards=16)
     run, users = face.run, populate(face, network, users=40, lists=0).users
     layout = network.layout
-    with faced("blocking", shard_map) as other:
-        for uid in users[1:]:
-            part = layout.part(uid, users[0])
-            client = other.kit.client("many", part)
-            client.zadd(layout.relation("followers", part, users[0]), {str(uid): 1000.0})
-            client.zadd(layout.relation("following", part, uid), {str(users[0]): 1000.0})
+    for uid in users[1:]:
+        part = layout.part(uid, users[0])
+        client = kit.client("many", part)
+        client.zadd(layout.relation("followers", part, users[0]), {str(uid): 1000.0})
+        client.zadd(layout.relation("following", part, uid), {str(users[0]): 1000.0})
     status = run(network.post(users[0], "to all"))
     homes = [run(network.home(uid)) for uid in users[1:]]
     assert [[each.id for each in home] for home in homes] == [[status]] * 39
@@ -288,16 +279,9 @@ def test_passes_reach_all_when_followers_came_at_the_same_moment(
 def test_a_task_that_is_done_twice_changes_nothing(face: Face) -> None:
     queues = face.kit.queues(component="one")
     network = opened(face, queues=queues, fan_out_limit=0)
-    run, users = face.run, populate(face, network, users=20, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=20, lists=0, followers=range(1, 20)).users
     run(network.post(users[0], "to all"))
-    tasks = []
-    while (task := run(queues.take("social", timeout=0))) is not None:
-        tasks.append(task)
-        run(network.callbacks[task.name](*task.args))
-        run(queues.acknowledge(task))
-    for task in tasks:
+    for task in drain(face, queues, network):
         run(network.callbacks[task.name](*task.args))
     compare(face, network, seen(face, network, users, []))
 
@@ -323,9 +307,7 @@ def test_pages_far_back_look_at_all_before_them(shard_map: ShardMap) -> None:
 
 def test_a_mark_that_came_late_is_removed_by_reconcile(face: Face) -> None:
     network = opened(face)
-    run, users = face.run, populate(face, network, users=9, lists=0).users
-    for uid in users[1:]:
-        run(network.follow(uid, users[0]))
+    run, users = face.run, populate(face, network, users=9, lists=0, followers=range(1, 9)).users
     for uid in users[3:]:
         run(network.unfollow(uid, users[0]))
     status = run(network.post(users[0], "pushed again"))

@@ -148,21 +148,6 @@ def test_a_deleted_status_is_gone_from_both(
     assert kit.driver.run(cached.remove([1])) == 0
 
 
-def test_a_reader_does_not_put_back_what_was_deleted_meanwhile(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    store.put_many({1: status(1)})
-    reader = cached.read([1])
-    call = run_until(kit, reader, Call)
-    found = call.function(*call.args)  # it has the status in its hands
-    assert kit.driver.run(cached.remove([1])) == 1
-    put = reader.send(found)
-    assert finish(kit, reader, put) == {1: status(1)}
-    assert copies(kit, component, [1]) == set()
-    assert kit.driver.run(cached.read([1])) == {}
-
-
 def test_nor_does_one_that_slept_until_the_mark_was_gone(
     kit: ShardKit, store: CountingStore, component: str
 ) -> None:
@@ -186,19 +171,6 @@ def test_nor_does_one_that_slept_until_the_mark_was_gone(
     reader.close()
 
 
-def test_a_writer_that_a_deletion_overtook_leaves_no_copy(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    writer = cached.write({1: status(1)})
-    call = run_until(kit, writer, Call)
-    done = call.function(*call.args)
-    kit.driver.run(cached.remove([1]))
-    finish(kit, writer, writer.send(done))
-    assert kit.driver.run(cached.read([1])) == {}
-    assert copies(kit, component, [1]) == set()
-
-
 def test_a_replaced_status_is_read_as_it_is_on_disk(
     kit: ShardKit, store: CountingStore, component: str
 ) -> None:
@@ -211,32 +183,6 @@ def test_a_replaced_status_is_read_as_it_is_on_disk(
     client_of(kit, component, 1).delete("{status:1}:gone")
     kit.driver.run(cached.read([1]))
     assert copies(kit, component, [1]) == {1}
-
-
-def test_a_crash_after_the_disk_was_written_is_harmless(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    writer = cached.write({1: status(1)})
-    call = run_until(kit, writer, Call)
-    call.function(*call.args)
-    writer.close()  # the crash
-    assert kit.driver.run(cached.read([1])) == {1: status(1)}
-
-
-@pytest.mark.parametrize("executed", [False, True])
-def test_a_crash_in_a_deletion_leaves_all_or_nothing(
-    kit: ShardKit, store: CountingStore, component: str, executed: bool
-) -> None:
-    cached = CachedStatuses(store, component)
-    kit.driver.run(cached.write({1: status(1)}))
-    deleting = cached.remove([1])
-    call = run_until(kit, deleting, Call)
-    if executed:
-        call.function(*call.args)
-    deleting.close()  # the crash
-    assert kit.driver.run(cached.read([1])) == ({} if executed else {1: status(1)})
-    assert kit.driver.run(cached.remove([1])) == (0 if executed else 1)
 
 
 def test_the_disks_error_reaches_the_caller_and_nothing_is_put(
@@ -374,35 +320,47 @@ def test_a_task_that_writes_again_what_was_deleted_long_ago_writes_nothing(
     assert kit.driver.run(cached.read([1, 2])) == {2: status(2)}
 
 
-def test_a_status_replaced_while_it_is_kept_is_the_new_one(
-    kit: ShardKit, store: CountingStore, component: str
-) -> None:
-    cached = CachedStatuses(store, component)
-    keeping(kit, component, 1)
-    keep = cached.persist([1])
-    call = run_until(kit, keep, Call)
-    kit.driver.run(cached.replace({1: status(1, likes="7")}))
-    finish(kit, keep, call)
-    assert kit.driver.run(cached.read([1])) == {1: status(1, likes="7")}
+LIKED = {1: status(1, likes="7")}
+# Where the status is at first, an operation, whether it has called the store when it is overtaken
+# (by nothing, if it then crashes), and what is read at last.
+OVERTAKEN: dict[str, tuple[str, str, bool, str | None, Any]] = {
+    "a reader, by a deletion": ("disk", "read", True, "remove", {}),
+    "a writer, by a deletion": ("", "write", True, "remove", {}),
+    "a crash of a writer": ("", "write", True, None, {1: status(1)}),
+    "a crash of a deletion": ("both", "remove", False, None, {1: status(1)}),
+    "a crash of a deletion that reached the disk": ("both", "remove", True, None, {}),
+    "a keeper, by a change": ("Redis", "persist", False, "replace", LIKED),
+    "a keeper, by a deletion": ("Redis", "persist", False, "remove", {}),
+    "a keeper that wrote, by a deletion": ("Redis", "persist", True, "remove", {}),
+}
 
 
-@pytest.mark.parametrize("crash", [False, True])
-def test_a_status_deleted_while_it_is_kept_is_not_left_on_disk(
-    kit: ShardKit, store: CountingStore, component: str, crash: bool
+@pytest.mark.parametrize("case", OVERTAKEN)
+def test_an_overtaken_operation_brings_nothing_back(
+    kit: ShardKit, store: CountingStore, component: str, case: str
 ) -> None:
+    where, first, called, second, left = OVERTAKEN[case]
     cached = CachedStatuses(store, component)
-    keeping(kit, component, 1)
-    keep = cached.persist([1])
-    call = run_until(kit, keep, Call)
-    kit.driver.run(cached.remove([1]))
-    if crash:
-        call.function(*call.args)
-        keep.close()
-        assert kit.driver.run(cached.persist([1])) == 0
+    given: dict[str, Any] = {"write": {1: status(1)}, "replace": LIKED}
+    if where == "Redis":
+        keeping(kit, component, 1)
+    elif where == "disk":
+        store.put_many({1: status(1)})
+    elif where:
+        kit.driver.run(cached.write({1: status(1)}))
+    steps = getattr(cached, first)(given.get(first, [1]))
+    call = run_until(kit, steps, Call)
+    done = answer(kit, call) if called else None
+    if second is None:
+        steps.close()
     else:
-        assert finish(kit, keep, call) == 0
-    assert store.get_many([1]) == {}
-    assert kit.driver.run(cached.read([1])) == {}
+        kit.driver.run(getattr(cached, second)(given.get(second, [1])))
+        finish(kit, steps, steps.send(done) if called else call)
+        assert copies(kit, component, [1]) == set()
+    assert store.get_many([1]) == kit.driver.run(cached.read([1])) == left
+    if not left:
+        assert kit.driver.run(cached.persist([1])) == 0
+    assert kit.driver.run(cached.remove([1])) == len(left)
 
 
 IDS = count(1000, 3)

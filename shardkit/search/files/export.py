@@ -29,13 +29,6 @@ def bulk_lines(document: Document, index: str) -> str:
 
     Infinite numbers, which JSON lacks and those engines reject, become null. If a field and an
     attribute have the same name, the field's text is exported.
-
-    Args:
-        document: a document with its text.
-        index: the name of the target index.
-
-    Raises:
-        InvalidArgumentError: its text was not kept, so there is nothing to export.
     """
     if document.text is None:
         raise InvalidArgumentError(

@@ -61,12 +61,7 @@ class PreparedDocument(NamedTuple):
 
 
 def check_id(schema: Schema, doc_id: object) -> str:
-    """Check a document's id.
-
-    Raises:
-        InvalidArgumentError: it is not text, is empty, longer than 1,024 bytes or cannot be
-            encoded.
-    """
+    """Check a document's id."""
     try:
         if isinstance(doc_id, str) and 0 < len(key_bytes(doc_id)) <= MAX_ID_BYTES:
             return doc_id
@@ -79,11 +74,7 @@ def check_id(schema: Schema, doc_id: object) -> str:
 
 
 def check_ids(schema: Schema, ids: Iterable[str]) -> Iterator[str]:
-    """Iterate over the ids of documents, each checked.
-
-    Raises:
-        InvalidArgumentError: they are one text, not a list; or an id cannot be used.
-    """
+    """Iterate over the ids of documents, each checked."""
     if isinstance(ids, str):
         raise InvalidArgumentError(f"{schema.name}: ids={shown(ids)}", "give a list of ids")
     return (check_id(schema, doc_id) for doc_id in ids)
@@ -92,11 +83,7 @@ def check_ids(schema: Schema, ids: Iterable[str]) -> Iterator[str]:
 def prepare(
     schema: Schema, doc_id: str, text: Text, attributes: Attributes | None
 ) -> PreparedDocument:
-    """Check a document, and split its text into words.
-
-    Raises:
-        InvalidArgumentError: something cannot be indexed; the message names it.
-    """
+    """Check a document, and split its text into words."""
     doc_id = check_id(schema, doc_id)
     given = _texts(schema, doc_id, text)
     terms = schema.analyzer.terms
@@ -231,11 +218,7 @@ def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
 
 
 def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key: str) -> Document:
-    """Return a document from its stored attributes and text.
-
-    Raises:
-        DamagedDataError: they cannot be read.
-    """
+    """Return a document from its stored attributes and text."""
     try:
         return Document(
             doc_id, attributes_of(schema, attributes) if attributes else {}, text_of(schema, text)
@@ -247,11 +230,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key
 
 
 def unpack(schema: Schema, doc_id: str, stored: bytes, key: str) -> Document:
-    """Return a document from the value of its key.
-
-    Raises:
-        DamagedDataError: the value cannot be read.
-    """
+    """Return a document from the value of its key."""
     try:
         _, words, attributes = _HEADER.unpack_from(stored)
     except struct.error:
@@ -269,9 +248,6 @@ def recovered(
     """Return a document as it was indexed, from its key's value; see `rebuild_parts`.
 
     Its words come from its text or, without text, from its words in order.
-
-    Raises:
-        DamagedDataError: the value cannot be read.
     """
     document = unpack(schema, doc_id, stored, key)
     try:
@@ -301,15 +277,7 @@ def terms_in(
 ) -> list[list[str]]:
     """Return the words in the value of a document's key, in order, by field.
 
-    Args:
-        stored: the value.
-        key: the key, for messages.
-        words: words by their ids.
-        lossy: whether to leave out unknown words.
-        fields: how many fields there are; 1 also for words of all fields and values in no order.
-
-    Raises:
-        DamagedDataError: a word is unknown, and not ``lossy``.
+    ``lossy`` leaves out unknown words. Words of all fields and values in no order are one field.
     """
     _, size, _ = _HEADER.unpack_from(stored)
     terms: list[list[str]] = [[]]

@@ -103,20 +103,12 @@ def _token(*fields: Any) -> str:
 
 
 def read_cursor(owner: str, text: str) -> SearchCursor:
-    """Decode a cursor.
-
-    Raises:
-        InvalidArgumentError: the text is no cursor.
-    """
+    """Decode a cursor."""
     return SearchCursor(*_read(owner, "cursor", text, (str, int, (float, int, str), str)))
 
 
 def read_cached_result(owner: str, text: str) -> CachedResult:
-    """Decode the token of a cached result.
-
-    Raises:
-        InvalidArgumentError: the text is no such token.
-    """
+    """Decode the token of a cached result."""
     return CachedResult(*_read(owner, "result", text, (str, int, str)))
 
 

@@ -135,11 +135,7 @@ def wanted(node: Node) -> Iterator[Word | Prefix | Phrase]:
 
 
 def check_depth(node: Node) -> None:
-    """Check that a tree is not too deep for the functions that walk it, one call for each level.
-
-    Raises:
-        InvalidArgumentError: more than 100 nodes are in one another.
-    """
+    """Check that a tree is not too deep for the functions that walk it, one call for each level."""
     level = [node]
     for _ in range(MAX_TREE_DEPTH):
         below: list[Node] = []
@@ -159,12 +155,7 @@ def check_depth(node: Node) -> None:
 
 
 def check_names(node: Node, fields: Collection[str], attributes: Mapping[str, str]) -> None:
-    """Check the names in a tree that was built in Python, as the parser does for text.
-
-    Raises:
-        InvalidArgumentError: there is no such field or attribute, or the attribute has the wrong
-            kind: `Range` is for numbers and dates, `Equal` for text.
-    """
+    """Check the names in a tree that was built in Python, as the parser does for text."""
     match node:
         case Word(_, field) | Prefix(_, field) | Phrase(_, field):
             if field is not None and field not in fields:

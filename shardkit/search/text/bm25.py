@@ -42,10 +42,7 @@ IDF_STEPS: Final = 1024
 def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE_LENGTH) -> int:
     """Return the impact of a word in a document, 1 to 255.
 
-    Args:
-        weighted_tf: how often the document has it: the sum over fields of weight x times.
-        length: how many terms the document has, in all its fields.
-        average_length: the index's pivot: how many terms a document has on average.
+    ``weighted_tf`` is tf' above, ``length`` the document's number of terms in all its fields.
     """
     norm = K1 * (1 - B + B * length / average_length)
     return max(1, min(MAX_IMPACT, round(MAX_IMPACT * weighted_tf / (weighted_tf + norm))))
@@ -54,10 +51,7 @@ def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE
 def idf(documents: int, df: int) -> float:
     """Return the weight of a word of a query, a multiple of 1/1024 above 0.
 
-    Args:
-        documents: how many documents the index has, on all shards.
-        df: how many of them have the word, in any field, on all shards. At most ``documents``
-            counts, as the two may have been read at different moments.
+    ``df`` of the ``documents`` have it; it may be more, if read at another moment.
     """
     df = min(df, documents)
     steps = round(math.log(1 + (documents - df + 0.5) / (df + 0.5)) * IDF_STEPS)

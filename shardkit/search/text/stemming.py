@@ -21,12 +21,6 @@ def stemmer(language: str) -> Callable[[str], str]:
     """Return a function that stems a language's words; thread-safe.
 
     It caches the last 50,000 words: a stem costs some microseconds, and texts repeat words.
-
-    Args:
-        language: Snowball's name: ``"english"``, ``"german"``, …
-
-    Raises:
-        InvalidArgumentError: there is no such stemmer, or the extra is not installed.
     """
     with extra("search", "stemmers"):
         import snowballstemmer

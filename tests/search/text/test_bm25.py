@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from search_model import ModelIndex, after, page
 
 from shardkit.search.text.bm25 import idf, impact_byte
 
@@ -41,32 +40,3 @@ def test_scores_do_not_depend_on_the_order_of_summing(
 ) -> None:
     parts = [idf(10**6, df) * byte for df, byte in words]
     assert sum(parts) == sum(reversed(parts)) == sum(sorted(parts)) == math.fsum(parts)
-
-
-def test_the_model_finds_sorts_and_counts() -> None:
-    index = ModelIndex(
-        {"title": 3, "body": 1}, {"year": "number", "lang": "text", "votes": "number"}
-    )
-    assert index.index("a", {"title": "Redis", "body": "A fast store"}, {"year": 1990}) == 3
-    index.index("b", {"body": "redis redis and fast shards"}, {"year": "x", "lang": ["en", "de"]})
-    index.index("c", {"body": "A store of stores"}, {"year": 2000, "lang": "en", "votes": 5})
-    assert set(index.found("redis")) == {"a", "b"}
-    assert set(index.found('"fast shards" +title:redis')) == {"a", "b"}
-    assert set(index.found("stor* -redis")) == {"c"}
-    assert set(index.found("year:..1995")) == {"a"}  # what is no number is in no range
-    assert set(index.found("* -lang:=de")) == {"a", "c"}
-    assert index.found("-redis") == index.found("the") == {}
-    [(high, first), (low, second)] = index.sorted("redis")
-    assert (first, second) == ("a", "b")
-    assert high > low > 0
-    rows = index.sorted("*", "year")
-    assert rows == [(2000.0, "c"), (1990.0, "a"), (0.0, "b")]
-    assert index.sorted("*", "year", descending=False) == rows[::-1]
-    assert index.sorted("*", "lang") == [("en", "c"), ("en", "b"), ("", "a")]
-    assert page(rows, 1, 1) == after(rows, rows[0], 1) == [(1990.0, "a")]
-    assert index.weighted("*", {"votes": 2, "year": 1}) == [(2010.0, "c")]
-    assert index.weighted("*", {"votes": 2}, "union", 1) == [(10.0, "c"), (2.0, "b"), (2.0, "a")]
-    assert index.facets("*", "lang") == {"en": 2, "de": 1}
-    assert index.remove("c")
-    assert not index.remove("c")
-    assert set(index.found("stor*")) == {"a"}
