@@ -109,13 +109,9 @@ class CallSite:
 
 
 class ClientPlane:
-    """Returns clients by component and key.
+    """Returns clients by component and key."""
 
-    Attributes:
-        check_keys: whether key routers' clients refuse keys of other shards, for tests.
-    """
-
-    check_keys = False
+    check_keys = False  # whether key routers' clients refuse keys of other shards, for tests
 
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
         self.topology = topology

@@ -79,12 +79,7 @@ class _CollectedCommand(NamedTuple):
 
 
 class _ShardCommand:
-    """One shard's share of a command: the whole command, or the keys that live there.
-
-    Attributes:
-        keys: the indexes of these keys among the command's keys.
-        undecoded: whether the reply stays bytes even if the client decodes.
-    """
+    """One shard's share of a command: the whole command, or the keys that live there."""
 
     __slots__ = ("command", "keys", "reply", "shard", "undecoded")
 
@@ -98,8 +93,8 @@ class _ShardCommand:
         script = registered_scripts.get(str_if_bytes(args[1])) if name == "EVALSHA" else None
         self.shard = shard
         self.command = Command(shard, key, args, script, block=block)
-        self.keys = keys
-        self.undecoded = undecoded
+        self.keys = keys  # their indexes among the command's keys
+        self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
         self.reply: Reply = None
 
 

@@ -1,23 +1,20 @@
-"""What the tests of kits ask servers."""
+"""What the tests of kits share."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
-from shardkit.local import LocalServer
+import pytest
 
-
-def clients_of(server: LocalServer) -> int:
-    """How many clients a server has, the one that asks aside."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
+from shardkit.errors import ClosedError
 
 
-def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.005)
-    return True
+async def listed(stream: Any) -> list[Any]:
+    """The values of an iterator of either face."""
+    return [each async for each in stream] if hasattr(stream, "__aiter__") else list(stream)
+
+
+def closed() -> AbstractContextManager[Any]:
+    """A block that a closed kit ends."""
+    return pytest.raises(ClosedError, match=r"^the kit is closed; open a new one with shardkit\.")

@@ -106,13 +106,7 @@ _RAW = {"protocol": 2, "decode_responses": False}
 
 
 class _Endpoints(dict["Number", Endpoint]):
-    """The endpoints of one version of a component, and its clients; both are built when needed.
-
-    Attributes:
-        outdated: the tables of earlier versions.
-        accesses: how shards are reached, by what their entries share; None if clients with raw
-            replies are as the others.
-    """
+    """The endpoints of one version of a component, and its clients; both are built when needed."""
 
     def __init__(self, clients: Clients, held: _Held, component: Component, raw: bool | None):
         super().__init__()
@@ -120,9 +114,9 @@ class _Endpoints(dict["Number", Endpoint]):
         self.version = weakref.ref(component)
         self.raw = raw
         self.clients: dict[Number, Any] = {}
-        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints]  # of earlier versions
+        self.outdated = weakref.WeakKeyDictionary()
+        # By what entries share; None if clients with raw replies are as the others.
         self.accesses: dict[object, Access | None] = {}
         self.build_lock = threading.RLock()
         self._clients, self._held = weakref.ref(clients), weakref.ref(held)

@@ -771,16 +771,6 @@ class _BlockingTimeouts(Closable):
         """Break the connection under its user."""
         self.shut_down()
 
-    def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-    ) -> tuple[list[Any], bool]:
-        """Send a few packed commands; see the function."""
-        return round_trip(self, data, raw, deadline, count)
-
-    def is_reusable(self) -> bool:
-        """Whether it is connected and nothing unread has arrived."""
-        return is_reusable(self)
-
     def set_timeout(self, seconds: float | None) -> None:
         """Set the timeout of reads and writes, in seconds; None waits for ever."""
         set_timeout(self, seconds)
@@ -1050,10 +1040,9 @@ class ReplyParser:
         poll: waits for something to read.
         headers: feeds the reader.
         reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
-        gets_decoded: returns the next reply, decoded as the connection is configured.
-        gets_raw: returns the next reply as bytes.
-        refused: set when a reply is an error or contains one, so that replies need no inspection.
-        unusable: set when an error means that this server must not be used (any more).
+        gets_decoded, gets_raw: return the next reply, as the connection is configured or as bytes.
+        refused: whether a reply is an error or contains one.
+        unusable: whether an error means that this server must not be used (any more).
     """
 
     __slots__ = (

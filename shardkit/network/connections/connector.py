@@ -113,16 +113,11 @@ class RegistersScripts:
 
 
 class FollowsSplits:
-    """A cluster's client, whose component may have left the cluster, or be about to.
+    """A cluster's client, whose component may have left the cluster, or be about to."""
 
-    Attributes:
-        held: whether a split holds the cluster: its nodes refuse writes until entries change.
-        replaced: whether the entry has changed since, so that another client takes its place.
-        current: returns the client for a command by the entries that were read last.
-        successor: reads the entries again, and returns the client for a command.
-    """
-
-    held = replaced = False
+    held = False  # by a split: its nodes refuse writes until entries change
+    replaced = False  # the entry has changed: another client takes its place
+    # These return the client for a command, by the entries that were read last, or read again.
     current: Callable[[Sequence[Any]], Any] | None = None
     successor: Callable[[Sequence[Any]], Any] | None = None
 

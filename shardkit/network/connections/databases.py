@@ -92,12 +92,6 @@ class ClientDatabase:
         has_moved: returns whether the entries point elsewhere by now; without it, fences are not
             looked for.
         reads: whether nothing is written by these clients, while a move holds the shard.
-
-    Attributes:
-        has_fence: whether it may be closed while its shards move.
-        select: the packed command that selects it.
-        left: whether the entry has changed: connections that have opened it are closed when they
-            are released.
     """
 
     __slots__ = (
@@ -121,9 +115,10 @@ class ClientDatabase:
         self.witness = witness
         self.reads = reads
         self.select = _packed_select(number)
+        # Whether the entry has changed: connections that have opened it are closed on release.
         self.left = False
         self._has_moved = has_moved
-        self.has_fence = has_moved is not None
+        self.has_fence = has_moved is not None  # whether it may be closed while its shards move
 
     def questions(self) -> list[tuple[str, ...]]:
         """Return what is asked in the database itself."""
