@@ -9,8 +9,17 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-from kit_helpers import closed, listed
-from link_helpers import FACES, clients_of, eventually, exit_code, forked, of, opened
+from link_helpers import (
+    FACES,
+    clients_of,
+    closed,
+    eventually,
+    exit_code,
+    forked,
+    listed,
+    of,
+    opened,
+)
 
 import shardkit
 from shardkit import ClosedError, ShardKit, ShardMap

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from kit_helpers import listed
-from link_helpers import FACES, of, opened
+from link_helpers import FACES, listed, of, opened
 
 import shardkit
 from shardkit import CommandRefused, CrossShardError, ShardErrors, ShardKit, ShardMap

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from kit_helpers import closed
-from link_helpers import FACES, clients_of, eventually, exit_code, forked, of, opened
+from link_helpers import FACES, clients_of, closed, eventually, exit_code, forked, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap

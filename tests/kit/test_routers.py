@@ -9,8 +9,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face
-from kit_helpers import listed
-from link_helpers import FACES, of, opened
+from link_helpers import FACES, listed, of, opened
 
 import shardkit
 from shardkit import Entry, ShardKit, ShardMap

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from kit_helpers import closed
-from link_helpers import FACES, clients_of, count_of, eventually, of
+from link_helpers import FACES, clients_of, closed, count_of, eventually, of
 from places import at_place
 from sockets import connections
 

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kit_helpers import closed
-from link_helpers import FACES, clients_of, eventually, of, opened
+from link_helpers import FACES, clients_of, closed, eventually, of, opened
 
 import shardkit
 from shardkit import ClosedError, Entry, ShardKit, ShardMap, events
