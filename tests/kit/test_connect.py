@@ -299,6 +299,13 @@ async def test_closing_a_blocking_kit_in_a_loop_closes_what_async_functions_used
         assert clients_of(server) == 0
 
 
+def test_a_loop_that_ends_takes_its_pools_along(where: ShardMap, server: LocalServer) -> None:
+    with shardkit.connect(where) as kit:
+        for _ in range(3):
+            asyncio.run(use_awaiting(kit))
+            assert asyncio.run(eventually(lambda: clients_of(server) == 0, 5))
+
+
 def test_a_client_of_the_config_server_is_closed_afterwards(server: LocalServer) -> None:
     with config_client(f"redis://{server.address}") as client:
         assert client.ping()
