@@ -108,15 +108,10 @@ def _pages(values: Iterable[T]) -> Iterable[Sequence[T]]:
 
 
 class Callbacks(NamedTuple):
-    """The callbacks by which the clients of some keys' shards convert replies.
+    """The callbacks by which the clients of some keys' shards convert replies."""
 
-    Attributes:
-        numbers: the shard's number of each key.
-        tables: the callbacks by command name, of each shard.
-    """
-
-    numbers: Sequence[int | None]
-    tables: Mapping[int | None, Any]
+    numbers: Sequence[int | None]  # of each key's shard
+    tables: Mapping[int | None, Any]  # the callbacks by command name, of each shard
 
     def common(self, names: Iterable[str]) -> dict[str, Callback | None] | None:
         """Return each name's callback; None if the clients' callbacks differ."""

@@ -37,30 +37,27 @@ from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.arguments import check_name
 from shardkit.structures.base.server_clock import ServerClock
 
-if TYPE_CHECKING:
-    from shardkit.structures.base.members import M
-    from shardkit.structures.codecs.plain import V
+if TYPE_CHECKING:  # before Python 3.13, typing's type variables have no defaults
+    from typing_extensions import TypeVar
+
+    M = TypeVar("M", bound="int | str | bytes", default=str)
+    V = TypeVar("V", default=bytes)
+else:
+    M = V = Any
 
 ReadsFrom: TypeAlias = str | ReadFrom | None
 """Where a structure's reads go; see `Catalogue.hash`."""
 
 
-class _InParts(TypedDict, total=False):
-    """The parameters of structures in parts that their types do not depend on."""
+class _Partitioned(TypedDict, total=False):
+    """The parameters of hashes that their types do not depend on."""
 
     component: Required[str]
     total: int | None
     part_size: int | None
+    partition: str
     groups: int
     read_from: ReadsFrom
-
-
-class _Partitioned(_InParts, total=False):
-    partition: str
-
-
-class _Bounded(_InParts, total=False):
-    bound: int
 
 
 class _QuorumOptions(TypedDict, total=False):
@@ -72,19 +69,12 @@ class _QuorumOptions(TypedDict, total=False):
 
 
 class Catalogue(Generic[Face]):
-    """The structures and components of a kit.
+    """The structures and components of a kit."""
 
-    Attributes:
-        _driver: what runs their steps; decides the face.
-        _clock: tells the servers' time.
-        _renewals: renews what is held.
-        _background: sends what is recorded in the process.
-    """
-
-    _driver: Driver
+    _driver: Driver  # runs their steps; decides the face
     _clock: ServerClock
-    _renewals: Renewals | AsyncRenewals
-    _background: Background
+    _renewals: Renewals | AsyncRenewals  # of what is held
+    _background: Background  # sends what is recorded in the process
 
     def _component(self, name: str) -> Component:
         """Return a component, without an exchange if it was read before."""
@@ -107,32 +97,16 @@ class Catalogue(Generic[Face]):
 
     @overload
     def hash(
-        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedHash[Face, str, bytes]: ...
-    @overload
-    def hash(
-        self, name: str, *, codec: None = ..., fields: type[M], **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedHash[Face, M, bytes]: ...
-    @overload
-    def hash(
-        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedHash[Face, str, V]: ...
-    @overload
-    def hash(
         self,
         name: str,
         *,
-        codec: _structures.Codec[V],
-        fields: type[M],
+        codec: _structures.Codec[V] | None = ...,
+        fields: type[M] = ...,
         **parameters: Unpack[_Partitioned],
     ) -> _structures.ShardedHash[Face, M, V]: ...
     @overload
     def hash(
-        self, name: str, *, codec: str, **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedHash[Face, str, Any]: ...
-    @overload
-    def hash(
-        self, name: str, *, codec: str, fields: type[M], **parameters: Unpack[_Partitioned]
+        self, name: str, *, codec: str, fields: type[M] = ..., **parameters: Unpack[_Partitioned]
     ) -> _structures.ShardedHash[Face, M, Any]: ...
     def hash(
         self,
@@ -167,11 +141,11 @@ class Catalogue(Generic[Face]):
 
     @overload
     def strings(
-        self, name: str, *, codec: None = ..., **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedStrings[Face, bytes]: ...
-    @overload
-    def strings(
-        self, name: str, *, codec: _structures.Codec[V], **parameters: Unpack[_Partitioned]
+        self,
+        name: str,
+        *,
+        codec: _structures.Codec[V] | None = ...,
+        **parameters: Unpack[_Partitioned],
     ) -> _structures.ShardedStrings[Face, V]: ...
     @overload
     def strings(
@@ -187,14 +161,6 @@ class Catalogue(Generic[Face]):
         fields = self.hash(f"{name}:strings", **parameters)
         return _structures.ShardedStrings(self._reading(parameters.get("read_from")), name, fields)
 
-    @overload
-    def set(
-        self, name: str, **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedSet[Face, str]: ...
-    @overload
-    def set(
-        self, name: str, *, members: type[M], **parameters: Unpack[_Partitioned]
-    ) -> _structures.ShardedSet[Face, M]: ...
     def set(
         self,
         name: str,
@@ -202,24 +168,16 @@ class Catalogue(Generic[Face]):
         component: str,
         total: int | None = None,
         part_size: int | None = None,
-        members: type[Any] = str,
+        members: type[M] = str,  # type: ignore[assignment]  # its default
         partition: str = DEFAULT,
         groups: int = 64,
         read_from: ReadsFrom = None,
-    ) -> _structures.ShardedSet[Face, Any]:
+    ) -> _structures.ShardedSet[Face, M]:
         """Return a SET in parts; see `shardkit.structures.ShardedSet`."""
         return _structures.ShardedSet(
             self._reading(read_from), component, name, total, part_size, members, partition, groups
         )
 
-    @overload
-    def sorted_set(
-        self, name: str, **parameters: Unpack[_Bounded]
-    ) -> _structures.ShardedSortedSet[Face, str]: ...
-    @overload
-    def sorted_set(
-        self, name: str, *, members: type[M], **parameters: Unpack[_Bounded]
-    ) -> _structures.ShardedSortedSet[Face, M]: ...
     def sorted_set(
         self,
         name: str,
@@ -228,38 +186,24 @@ class Catalogue(Generic[Face]):
         total: int | None = None,
         part_size: int | None = None,
         bound: int = 100,
-        members: type[Any] = str,
+        members: type[M] = str,  # type: ignore[assignment]  # its default
         groups: int = 64,
         read_from: ReadsFrom = None,
-    ) -> _structures.ShardedSortedSet[Face, Any]:
+    ) -> _structures.ShardedSortedSet[Face, M]:
         """Return a ZSET in parts; see `shardkit.structures.ShardedSortedSet`."""
         return _structures.ShardedSortedSet(
             self._reading(read_from), component, name, total, part_size, bound, members, groups
         )
 
-    @overload
-    def list(
-        self, name: str, *, component: str, part_size: int = ..., read_from: ReadsFrom = ...
-    ) -> _structures.ShardedList[Face, str]: ...
-    @overload
-    def list(
-        self,
-        name: str,
-        *,
-        component: str,
-        part_size: int = ...,
-        values: type[M],
-        read_from: ReadsFrom = ...,
-    ) -> _structures.ShardedList[Face, M]: ...
     def list(
         self,
         name: str,
         *,
         component: str,
         part_size: int = 1000,
-        values: type[Any] = str,
+        values: type[M] = str,  # type: ignore[assignment]  # its default
         read_from: ReadsFrom = None,
-    ) -> _structures.ShardedList[Face, Any]:
+    ) -> _structures.ShardedList[Face, M]:
         """Return a LIST in pieces; see `shardkit.structures.ShardedList`."""
         return _structures.ShardedList(
             self._reading(read_from), component, name, part_size, values, self._clock
@@ -348,37 +292,16 @@ class Catalogue(Generic[Face]):
         """Return groups' members, completed by prefix; see `shardkit.completion.address_book`."""
         return _completion.AddressBook(self._reading(read_from), component, name, parts, fold)
 
-    @overload
     def score_ranges(
         self,
         name: str,
         *,
         component: str,
         shards: int,
-        one_key: bool = ...,
-        read_from: ReadsFrom = ...,
-    ) -> _structures.ScoreRanges[Face, str]: ...
-    @overload
-    def score_ranges(
-        self,
-        name: str,
-        *,
-        component: str,
-        shards: int,
-        members: type[M],
-        one_key: bool = ...,
-        read_from: ReadsFrom = ...,
-    ) -> _structures.ScoreRanges[Face, M]: ...
-    def score_ranges(
-        self,
-        name: str,
-        *,
-        component: str,
-        shards: int,
-        members: type[Any] = str,
+        members: type[M] = str,  # type: ignore[assignment]  # its default
         one_key: bool = False,
         read_from: ReadsFrom = None,
-    ) -> _structures.ScoreRanges[Face, Any]:
+    ) -> _structures.ScoreRanges[Face, M]:
         """Return a view of ZSETs on many shards as one; see `shardkit.structures.ScoreRanges`."""
         self._count(component, shards)
         return _structures.ScoreRanges(

@@ -38,7 +38,7 @@ from shardkit.config.problem import shown
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidArgumentError, RoutingError
 from shardkit.events import FunctionCalled, emit, handlers
-from shardkit.kit.lookup import CallSite
+from shardkit.kit.lookup import CallSite, Plane
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Key
 
@@ -47,16 +47,10 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 KeyOf: TypeAlias = str | Callable[..., Key] | None
-
-
-class Connections(Protocol):
-    """The client plane of a kit, or of the default kit."""
-
-    def client(self, site: CallSite, key: Key | None = None) -> Any:
-        """Return the client of the shard of a key, or of the unsharded entry."""
-
-    def aclient(self, site: CallSite, key: Key | None = None) -> Any:
-        """Return the awaiting client, or a coroutine for it."""
+Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+"""Returns the connection for a call's arguments."""
+Finder: TypeAlias = Callable[[Callable[..., Any], Callable[..., Any]], Find]
+"""Makes a `Find` for a function, of a plane's method that returns clients."""
 
 
 class Decorator(Protocol):
@@ -95,7 +89,7 @@ class Decorator(Protocol):
 
 
 def redis_connection(
-    connections: Connections,
+    connections: Plane,
     component: str,
     wait: Seconds | None = None,
     read_from: str | ReadFrom | None = None,
@@ -119,28 +113,21 @@ def redis_connection(
     _check_component(component, "redis_connection")
     site = CallSite(component, read_from=read_from, wait=wait, unsharded=True)
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        if isinstance(function, staticmethod | classmethod):
-            return type(function)(decorate(function.__func__))
+    def finder(function: Callable[..., Any], client: Callable[..., Any]) -> Find:
         called = _full_name(function)
 
         def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if handlers:
                 emit(FunctionCalled(called))
-            return connections.client(site)
+            return client(site)
 
-        def afind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if handlers:
-                emit(FunctionCalled(called))
-            return connections.aclient(site)
+        return find
 
-        return _wrap(function, find, afind)
-
-    return decorate
+    return _decorator(connections, finder)
 
 
 def sharded_connection(
-    connections: Connections,
+    connections: Plane,
     component: str,
     shards: int | None = None,
     key: KeyOf = None,
@@ -173,32 +160,20 @@ def sharded_connection(
     _check_component(component, "sharded_connection")
     site = CallSite(component, shards, placement, read_from, wait)
 
-    def decorate(function: Callable[..., Any]) -> Any:
-        find, afind = connections.client, connections.aclient
-        if isinstance(function, staticmethod | classmethod):
-            return type(function)(decorate(function.__func__))
+    def finder(function: Callable[..., Any], client: Callable[..., Any]) -> Find:
         position, name, other = _key_of(function, key)
         called = _full_name(function)
 
-        def find_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        def find(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if handlers:
                 emit(FunctionCalled(called))
             if len(args) > position:
-                return find(site, args[position])
-            value = kwargs[name] if name in kwargs else other(args, kwargs)
-            return find(site, value)
+                return client(site, args[position])
+            return client(site, kwargs[name] if name in kwargs else other(args, kwargs))
 
-        def afind_shard(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-            if handlers:
-                emit(FunctionCalled(called))
-            if len(args) > position:
-                return afind(site, args[position])
-            value = kwargs[name] if name in kwargs else other(args, kwargs)
-            return afind(site, value)
+        return find
 
-        return _wrap(function, find_shard, afind_shard)
-
-    return decorate
+    return _decorator(connections, finder)
 
 
 def _check_component(component: object, decorator: str) -> None:
@@ -212,22 +187,29 @@ def _check_component(component: object, decorator: str) -> None:
         )
 
 
-Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+def _decorator(connections: Plane, finder: Finder) -> Decorator:
+    def decorate(function: Callable[..., Any]) -> Any:
+        if isinstance(function, staticmethod | classmethod):
+            return type(function)(decorate(function.__func__))
+        return _wrap(function, connections, finder)
+
+    return decorate
 
 
-def _wrap(function: Callable[..., Any], find: Find, afind: Find) -> Callable[..., Any]:
+def _wrap(function: Callable[..., Any], connections: Plane, finder: Finder) -> Callable[..., Any]:
     """Wrap a function in one of the same kind, which looks the connection up first."""
     signature = inspect.signature(function)
     parameters, before = _parameters(function)
     kind = _called(function)
     if inspect.isasyncgenfunction(kind):
-        wrapper = _async_generator(function, afind, before)
+        wrapper = _async_generator(function, finder(function, connections.aclient), before)
     elif inspect.iscoroutinefunction(kind):
-        wrapper = (_async_method if before else _async_function)(function, afind)
+        wrap = _async_method if before else _async_function
+        wrapper = wrap(function, finder(function, connections.aclient))
     elif inspect.isgeneratorfunction(kind):
-        wrapper = _generator(function, find, before)
+        wrapper = _generator(function, finder(function, connections.client), before)
     else:
-        wrapper = (_method if before else _function)(function, find)
+        wrapper = (_method if before else _function)(function, finder(function, connections.client))
     functools.update_wrapper(wrapper, function)
     taken = parameters[before]
     if taken.kind is not inspect.Parameter.VAR_POSITIONAL:

@@ -365,8 +365,7 @@ class ShardKit(Kit[Blocking]):
         # Not a cached_property: before Python 3.12 it has a lock, which a fork may leave held.
         if self._directory is None:
             self._directory = Directory(_config_server(self.topology.source).client)
-        found: Directory = self._directory
-        return found
+        return self._directory  # type: ignore[no-any-return]
 
     def component(self, name: str) -> Component:
         """Return a component's current version: its entries, shards, placement and epoch.
@@ -406,9 +405,7 @@ class ShardKit(Kit[Blocking]):
         if not private:
             client = self.clients.get(self.topology.component(component), shard)
             return cast("redis.Redis", client)
-        clients = self._new_private()
-
-        layout = self.topology.component(component).layout
+        clients, layout = self._new_private(), self.topology.component(component).layout
 
         def find(anew: bool) -> Client:
             read = self.topology.reread if anew else self.topology.component
@@ -416,14 +413,8 @@ class ShardKit(Kit[Blocking]):
             require_unsplit(layout, found, shard)
             return clients.get(found, shard, raw=False)
 
-        client = find(False)
-        if isinstance(client, redis.RedisCluster):
-            _close_after(client, clients)
-            return cast("redis.Redis", client)
-        pool = PrivatePool(find, client)
-        clients.follower = weakref.ref(pool)
-        _close_after(pool, clients)
-        return DirectClient.from_pool(pool)
+        private_client = _followed(clients, find(False), find, PrivatePool, DirectClient)
+        return cast("redis.Redis", private_client)
 
     def key_sharded(
         self,
@@ -546,8 +537,7 @@ class AsyncShardKit(Kit[Awaiting]):
         """
         if self._directory is None:
             self._directory = AsyncDirectory(_config_server(self.topology.source).aclient)
-        found: AsyncDirectory = self._directory
-        return found
+        return self._directory  # type: ignore[no-any-return]
 
     async def component(self, name: str) -> Component:
         """Return a component's current version; see `ShardKit.component`."""
@@ -581,9 +571,7 @@ class AsyncShardKit(Kit[Awaiting]):
         if not private:
             client = self.clients.aget(await self.topology.acomponent(component), shard)
             return cast("aioredis.Redis", client)
-        clients = self._new_private()
-
-        layout = (await self.topology.acomponent(component)).layout
+        clients, layout = self._new_private(), (await self.topology.acomponent(component)).layout
 
         async def find(anew: bool) -> AsyncClient:
             read = self.topology.areread if anew else self.topology.acomponent
@@ -591,14 +579,9 @@ class AsyncShardKit(Kit[Awaiting]):
             require_unsplit(layout, found, shard)
             return clients.aget(found, shard, raw=False)
 
-        client = await find(False)
-        if isinstance(client, aioredis.RedisCluster):
-            _close_after(client, clients)
-            return cast("aioredis.Redis", client)
-        pool = AsyncPrivatePool(find, client)
-        clients.follower = weakref.ref(pool)
-        _close_after(pool, clients)
-        return MultiplexedClient.from_pool(pool)
+        found = await find(False)
+        private_client = _followed(clients, found, find, AsyncPrivatePool, MultiplexedClient)
+        return cast("aioredis.Redis", private_client)
 
     def key_sharded(
         self,
@@ -646,9 +629,18 @@ def _checked_deadline(time: Seconds) -> float:
     return seconds
 
 
-def _close_after(holder: object, clients: Clients) -> None:
-    """Close clients when their pool or cluster client is collected."""
+def _followed(clients: Clients, client: Any, find: Any, pool_class: Any, client_class: Any) -> Any:
+    """Return a client of its own, which follows its entry; a cluster's as it is.
+
+    Its connections are closed when its pool, or the cluster's client, is collected.
+    """
+    holder = client
+    if hasattr(client, "connection_pool"):
+        holder = pool_class(find, client)
+        clients.follower = weakref.ref(holder)
+        client = client_class.from_pool(holder)
     weakref.finalize(holder, clients.close).atexit = False
+    return client
 
 
 def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardKit:
@@ -684,8 +676,7 @@ def connect(where: Where | None = None, **options: Unpack[KitOptions]) -> ShardK
         InvalidEntryError: the map or URL has an invalid field.
         TypeError: an option is unknown.
     """
-    source, clients = _source(where, options)
-    kit = ShardKit(source, config_clients=clients, **_without_cache(options))
+    kit = _unread(ShardKit, where, options)
     if kit.topology.check_names is not None:
         try:
             kit.components()
@@ -746,8 +737,7 @@ class KitOpening(Coroutine[Any, Any, AsyncShardKit]):
 
 
 async def _open(where: Where | None, options: KitOptions) -> AsyncShardKit:
-    source, clients = _source(where, options)
-    kit = AsyncShardKit(source, config_clients=clients, **_without_cache(options))
+    kit = _unread(AsyncShardKit, where, options)
     try:
         await kit.load()
     except BaseException:
@@ -784,8 +774,11 @@ def _config_source(
     return source, clients
 
 
-def _without_cache(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
+def _unread(kind: Callable[..., R], where: Where | None, options: Mapping[str, Any]) -> R:
+    """Return a kit that has read no entries yet."""
+    source, clients = _source(where, options)
+    given = {n: v for n, v in options.items() if n not in ("cache", "cache_max_age")}
+    return kind(source, config_clients=clients, **given)
 
 
 def _source(where: Where | None, options: Mapping[str, Any]) -> tuple[Source, Clients | None]:

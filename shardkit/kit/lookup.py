@@ -20,7 +20,7 @@ from shardkit.network.replicas.reading import LinkReads, ReaderClients
 from shardkit.network.replicas.replicas import Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.arguments import Seconds, in_seconds
-from shardkit.operations.commands import Batch, Key, Replies
+from shardkit.operations.commands import Key
 from shardkit.routing.placement import DEFAULT
 
 L = TypeVar("L", BlockingLink, AwaitingLink)
@@ -109,13 +109,9 @@ class CallSite:
 
 
 class ClientPlane:
-    """Returns clients by component and key.
+    """Returns clients by component and key."""
 
-    Attributes:
-        check_keys: whether key routers' clients refuse keys of other shards, for tests.
-    """
-
-    check_keys = False
+    check_keys = False  # whether key routers' clients refuse keys of other shards, for tests
 
     def __init__(self, topology: Topology, clients: Clients, zone: str = "") -> None:
         self.topology = topology
@@ -144,18 +140,8 @@ class ClientPlane:
             link = self._links.setdefault((kind, raw, read_from), made)
         return link
 
-    def sender(
-        self, site: CallSite, component: Component, *, raw: bool = False
-    ) -> Callable[[Batch], Replies]:
+    def sender(self, link: BlockingLink | AwaitingLink, component: Component) -> Any:
         """Return what sends batches whose keys one version of the component has placed."""
-        link = self.link(raw=raw, read_from=site.read_from)
-        return partial(link.send, topology=_Pinned(component, self.topology))
-
-    def asender(
-        self, site: CallSite, component: Component, *, raw: bool = False
-    ) -> Callable[[Batch], Coroutine[Any, Any, Replies]]:
-        """Return the awaiting `sender`."""
-        link = self.alink(raw=raw, read_from=site.read_from)
         return partial(link.send, topology=_Pinned(component, self.topology))
 
     def readers(self, read_from: ReadFrom | None) -> ReaderClients:
@@ -276,3 +262,5 @@ class DefaultPlane:
 
 
 DEFAULT_PLANE = DefaultPlane()
+
+Plane: TypeAlias = ClientPlane | DefaultPlane

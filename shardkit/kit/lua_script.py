@@ -44,14 +44,6 @@ AnyPipeline: TypeAlias = (
 )
 Pipe = TypeVar("Pipe", bound=AnyPipeline)
 
-_PIPELINES = (
-    Pipeline,
-    ClusterPipeline,
-    ShardedPipeline,
-    AsyncPipeline,
-    AsyncClusterPipeline,
-    AsyncShardedPipeline,
-)
 # The largest integer that Lua's numbers, which are doubles, represent exactly.
 EXACT = 2**53 - 1
 
@@ -127,7 +119,7 @@ class LuaScript:
         given = _listed(keys, "keys")
         sent = (len(given), *given, *_listed(args, "args"))
         client: Any = conn
-        if force_eval or isinstance(conn, _PIPELINES):
+        if force_eval or isinstance(conn, AnyPipeline):
             # Not client.eval: a cluster's pipeline has no such method.
             return client.execute_command("EVAL", self.script.text, *sent)
         if isinstance(conn, aioredis.Redis | aioredis.RedisCluster):

@@ -33,7 +33,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
-from shardkit.kit.lookup import CallSite, ClientPlane
+from shardkit.kit.lookup import CallSite, Plane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.connector import registered_scripts
 from shardkit.network.connections.redis_private import (
@@ -79,12 +79,7 @@ class _CollectedCommand(NamedTuple):
 
 
 class _ShardCommand:
-    """One shard's share of a command: the whole command, or the keys that live there.
-
-    Attributes:
-        keys: the indexes of these keys among the command's keys.
-        undecoded: whether the reply stays bytes even if the client decodes.
-    """
+    """One shard's share of a command: the whole command, or the keys that live there."""
 
     __slots__ = ("command", "keys", "reply", "shard", "undecoded")
 
@@ -98,8 +93,8 @@ class _ShardCommand:
         script = registered_scripts.get(str_if_bytes(args[1])) if name == "EVALSHA" else None
         self.shard = shard
         self.command = Command(shard, key, args, script, block=block)
-        self.keys = keys
-        self.undecoded = undecoded
+        self.keys = keys  # their indexes among the command's keys
+        self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
         self.reply: Reply = None
 
 
@@ -108,7 +103,7 @@ class _CommandCollector:
 
     _event_dispatcher: Any = None  # expected by redis-py's commands
 
-    def __init__(self, plane: Any, site: CallSite) -> None:
+    def __init__(self, plane: Plane, site: CallSite) -> None:
         self._plane = plane
         self._site = site
         self._commands: list[tuple[Any, ...]] = []  # arguments, or _CollectedCommand
@@ -182,14 +177,14 @@ class ShardedPipeline(_CommandCollector, PipelineCommands):
         Cost: one exchange with each server, all at the same time.
         """
         commands = self._take_commands()
-        plane: ClientPlane = self._plane.plane()
+        plane = self._plane.plane()
         with call(), observed("pipeline"):
             component = plane.topology.component(self._site.component)
             component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
-                send = plane.sender(self._site, component, raw=raw)
-                prepared.receive(send(batch))
+                link = plane.link(raw=raw, read_from=self._site.read_from)
+                prepared.receive(plane.sender(link, component)(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=False)
 
     def __enter__(self) -> Self:
@@ -210,14 +205,14 @@ class AsyncShardedPipeline(_CommandCollector, AsyncPipelineCommands):
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send what was collected and return the replies; see `ShardedPipeline.execute`."""
         commands = self._take_commands()
-        plane: ClientPlane = self._plane.plane()
+        plane = self._plane.plane()
         with call(), observed("pipeline"):
             component = await plane.topology.acomponent(self._site.component)
             component = self._site.checked(plane.topology, component)
             prepared = _Prepared(commands, component)
             for raw, batch in prepared.exchanges():
-                send = plane.asender(self._site, component, raw=raw)
-                prepared.receive(await send(batch))
+                link = plane.alink(raw=raw, read_from=self._site.read_from)
+                prepared.receive(await plane.sender(link, component)(batch))
             return prepared.finish(plane.clients, raise_on_error, awaiting=True)
 
     def __await__(self) -> Generator[Any, Any, Self]:

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from types import CoroutineType
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
 
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import DEFAULT_PORT
@@ -33,12 +33,7 @@ from shardkit.errors import InvalidKeyError
 from shardkit.events import observed
 from shardkit.kit import bulk
 from shardkit.kit.key_commands import AsyncKeyCommands, KeyCommands, checked, owner
-from shardkit.kit.lookup import (
-    DEFAULT_PLANE,
-    CallSite,
-    ClientPlane,
-    MaybeAwaited,
-)
+from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, Plane
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
 from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key, Shard
@@ -51,26 +46,11 @@ Pair: TypeAlias = tuple[Key, Key]
 K = TypeVar("K", Key, Pair)
 AKey = TypeVar("AKey", str, bytes, int)
 APair = TypeVar("APair", bound=Pair)
+C = TypeVar("C")
 T = TypeVar("T")
 
 
-class Planes(Protocol):
-    """A client plane, or the default kit's."""
-
-    def plane(self) -> ClientPlane:
-        """Return the plane."""
-
-    def client(self, site: CallSite, key: Key | None = None) -> Client:
-        """Return the client of the shard of a key."""
-
-    def cached_client(self, site: CallSite, key: Key) -> AsyncClient:
-        """Return the awaiting client of the shard of a key, without waiting."""
-
-    def aclient(self, site: CallSite, key: Key | None = None) -> MaybeAwaited:
-        """Return the awaiting client of the shard of a key, or a coroutine for it."""
-
-
-class Router(Generic[K]):
+class Router(Generic[K, C]):
     """Chooses the shard of a component that owns a key.
 
     Args:
@@ -88,7 +68,7 @@ class Router(Generic[K]):
         shards: int | None = None,
         *,
         placement: str | None = None,
-        plane: Planes = DEFAULT_PLANE,
+        plane: Plane = DEFAULT_PLANE,
         read_from: str | ReadFrom | None = None,
     ) -> None:
         self._site = CallSite(component, shards, placement, read_from)
@@ -104,6 +84,8 @@ class Router(Generic[K]):
         """How many shards the component must have; None for any number."""
         return self._site.shards
 
+    _awaits: bool
+
     def _look_up(self) -> Component:
         raise NotImplementedError
 
@@ -114,12 +96,27 @@ class Router(Generic[K]):
             return component
         return self._site.checked(self._plane.plane().topology, component)
 
-    def _clients_of(self, component: Component) -> Any:
-        """Return a component's clients: those that read from replicas if it or the call says so."""
+    def _getter(self, component: Component) -> Callable[[Component, int | None], C]:
+        """Return what finds a component's clients, which read from replicas if it or we say so."""
         plane, read_from = self._plane.plane(), self._site.read_from
+        clients: Any = plane.clients
         if component.reads_apart or read_from is not None:
-            return plane.readers(read_from)
-        return plane.clients
+            clients = plane.readers(read_from)
+        return clients.aget if self._awaits else clients.get  # type: ignore[no-any-return]
+
+    def client(self, shard: int) -> C:
+        """Return the client of the shard with number ``shard``.
+
+        Raises:
+            MissingEntryError: the component has no such shard.
+        """
+        component = self._now()
+        number = None if not component.shards and shard == 0 else shard
+        return self._getter(component)(component, number)
+
+    def __iter__(self) -> Iterator[C]:
+        """Iterate over all shards' clients, shard 0 first."""
+        return iter([self.client(number) for number in range(len(self))])
 
     def _key(self, key: K) -> Key:
         """Return the key that decides the shard."""
@@ -149,8 +146,10 @@ class Router(Generic[K]):
         return f"{type(self).__name__}({self.component!r}{shards})"
 
 
-class BlockingRouter(Router[K]):
+class BlockingRouter(Router[K, Client]):
     """Routes to blocking clients."""
+
+    _awaits = False
 
     def _look_up(self) -> Component:
         return self._plane.plane().topology.component(self.component)
@@ -166,21 +165,6 @@ class BlockingRouter(Router[K]):
         Cost: under 1 microsecond.
         """
         return self._plane.client(self._site, self._key(key))
-
-    def client(self, shard: int) -> Client:
-        """Return the client of the shard with number ``shard``.
-
-        Raises:
-            MissingEntryError: the component has no such shard.
-        """
-        component = self._now()
-        number = None if not component.shards and shard == 0 else shard
-        client: Client = self._clients_of(component).get(component, number)
-        return client
-
-    def __iter__(self) -> Iterator[Client]:
-        """Iterate over all shards' clients, shard 0 first."""
-        return iter([self.client(number) for number in range(len(self))])
 
     def pipeline(self, transaction: bool = False) -> ShardedPipeline:
         """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
@@ -206,13 +190,15 @@ class BlockingRouter(Router[K]):
             _type: the type that keys must have.
         """
         component = self._now()
-        get = self._clients_of(component).get
+        get = self._getter(component)
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             yield from client.scan_iter(match=match, count=count, _type=_type)
 
 
-class AwaitingRouter(Router[K]):
+class AwaitingRouter(Router[K, AsyncClient]):
     """Routes to awaiting clients, without waiting."""
+
+    _awaits = True
 
     def _look_up(self) -> Component:
         return self._plane.plane().cached(self.component)
@@ -228,17 +214,6 @@ class AwaitingRouter(Router[K]):
         Cost: under 1 microsecond.
         """
         return self._plane.cached_client(self._site, self._key(key))
-
-    def client(self, shard: int) -> AsyncClient:
-        """Return the awaiting client of the shard with number ``shard``."""
-        component = self._now()
-        number = None if not component.shards and shard == 0 else shard
-        client: AsyncClient = self._clients_of(component).aget(component, number)
-        return client
-
-    def __iter__(self) -> Iterator[AsyncClient]:
-        """Iterate over all shards' clients, shard 0 first."""
-        return iter([self.client(number) for number in range(len(self))])
 
     async def load(self) -> Self:
         """Read the component, so that the router can return its clients without waiting.
@@ -265,14 +240,19 @@ class AwaitingRouter(Router[K]):
         """Iterate over the keys of all shards; see `KeyShardedConnection.scan_iter`."""
         await self.load()
         component = self._now()
-        get = self._clients_of(component).aget
+        get = self._getter(component)
         for client in [get(component, shard.number) for shard in _distinct(component)]:
             async for key in client.scan_iter(match=match, count=count, _type=_type):
                 yield key
 
 
-class ByKey(Router[Key]):
+class ByKey(Router[Key, C]):
     """Routes by a key."""
+
+    def client(self, shard: int) -> C:
+        """Return the client of the shard with number ``shard``; see `Router.client`."""
+        client = super().client(shard)
+        return checked(client, self.shard_of, shard) if self._plane.plane().check_keys else client
 
     def _key(self, key: Key) -> Key:
         return key
@@ -295,7 +275,7 @@ class ByKey(Router[Key]):
         return self._group(bulk.keys_of(keys, ()))
 
 
-class ByPair(Router[Pair]):
+class ByPair(Router[Pair, C]):
     """Routes by a pair of ids."""
 
     def _key(self, pair: Pair) -> Key:
@@ -312,7 +292,7 @@ class ByPair(Router[Pair]):
         return self._group(pairs)
 
 
-class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ignore[misc]
+class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # type: ignore[misc]
     """Routes by key: commands go to the shard that owns their key.
 
     ``router.get(key)`` is redis-py's method, and so are all others for keys; ``router[key]`` is
@@ -325,11 +305,6 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
         if self._plane.plane().check_keys:
             client = checked(client, self.shard_of, self.shard_of(key))
         return client
-
-    def client(self, shard: int) -> Client:
-        """Return the client of the shard with number ``shard``; see `BlockingRouter`."""
-        client = super().client(shard)
-        return checked(client, self.shard_of, shard) if self._plane.plane().check_keys else client
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; redis-py's methods call this.
@@ -431,13 +406,13 @@ class KeyShardedConnection(ByKey, BlockingRouter[Key], KeyCommands):  # type: ig
         return self._bulk(steps)
 
     def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
-        component = self._now()
-        send = self._plane.plane().sender(self._site, component)
+        component, plane = self._now(), self._plane.plane()
+        link = plane.link(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return run_steps(make(component), send)
+            return run_steps(make(component), plane.sender(link, component))
 
 
-class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
+class IdPairShardedConnection(ByPair[Client], BlockingRouter[Pair]):
     """Routes by a pair of ids, for relations whose two halves live on one shard.
 
     ``router[a, b]`` and ``router[b, a]`` are one client: ids compare as numbers, and the pair is
@@ -445,7 +420,7 @@ class IdPairShardedConnection(ByPair, BlockingRouter[Pair]):
     """
 
 
-class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
+class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKeyCommands):  # type: ignore[misc]
     """Routes by key, awaiting: ``await router.get(key)``; see `KeyShardedConnection`.
 
     For the tasks of any event loop.
@@ -457,11 +432,6 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
         if self._plane.plane().check_keys:
             client = checked(client, self.shard_of, self.shard_of(key))
         return client
-
-    def client(self, shard: int) -> AsyncClient:
-        """Return the awaiting client of the shard with number ``shard``."""
-        client = super().client(shard)
-        return checked(client, self.shard_of, shard) if self._plane.plane().check_keys else client
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; see `KeyShardedConnection.execute_command`."""
@@ -515,13 +485,13 @@ class AsyncKeyShardedConnection(ByKey, AwaitingRouter[Key], AsyncKeyCommands):  
 
     async def _bulk(self, make: Callable[[Component], bulk.Steps[T]]) -> T:
         await self.load()
-        component = self._now()
-        send = self._plane.plane().asender(self._site, component)
+        component, plane = self._now(), self._plane.plane()
+        link = plane.alink(raw=False, read_from=self._site.read_from)
         with call(), observed("bulk"):
-            return await arun_steps(make(component), send)
+            return await arun_steps(make(component), plane.sender(link, component))
 
 
-class AsyncIdPairShardedConnection(ByPair, AwaitingRouter[Pair]):
+class AsyncIdPairShardedConnection(ByPair[AsyncClient], AwaitingRouter[Pair]):
     """Routes by a pair of ids to awaiting clients; see `IdPairShardedConnection`."""
 
 

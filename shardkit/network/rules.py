@@ -142,22 +142,14 @@ class OpenMove:
 
 @dataclass(frozen=True)
 class ConfigFacts:
-    """What the config server reports about unfinished work.
+    """What the config server reports about unfinished work."""
 
-    Attributes:
-        epoch: its ``config:epoch``; None if it could not be read.
-        moves: the moves that were started and are not finished.
-        replaced: masters that were replaced while they were down and do not follow yet, and the
-            servers that replaced them.
-        busy: whether a process works on a move or failover now.
-        unreadable: why moves or replaced masters could not be read.
-    """
-
-    epoch: int | None = None
+    epoch: int | None = None  # its ``config:epoch``; None if it could not be read
     moves: Sequence[OpenMove] = ()
+    # Masters that were replaced while they were down and do not follow yet, and their successors.
     replaced: Sequence[tuple[str, str]] = ()
-    busy: bool = False
-    unreadable: Sequence[ShardKitError] = ()
+    busy: bool = False  # whether a process works on a move or failover now
+    unreadable: Sequence[ShardKitError] = ()  # why moves or replaced masters could not be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,72 +52,39 @@ def database(conn: Any) -> int:
     return int(conn.connection_pool.connection_kwargs.get("db") or 0)
 
 
-def blocking() -> dict[str, Callable[[], int]]:
-    """The program as a reader writes it, at the top of a module."""
+def calls_of(face: str) -> dict[str, Callable[[], Any]]:
+    """The program as a reader writes it, at the top of a module: what it calls, by name."""
 
-    @redis_connection("statistics")
-    def statistics(conn: Any) -> int:
-        conn.incr("statistics")
-        return database(conn)
-
-    @redis_connection("unique")
-    def expected(conn: Any, key: str) -> int:
-        conn.incr(key)
-        return database(conn)
-
-    @sharded_connection("unique", 16)
-    def count_visit(conn: Any, session: str) -> int:
-        conn.incr(session)
-        return database(conn)
-
-    timelines = KeyShardedConnection("timelines", 8)
-    followers = IdPairShardedConnection("followers", 16)
-
-    def used(conn: Any) -> int:
+    def reach(conn: Any, *key: str) -> int:
         conn.incr("used")
         return database(conn)
 
-    return {
-        "statistics": statistics,
-        "expected": lambda: expected("2026-11-26"),
-        "count_visit": lambda: count_visit(KEYS["count_visit"]),
-        "timelines": lambda: used(timelines[KEYS["timelines"]]),
-        "followers": lambda: used(followers[KEYS["followers"]]),
-    }
-
-
-def awaiting() -> dict[str, Callable[[], Any]]:
-    """The same, awaited."""
-
-    @redis_connection("statistics")
-    async def statistics(conn: Any) -> int:
-        await conn.incr("statistics")
+    async def areach(conn: Any, *key: str) -> int:
+        await conn.incr("used")
         return database(conn)
 
-    @redis_connection("unique")
-    async def expected(conn: Any, key: str) -> int:
-        await conn.incr(key)
-        return database(conn)
+    def used(router: Any, key: Any) -> int:
+        return reach(router[key])
 
-    @sharded_connection("unique", 16)
-    async def count_visit(conn: Any, session: str) -> int:
-        await conn.incr(session)
-        return database(conn)
-
-    timelines = AsyncKeyShardedConnection("timelines", 8)
-    followers = AsyncIdPairShardedConnection("followers", 16)
-
-    async def used(router: Any, key: Any) -> int:
+    async def aused(router: Any, key: Any) -> int:
         await router.load()
-        await router[key].incr("used")
-        return database(router[key])
+        return await areach(router[key])
 
+    blocks = face == "blocking"
+    function: Any = reach if blocks else areach
+    route: Any = used if blocks else aused
+    statistics = redis_connection("statistics")(function)
+    expected = redis_connection("unique")(function)
+    count_visit = sharded_connection("unique", 16)(function)
+    by_key = KeyShardedConnection if blocks else AsyncKeyShardedConnection
+    by_pair = IdPairShardedConnection if blocks else AsyncIdPairShardedConnection
+    timelines, followers = by_key("timelines", 8), by_pair("followers", 16)
     return {
         "statistics": statistics,
         "expected": lambda: expected("2026-11-26"),
         "count_visit": lambda: count_visit(KEYS["count_visit"]),
-        "timelines": lambda: used(timelines, KEYS["timelines"]),
-        "followers": lambda: used(followers, KEYS["followers"]),
+        "timelines": lambda: route(timelines, KEYS["timelines"]),
+        "followers": lambda: route(followers, KEYS["followers"]),
     }
 
 
@@ -130,10 +97,10 @@ def outcome(call: Callable[[], Any]) -> Any:
 
 def program(face: str, order: tuple[str, ...]) -> dict[str, Any]:
     if face == "blocking":
-        calls = blocking()
+        calls = calls_of(face)
         return {name: outcome(calls[name]) for name in order}
     with asyncio.Runner() as runner:
-        calls = awaiting()
+        calls = calls_of(face)
 
         async def run(name: str) -> Any:
             return await calls[name]()

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import inspect
-import os
-import signal
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
+from link_helpers import (
+    FACES,
+    clients_of,
+    closed,
+    eventually,
+    exit_code,
+    forked,
+    listed,
+    of,
+    opened,
+)
 
 import shardkit
-from shardkit import AsyncShardKit, ClosedError, ShardKit, ShardMap
+from shardkit import ClosedError, ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.local import LocalServer, LocalServers
 from shardkit.network.connections.connection import AsyncTcpConnection, TcpConnection
@@ -34,71 +40,91 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
+def url_of(server: LocalServer) -> str:
+    return f"redis://127.0.0.1:{server.port}"
+
+
 @pytest.fixture
 def kit(server: LocalServer) -> Iterator[ShardKit]:
-    with shardkit.connect(f"redis://127.0.0.1:{server.port}") as opened:
+    with shardkit.connect(url_of(server)) as opened:
         opened.directory.set("flags", "checkout", {"new": True})
         yield opened
 
 
-@pytest_asyncio.fixture
-async def akit(kit: ShardKit, server: LocalServer) -> AsyncIterator[AsyncShardKit]:
-    async with await shardkit.aconnect(f"redis://127.0.0.1:{server.port}") as opened:
-        yield opened
-
-
-def uses(kit: Any, client: Any, private: Any) -> list[Callable[[], Any]]:
+def uses(kit: Any, client: Any, private: Any) -> dict[str, Callable[[], Any]]:
     """Everything that would use a server, prepared while the kit was open."""
-    directory, router = kit.directory, kit.key_sharded("c")
+    directory, router, pairs = kit.directory, kit.key_sharded("c"), kit.id_pair_sharded("c")
     words, visitors = kit.hash("h", component="c"), kit.unique_visitors(component="c")
     pipe = client.pipeline().get("k")
-    return [
-        lambda: directory.get("flags", "checkout", wait=60),
-        lambda: directory.set("flags", "checkout", {}),
-        lambda: directory.delete("flags", "checkout"),
-        lambda: directory.names("flags"),
-        lambda: kit.directory.get("flags", "checkout"),
-        lambda: kit.component("c"),
-        lambda: kit.components(),
-        lambda: kit.client("c"),
-        lambda: kit.client("c", private=True),
-        lambda: client.get("k"),
-        lambda: client.blpop("jobs", 1),
-        lambda: private.get("k"),
-        lambda: pipe.execute(),
-        lambda: client.pubsub().subscribe("news"),
-        lambda: words.hget("f"),
-        lambda: words.hset("f", "v"),
-        lambda: visitors.count(),
-        lambda: router["k"].get("k"),
-        lambda: router.mget(["a", "b"]),
-        lambda: router.pipeline().set("a", 1).set("b", 1).execute(),
-        lambda: kit.hash("new", component="c").hset("f", "v"),
-    ]
+
+    def generator(conn: Any, key: str) -> Iterator[Any]:
+        yield conn
+
+    async def coroutine(conn: Any, key: str) -> None: ...
+
+    async def agenerator(conn: Any, key: str) -> AsyncIterator[Any]:
+        yield conn
+
+    one, shard = kit.redis_connection("c"), kit.sharded_connection("c")
+    return {
+        "directory.get": lambda: directory.get("flags", "checkout", wait=60),
+        "directory.set": lambda: directory.set("flags", "checkout", {}),
+        "directory.delete": lambda: directory.delete("flags", "checkout"),
+        "directory.names": lambda: directory.names("flags"),
+        "kit.directory": lambda: kit.directory.get("flags", "checkout"),
+        "component": lambda: kit.component("c"),
+        "components": lambda: kit.components(),
+        "load": lambda: kit.load() if hasattr(kit, "load") else kit.components(),
+        "client": lambda: kit.client("c"),
+        "private client": lambda: kit.client("c", private=True),
+        "a call of a client": lambda: client.get("k"),
+        "a blocking call": lambda: client.blpop("jobs", 1),
+        "a call of a private client": lambda: private.get("k"),
+        "a client's pipeline": lambda: pipe.execute(),
+        "a subscription": lambda: client.pubsub().subscribe("news"),
+        "an operation": lambda: words.hget("f"),
+        "a write": lambda: words.hset("f", "v"),
+        "several steps": lambda: visitors.count(),
+        "a new structure": lambda: kit.hash("new", component="c").hset("f", "v"),
+        "router[key]": lambda: router["k"].get("k"),
+        "router[a, b]": lambda: pairs[1, 2],
+        "shard_of": lambda: router.shard_of("k"),
+        "group": lambda: router.group(["k"]),
+        "len": lambda: len(router),
+        "iteration": lambda: list(router),
+        "router.client": lambda: router.client(0),
+        "router.load": lambda: router.load() if hasattr(router, "load") else router["k"],
+        "mget": lambda: router.mget(["a", "b"]),
+        "scan_iter": lambda: listed(router.scan_iter()),
+        "a pipeline": lambda: router.pipeline().set("a", 1).set("b", 1).execute(),
+        "redis_connection": lambda: one(lambda conn: conn)(),
+        "sharded_connection": lambda: shard(lambda conn, key: conn)("k"),
+        "a generator": lambda: next(shard(generator)("k")),
+        "a coroutine": lambda: shard(coroutine)("k"),
+        "an async generator": lambda: anext(shard(agenerator)("k")),
+    }
 
 
-def test_a_closed_kit_says_so_in_every_method(kit: ShardKit) -> None:
-    client, private = kit.client("c"), kit.client("c", private=True)
-    client.get("k"), private.get("k")
-    prepared = uses(kit, client, private)
-    assert kit.directory.get("flags", "checkout", wait=60) == {"new": True}
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_closed_kit_says_so_in_every_method(
+    kit: ShardKit, server: LocalServer, kind: str
+) -> None:
+    async with opened(kind, url_of(server)) as face:
+        client, private = [await of(face.kit.client("c", private=own)) for own in (False, True)]
+        for each in (client, private):
+            await of(each.get("k"))
+        prepared = uses(face.kit, client, private)
+        assert await of(face.kit.directory.get("flags", "checkout", wait=60)) == {"new": True}
+        steps = face.kit.hash("h", component="c").deferred.hlen()
+        await face.kit.aclose()
+        for use in prepared.values():
+            with closed():
+                await of(use())
+        with pytest.raises(ExceptionGroup) as group:
+            await of(face.kit.together(steps))
+        assert [type(error) for error in group.value.exceptions] == [ClosedError]
     kit.close()
-    for use in prepared:
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-            use()
-
-
-async def test_a_closed_async_kit_says_so_in_every_method(akit: AsyncShardKit) -> None:
-    client, private = await akit.client("c"), await akit.client("c", private=True)
-    await client.get("k"), await private.get("k")
-    prepared = uses(akit, client, private)
-    assert await akit.directory.get("flags", "checkout", wait=60) == {"new": True}
-    await akit.aclose()
-    for use in prepared:
-        with pytest.raises(ClosedError, match="the kit is closed; open a new one"):  # noqa: PT012 - some raise at once
-            found = use()
-            if inspect.isawaitable(found):
-                await found
+    assert await eventually(lambda: clients_of(server) == 0)
 
 
 async def test_a_closed_async_kit_is_let_go_at_once_not_when_a_timer_fires(
@@ -114,84 +140,50 @@ async def test_a_closed_async_kit_is_let_go_at_once_not_when_a_timer_fires(
     assert left() is None
 
 
-def connected(client: Any) -> set[str]:
-    """The connections to a server, but for one's own."""
-    return {each["id"] for each in client.client_list()} - {str(client.client_id())}
-
-
-def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
-    kit: ShardKit, server: LocalServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with server.client() as client:
-        before = connected(client)
-    shake_hands = TcpConnection.on_connect_check_health
+def close_in_handshakes(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the kit closed before the next connection has introduced itself."""
+    blocks = isinstance(kit, ShardKit)
+    connection: Any = TcpConnection if blocks else AsyncTcpConnection
+    shake_hands = connection.on_connect_check_health
 
     def close_first(self: Any, *args: Any, **kwargs: Any) -> None:
         kit.close()
         shake_hands(self, *args, **kwargs)
 
-    words = kit.hash("h", component="c")
-    monkeypatch.setattr(TcpConnection, "on_connect_check_health", close_first)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        words.hget("f")
-    monkeypatch.undo()
-    with server.client() as client:
-        deadline = time.monotonic() + 10
-        while connected(client) - before and time.monotonic() < deadline:
-            time.sleep(0.01)  # until the server has noticed
-        assert connected(client) <= before
+    async def aclose_first(self: Any, *args: Any, **kwargs: Any) -> None:
+        await kit.aclose()
+        await shake_hands(self, *args, **kwargs)
+
+    instead = close_first if blocks else aclose_first
+    monkeypatch.setattr(connection, "on_connect_check_health", instead)
 
 
 @pytest.mark.parametrize("through", ["structure", "client"])
-async def test_an_async_kit_that_is_closed_during_a_handshake_leaves_no_connection(
-    akit: AsyncShardKit,
-    kit: ShardKit,
-    server: LocalServer,
-    monkeypatch: pytest.MonkeyPatch,
-    through: str,
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_kit_that_is_closed_during_a_handshake_leaves_no_connection(
+    server: LocalServer, monkeypatch: pytest.MonkeyPatch, kind: str, through: str
 ) -> None:
-    kit.close()
-    with server.client() as asking:
-        before = connected(asking)
-    shake_hands = AsyncTcpConnection.on_connect_check_health
-
-    async def close_first(self: Any, *args: Any, **kwargs: Any) -> None:
-        await akit.aclose()
-        await shake_hands(self, *args, **kwargs)
-
-    client, words = await akit.client("c"), akit.hash("h", component="c")
-    monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        await (words.hget("f") if through == "structure" else client.get("k"))
+    async with opened(kind, url_of(server)) as face:
+        client, words = await of(face.kit.client("c")), face.kit.hash("h", component="c")
+        close_in_handshakes(face.kit, monkeypatch)
+        with closed():
+            await of(words.hget("f") if through == "structure" else client.get("k"))
     monkeypatch.undo()
-    with server.client() as asking:
-        for _ in range(1000):
-            if connected(asking) <= before:
-                return
-            await asyncio.sleep(0.001)
-        raise AssertionError(asking.client_list())
+    assert await eventually(lambda: clients_of(server) == 0)
 
 
 def test_closing_twice_and_from_several_threads_is_closing_once(kit: ShardKit) -> None:
     kit.client("c").get("k")
     for _ in range(2):
         kit.close()
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         kit.client("c")
-
-
-def refused() -> Any:
-    """A block that a closed kit ends."""
-    return pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\.")
 
 
 @pytest.mark.parametrize("blocks", [True, False])
 async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     server: LocalServer, blocks: bool
 ) -> None:
-    async def of(value: Any) -> Any:
-        return await value if inspect.isawaitable(value) else value
-
     shard_map = ShardMap.parse(f"components: {{c: {{entry: {{port: {server.port}}}}}}}")
     kit: Any = shardkit.connect(shard_map) if blocks else await shardkit.aconnect(shard_map)
     client = await of(kit.client("c"))
@@ -204,13 +196,13 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
     with server.client() as asking:
         asking.set("config:fence", "{}")  # its shards move, to where nobody can tell it any more
         await of(client.connection_pool.disconnect())
-        with refused():
+        with closed():
             await of(client.get("k"))
         asking.delete("config:fence")
         client.connection_pool.drain()  # as if another client were in its place
         assert await of(client.get("k")) == b"1"
         asking.replicaof("127.0.0.1", "1")
-        with refused():
+        with closed():
             await of(client.set("k", 2))
         asking.replicaof("NO", "ONE")
         asking.delete("k")
@@ -224,38 +216,24 @@ async def test_a_client_whose_kit_nobody_has_serves_on_but_follows_no_entry(
 # ---- forks while a thread holds a lock
 
 
-def in_child(work: Callable[[], object]) -> int:
-    """Fork, do the work in the child, which a hang would end, and return its exit code."""
-    child = os.fork()
-    if child == 0:
-        signal.alarm(10)
-        code = 1
-        try:
-            work()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @FORKING
 def test_a_child_that_is_forked_while_a_lock_is_held_goes_on(kit: ShardKit) -> None:
     directory = kit.directory
     with directory._lock:
-        assert in_child(lambda: directory.get("flags", "checkout", wait=0)) == 0
+        assert exit_code(forked(lambda: directory.get("flags", "checkout", wait=0))) == 0
     with kit.topology._lock:
-        assert in_child(lambda: kit.hash("h", component="c").hset("f", "v")) == 0
+        assert exit_code(forked(lambda: kit.hash("h", component="c").hset("f", "v"))) == 0
     with kit.clients._lock:
-        assert in_child(lambda: kit.client("c").get("k")) == 0
+        assert exit_code(forked(lambda: kit.client("c").get("k"))) == 0
     pool: Any = kit.client("c").connection_pool
     with pool._lock:
-        assert in_child(lambda: kit.client("c").get("k")) == 0
+        assert exit_code(forked(lambda: kit.client("c").get("k"))) == 0
     kit.client("c").get("k")
     connection = pool.get_connection()
     with connection._closing:
-        assert in_child(lambda: connection.disconnect()) == 0
+        assert exit_code(forked(lambda: connection.disconnect())) == 0
     pool.release(connection)
-    assert in_child(kit.close) == 0
+    assert exit_code(forked(kit.close)) == 0
     assert kit.client("c").get("k") is None  # the child's closing concerns nobody else
 
 
@@ -265,7 +243,7 @@ def test_a_child_that_is_forked_while_words_are_stemmed_stems(kit: ShardKit) -> 
     stem = stemmer("english")
     found = inspect.getclosurevars(stem.__wrapped__).nonlocals  # type: ignore[attr-defined]
     with found["lock"]:
-        assert in_child(lambda: stem("running")) == 0
+        assert exit_code(forked(lambda: stem("running"))) == 0
 
 
 async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
@@ -276,32 +254,20 @@ async def test_closing_while_a_cluster_or_a_sentinel_is_asked_says_so(
       cluster: {entry: {cluster: true, port: 7301}}
       watched: {entry: {sentinel: {service: main, sentinels: [[s1, 26379]]}}}
     """
-    shake_hands = AsyncTcpConnection.on_connect_check_health
     with LocalServers(ShardMap.parse(plan), ports="free") as servers:
         for component in ("cluster", "watched"):
             kit = await shardkit.aconnect(servers.shard_map)
-
-            async def close_first(
-                self: Any, *args: Any, kit: AsyncShardKit = kit, **kwargs: Any
-            ) -> None:
-                await kit.aclose()
-                await shake_hands(self, *args, **kwargs)
-
             client = await kit.client(component)
-            monkeypatch.setattr(AsyncTcpConnection, "on_connect_check_health", close_first)
-            with pytest.raises(ClosedError, match="kit is closed; open a new one with"):
+            close_in_handshakes(kit, monkeypatch)
+            with closed():
                 await client.get("k")
             monkeypatch.undo()
 
 
 def test_closing_under_a_call_of_a_clusters_client_says_so(
-    monkeypatch: pytest.MonkeyPatch,
+    cluster_map: ShardMap, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = "components: {cluster: {entry: {cluster: true, port: 7301}}}"
-    with (
-        LocalServers(ShardMap.parse(plan), ports="free") as servers,
-        shardkit.connect(servers.shard_map) as kit,
-    ):
+    with shardkit.connect(cluster_map) as kit:
         client: Any = kit.client("cluster")
 
         def close_first(*args: Any, **kwargs: Any) -> None:
@@ -309,5 +275,5 @@ def test_closing_under_a_call_of_a_clusters_client_says_so(
             raise AttributeError("as redis-py raises it then")
 
         monkeypatch.setattr(client, "_determine_nodes", close_first)
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        with closed():
             client.get("k")

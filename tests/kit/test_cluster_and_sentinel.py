@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
+from link_helpers import FACES, listed, of, opened
 
 import shardkit
-from shardkit import AsyncShardKit, CommandRefused, CrossShardError, ShardErrors, ShardKit, ShardMap
+from shardkit import CommandRefused, CrossShardError, ShardErrors, ShardKit, ShardMap
 from shardkit.errors import MissingEntryError, RoutingError
 from shardkit.local import LocalServers
 
@@ -42,12 +41,6 @@ def kit(local: LocalServers) -> Iterator[ShardKit]:
         yield opened
 
 
-@pytest_asyncio.fixture
-async def akit(kit: ShardKit, local: LocalServers) -> AsyncIterator[AsyncShardKit]:
-    async with await shardkit.aconnect(local.shard_map) as opened:
-        yield opened
-
-
 def test_a_kit_shows_the_nodes_of_its_clusters(kit: ShardKit) -> None:
     client: Any = kit.client("archive")
     nodes = sorted(node.name for node in client.get_nodes())
@@ -56,92 +49,84 @@ def test_a_kit_shows_the_nodes_of_its_clusters(kit: ShardKit) -> None:
 
 
 COMPONENTS = pytest.mark.parametrize("component", ["archive", "watched"])
+CLIENTS = {
+    ("archive", "blocking"): redis.RedisCluster,
+    ("archive", "awaiting"): aioredis.RedisCluster,
+    ("watched", "blocking"): redis.Redis,
+    ("watched", "awaiting"): aioredis.Redis,
+}
 
 
-def use(client: Any) -> list[Any]:
+async def use(client: Any) -> list[Any]:
     """Some of everything that redis-py's client does with keys, all of them with one tag."""
-    done = [client.set("{t}a", 1), client.incr("{t}a"), client.get("{t}a")]
-    done += [client.hset("{t}h", mapping={"f": "v"}), client.hgetall("{t}h")]
-    done += [client.rpush("{t}l", "a", "b"), client.blpop("{t}l", 1)]
-    done += [client.zadd("{t}z", {"m": 1.5}), client.zrange("{t}z", 0, -1, withscores=True)]
-    done += [client.mset({"{t}b": 2, "{t}c": 3}), client.mget("{t}b", "{t}c", "{t}d")]
-    done += [client.eval("return redis.call('GET', KEYS[1])", 1, "{t}b")]
-    done += [client.register_script("return KEYS[1]")(keys=["{t}s"])]
-    with client.pipeline() as pipe:
-        pipe.get("{t}b")
-        pipe.incr("{t}b")
-        done.append(pipe.execute())
-    with client.lock("{t}lock", timeout=5):
-        done.append(client.exists("{t}lock"))
-    done.append(sorted(client.scan_iter("*{t}*")))
-    return done
-
-
-async def ause(client: Any) -> list[Any]:
-    done = [await client.set("{t}a", 1), await client.incr("{t}a"), await client.get("{t}a")]
-    done += [await client.hset("{t}h", mapping={"f": "v"}), await client.hgetall("{t}h")]
-    done += [await client.rpush("{t}l", "a", "b"), await client.blpop("{t}l", 1)]
-    done += [await client.zadd("{t}z", {"m": 1.5})]
-    done += [await client.zrange("{t}z", 0, -1, withscores=True)]
-    done += [await client.mset({"{t}b": 2, "{t}c": 3}), await client.mget("{t}b", "{t}c", "{t}d")]
-    done += [await client.eval("return redis.call('GET', KEYS[1])", 1, "{t}b")]
-    done += [await client.register_script("return KEYS[1]")(keys=["{t}s"])]
+    done = [
+        await of(call)
+        for call in (
+            client.set("{t}a", 1),
+            client.incr("{t}a"),
+            client.get("{t}a"),
+            client.hset("{t}h", mapping={"f": "v"}),
+            client.hgetall("{t}h"),
+            client.rpush("{t}l", "a", "b"),
+            client.blpop("{t}l", 1),
+            client.zadd("{t}z", {"m": 1.5}),
+            client.zrange("{t}z", 0, -1, withscores=True),
+            client.mset({"{t}b": 2, "{t}c": 3}),
+            client.mget("{t}b", "{t}c", "{t}d"),
+            client.eval("return redis.call('GET', KEYS[1])", 1, "{t}b"),
+            client.register_script("return KEYS[1]")(keys=["{t}s"]),
+        )
+    ]
     pipe = client.pipeline()
     pipe.get("{t}b")
     pipe.incr("{t}b")
-    done.append(await pipe.execute())
-    async with client.lock("{t}lock", timeout=5):
-        done.append(await client.exists("{t}lock"))
-    done.append(sorted([key async for key in client.scan_iter("*{t}*")]))
+    done.append(await of(pipe.execute()))
+    lock = client.lock("{t}lock", timeout=5)
+    await of(lock.acquire())
+    done.append(await of(client.exists("{t}lock")))
+    await of(lock.release())
+    done.append(sorted(await listed(client.scan_iter("*{t}*"))))
     return done
 
 
 USED = [
-    *(True, 2, b"2", 1, {b"f": b"v"}, 2, (b"l", b"a"), 1, [(b"m", 1.5)], True, [b"2", b"3", None]),
+    *(
+        True,
+        2,
+        b"2",
+        1,
+        {b"f": b"v"},
+        2,
+        (b"{t}l", b"a"),
+        1,
+        [(b"m", 1.5)],
+        True,
+        [b"2", b"3", None],
+    ),
     *(b"2", b"{t}s", [b"2", 3], 1, [b"{t}a", b"{t}b", b"{t}c", b"{t}h", b"{t}l", b"{t}z"]),
 ]
-USED[6] = (b"{t}l", b"a")
 
 
 @COMPONENTS
-def test_decorators_and_routers_hand_out_a_client_that_does_everything(
-    kit: ShardKit, component: str
+@pytest.mark.parametrize("kind", FACES)
+async def test_decorators_and_routers_hand_out_a_client_that_does_everything(
+    kit: ShardKit, local: LocalServers, component: str, kind: str
 ) -> None:
-    @kit.redis_connection(component)
-    def whole(conn: Any) -> Any:
-        return use(conn)
+    def handed(conn: Any, key: str = "") -> Any:
+        return conn
 
-    @kit.sharded_connection(component)
-    def sharded(conn: Any, key: str) -> Any:
-        return use(conn)
+    async def ahanded(conn: Any, key: str = "") -> Any:
+        return conn
 
-    router = kit.key_sharded(component)
-    kind = redis.RedisCluster if component == "archive" else redis.Redis
-    assert isinstance(router["{t}a"], kind)
-    assert isinstance(kit.id_pair_sharded(component)[1, 2], kind)
-    assert whole() == USED
-    kit.client(component).flushall()
-    assert sharded("{t}") == USED
-    assert sorted(router.scan_iter()) == USED[-1]
-
-
-@COMPONENTS
-async def test_awaiting_clients_do_everything(akit: AsyncShardKit, component: str) -> None:
-    @akit.redis_connection(component)
-    async def whole(conn: Any) -> Any:
-        return await ause(conn)
-
-    @akit.sharded_connection(component)
-    async def sharded(conn: Any, key: str) -> Any:
-        return await ause(conn)
-
-    router = akit.key_sharded(component)
-    kind = aioredis.RedisCluster if component == "archive" else aioredis.Redis
-    assert isinstance(router["{t}a"], kind)
-    assert await whole() == USED
-    await (await akit.client(component)).flushall()
-    assert await sharded("{t}") == USED
-    assert sorted([key async for key in router.scan_iter()]) == USED[-1]
+    function = handed if kind == "blocking" else ahanded
+    async with opened(kind, local.shard_map) as face:
+        router = face.kit.key_sharded(component)
+        assert isinstance(router["{t}a"], CLIENTS[component, kind])
+        assert isinstance(face.kit.id_pair_sharded(component)[1, 2], CLIENTS[component, kind])
+        assert await use(await of(face.kit.redis_connection(component)(function)())) == USED
+        kit.client(component).flushall()
+        assert await use(await of(face.kit.sharded_connection(component)(function)("{t}"))) == USED
+        assert sorted(await listed(router.scan_iter())) == USED[-1]
 
 
 def collected(pipe: Any) -> Any:
@@ -171,16 +156,16 @@ def check(replies: list[Any], encoding: bytes = b"listpack") -> None:
 
 
 @COMPONENTS
+@pytest.mark.parametrize("kind", FACES)
 async def test_pipelines_split_by_slot_and_keep_the_order(
-    kit: ShardKit, akit: AsyncShardKit, component: str
+    kit: ShardKit, local: LocalServers, component: str, kind: str
 ) -> None:
-    check(collected(kit.key_sharded(component).pipeline()).execute(raise_on_error=False))
-    kit.client(component).flushall()
-    pipe = collected(akit.key_sharded(component).pipeline())
-    check(await pipe.execute(raise_on_error=False))
-    with pytest.raises(ShardErrors) as group:
-        kit.key_sharded(component).pipeline().lpush("c", 1).execute()
-    assert "WRONGTYPE" in str(group.value)
+    async with opened(kind, local.shard_map) as face:
+        router = face.kit.key_sharded(component)
+        check(await of(collected(router.pipeline()).execute(raise_on_error=False)))
+        with pytest.raises(ShardErrors) as group:
+            await of(router.pipeline().lpush("c", 1).execute())
+        assert "WRONGTYPE" in str(group.value)
 
 
 def test_a_command_over_several_slots_is_refused(kit: ShardKit) -> None:
@@ -197,28 +182,19 @@ def test_a_command_over_several_slots_is_refused(kit: ShardKit) -> None:
         router.client(1)
 
 
-def test_scanning_a_cluster_finds_the_keys_of_all_its_nodes(
+async def test_scanning_a_cluster_finds_the_keys_of_all_its_nodes(
     kit: ShardKit, local: LocalServers
 ) -> None:
-    router = kit.key_sharded("archive")
-    pipe = router.pipeline()
-    for n in range(1000):
-        pipe.set(f"k{n}", n)
-    pipe.execute()
-    sizes = []
+    kit.key_sharded("archive").mset({f"k{n}": n for n in range(1000)})
     for node in local.clusters["archive"].nodes:
         with node.client() as direct:
-            sizes.append(direct.dbsize())
-    assert all(sizes)
-    assert sorted(router.scan_iter(count=100)) == sorted(f"k{n}".encode() for n in range(1000))
-
-    async def main() -> list[Any]:
-        async with await shardkit.aconnect(local.shard_map) as akit:
-            return [
-                key async for key in akit.key_sharded("archive").scan_iter("k9*", _type="string")
-            ]
-
-    assert len(asyncio.run(main())) == 111
+            assert direct.dbsize()
+    keys = sorted(f"k{n}".encode() for n in range(1000))
+    for kind in FACES:
+        async with opened(kind, local.shard_map) as face:
+            router = face.kit.key_sharded("archive")
+            assert sorted(await listed(router.scan_iter(count=100))) == keys
+            assert len(await listed(router.scan_iter("k9*", _type="string"))) == 111
 
 
 def test_structures_work_over_a_cluster_and_behind_sentinels(kit: ShardKit) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import redis
-from kit_helpers import clients_of, eventually
+from link_helpers import FACES, clients_of, closed, eventually, exit_code, forked, of, opened
 
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap
@@ -62,34 +62,21 @@ def works(kit: ShardKit) -> bool:
 # ---- where the topology comes from
 
 
-def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
-    tmp_path: Path, text: str, where: ShardMap, server: LocalServer
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_kit_opens_from_a_path_a_map_a_url_and_an_entry(
+    tmp_path: Path, text: str, where: ShardMap, server: LocalServer, kind: str
 ) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(text)
     with server.client(db=7) as client:
         store.push(client, where, force=True)
     url = f"redis://{server.address}/7"
-    for each in (path, str(path), where, url, f" {url}\n", Entry({"url": url})):
-        with shardkit.connect(each) as kit:
-            assert works(kit)
-            assert kit.components() == ["few", "one"]
-            assert len(kit.component("few").shards) == 4
-
-
-async def test_an_awaiting_kit_opens_from_the_same_places(
-    tmp_path: Path, text: str, where: ShardMap, server: LocalServer
-) -> None:
-    path = tmp_path / "map.yaml"
-    path.write_text(text)
-    with server.client(db=7) as client:
-        store.push(client, where, force=True)
-    url = f"redis://{server.address}/7"
-    for each in (path, where, url, Entry({"url": url})):
-        async with await shardkit.aconnect(each) as kit:
-            assert await (await kit.client("few", 3)).ping()
-            assert await kit.components() == ["few", "one"]
-            assert len((await kit.component("few")).shards) == 4
+    places: list[Any] = [path, str(path), where, url, f" {url}\n", Entry({"url": url})]
+    for each in places:
+        async with opened(kind, each) as face:
+            assert await of((await of(face.kit.client("few", 3))).ping())
+            assert await of(face.kit.components()) == ["few", "one"]
+            assert len((await of(face.kit.component("few"))).shards) == 4
 
 
 def test_the_environment_says_where_if_nobody_else_does(
@@ -188,7 +175,7 @@ def test_configuring_again_closes_the_old_default_kit(where: ShardMap, server: L
     with shardkit.connect(where) as mine:
         shardkit.configure(mine)
         assert shardkit.default_kit() is mine
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        with closed():
             old.client("one")
         assert router["k"] is mine.key_sharded("few")["k"]
         shardkit.configure(mine)  # the same: it stays open
@@ -222,7 +209,7 @@ def test_a_closed_default_kit_says_so_until_another_is_configured(where: ShardMa
     with shardkit.default_kit():
         pass
     router = shardkit.KeyShardedConnection("few")
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         router["k"]
     shardkit.configure(where)
     assert router["k"].ping()
@@ -275,42 +262,28 @@ async def use_awaiting(kit: ShardKit | AsyncShardKit) -> None:
     assert [one async for one in pings()] == [True]
 
 
-def test_closing_closes_every_pool(where: ShardMap, server: LocalServer) -> None:
-    with shardkit.connect(where) as kit:
-        use_blocking(kit)
-        kit.set("ids", component="few", total=100).sadd("a", "b")
-        kit.key_sharded("few").pipeline().set("a", 1).dump("a").execute()
+@pytest.mark.parametrize("kind", FACES)
+async def test_closing_closes_every_pool(where: ShardMap, server: LocalServer, kind: str) -> None:
+    async with opened(kind, where) as face:
+        if not face.blocks:
+            await use_awaiting(face.kit)
+        use_blocking(face.kit)
+        await of(face.kit.set("ids", component="few", total=100).sadd("a", "b"))
+        await of(face.kit.key_sharded("few").pipeline().set("a", 1).dump("a").execute())
         assert clients_of(server) > 0
-    assert eventually(lambda: clients_of(server) == 0)
+    assert await eventually(lambda: clients_of(server) == 0)
 
 
-def test_closing_closes_the_pool_of_the_config_server(where: ShardMap, server: LocalServer) -> None:
+@pytest.mark.parametrize("kind", FACES)
+async def test_closing_closes_the_pool_of_the_config_server(
+    where: ShardMap, server: LocalServer, kind: str
+) -> None:
     with server.client(db=7) as client:
         store.push(client, where, force=True)
-    with shardkit.connect(f"redis://{server.address}/7") as kit:
-        kit.component("few")
-        assert clients_of(server) == 1
-    assert eventually(lambda: clients_of(server) == 0)
-
-    async def main() -> None:
-        async with await shardkit.aconnect(f"redis://{server.address}/7") as akit:
-            await akit.component("few")
-            assert clients_of(server) > 0
-
-    asyncio.run(main())
-    assert eventually(lambda: clients_of(server) == 0)
-
-
-async def test_closing_an_awaiting_kit_closes_every_pool(
-    where: ShardMap, server: LocalServer
-) -> None:
-    async with await shardkit.aconnect(where) as kit:
-        await use_awaiting(kit)
-        use_blocking(kit)
-        await kit.set("ids", component="few", total=100).sadd("a", "b")
-        await kit.key_sharded("few").pipeline().set("a", 1).dump("a").execute()
+    async with opened(kind, f"redis://{server.address}/7") as face:
+        await of(face.kit.component("few"))
         assert clients_of(server) > 0
-    assert eventually(lambda: clients_of(server) == 0)
+    assert await eventually(lambda: clients_of(server) == 0)
 
 
 async def test_closing_a_blocking_kit_in_a_loop_closes_what_async_functions_used(
@@ -319,47 +292,25 @@ async def test_closing_a_blocking_kit_in_a_loop_closes_what_async_functions_used
     with shardkit.connect(where) as kit:
         await use_awaiting(kit)
         assert clients_of(server) > 0
-    for _ in range(1000):
-        if clients_of(server) == 0:
-            break
-        await asyncio.sleep(0.01)
-    assert clients_of(server) == 0
-
-    async def again() -> None:
-        with shardkit.connect(where) as other:
-            await use_awaiting(other)
-            await other.aclose()
-            assert clients_of(server) == 0
-
-    await again()
+    assert await eventually(lambda: clients_of(server) == 0)
+    with shardkit.connect(where) as other:
+        await use_awaiting(other)
+        await other.aclose()
+        assert clients_of(server) == 0
 
 
-def test_a_loop_that_ends_takes_its_pools_along_and_the_next_has_its_own(
-    where: ShardMap, server: LocalServer
-) -> None:
+def test_a_loop_that_ends_takes_its_pools_along(where: ShardMap, server: LocalServer) -> None:
     with shardkit.connect(where) as kit:
         for _ in range(3):
             asyncio.run(use_awaiting(kit))
-            assert eventually(lambda: clients_of(server) == 0)
-
-    async def opened() -> AsyncShardKit:
-        kit = await shardkit.aconnect(where)
-        await use_awaiting(kit)
-        return kit
-
-    akit = asyncio.run(opened())
-    asyncio.run(use_awaiting(akit))
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(lambda _: asyncio.run(use_awaiting(akit)), range(8)))
-    asyncio.run(akit.aclose())
-    assert eventually(lambda: clients_of(server) == 0)
+            assert asyncio.run(eventually(lambda: clients_of(server) == 0, 5))
 
 
 def test_a_client_of_the_config_server_is_closed_afterwards(server: LocalServer) -> None:
     with config_client(f"redis://{server.address}") as client:
         assert client.ping()
         assert clients_of(server) == 1
-    assert eventually(lambda: clients_of(server) == 0)
+    assert asyncio.run(eventually(lambda: clients_of(server) == 0))
     with pytest.raises(ClosedError, match="closed"):
         client.ping()
 
@@ -377,87 +328,7 @@ def test_a_kit_that_could_not_open_leaves_nothing_open(server: LocalServer) -> N
 
     asyncio.run(main())
     gc.collect()
-    assert eventually(lambda: clients_of(server) == 0)
-
-
-USES: dict[str, Callable[[ShardKit], Any]] = {
-    "redis_connection": lambda kit: kit.redis_connection("one")(lambda conn: conn)(),
-    "sharded_connection": lambda kit: kit.sharded_connection("few")(lambda conn, key: conn)("k"),
-    "a generator": lambda kit: next(kit.sharded_connection("few")(generator)("k")),
-    "a coroutine": lambda kit: asyncio.run(kit.sharded_connection("few")(coroutine)("k")),
-    "router[key]": lambda kit: kit.key_sharded("few")["k"],
-    "router[a, b]": lambda kit: kit.id_pair_sharded("few")[1, 2],
-    "shard_of": lambda kit: kit.key_sharded("few").shard_of("k"),
-    "group": lambda kit: kit.key_sharded("few").group(["k"]),
-    "len": lambda kit: len(kit.key_sharded("few")),
-    "iteration": lambda kit: list(kit.key_sharded("few")),
-    "router.client": lambda kit: kit.key_sharded("few").client(0),
-    "scan_iter": lambda kit: list(kit.key_sharded("few").scan_iter()),
-    "a pipeline": lambda kit: kit.key_sharded("few").pipeline().get("k").execute(),
-    "an operation": lambda kit: kit.set("s", component="few", total=9).scard(),
-    "together": lambda kit: kit.together(kit.set("s", component="few", total=9).deferred.scard()),
-    "component": lambda kit: kit.component("few"),
-    "components": lambda kit: kit.components(),
-    "client": lambda kit: kit.client("few", 0),
-}
-
-
-def generator(conn: redis.Redis, key: str) -> Iterator[Any]:
-    yield conn
-
-
-async def coroutine(conn: Any, key: str) -> None: ...
-
-
-@pytest.mark.parametrize("use", USES)
-def test_a_closed_kit_says_so(where: ShardMap, server: LocalServer, use: str) -> None:
-    with shardkit.connect(where) as kit:
-        if use not in ("together",):
-            USES[use](kit)
-    kit.close()
-    with pytest.raises((ClosedError, ExceptionGroup)) as refused:
-        USES[use](kit)
-    error: Any = refused.value
-    if isinstance(error, ExceptionGroup) and not isinstance(error, ClosedError):
-        [error] = error.exceptions
-    assert isinstance(error, ClosedError)
-    assert str(error) == "the kit is closed; open a new one with shardkit.connect"
-    assert eventually(lambda: clients_of(server) == 0)
-
-
-AUSES: dict[str, Callable[[AsyncShardKit], Any]] = {
-    "sharded_connection": lambda kit: kit.sharded_connection("few")(coroutine)("k"),
-    "a blocking function": lambda kit: in_thread(
-        lambda: kit.sharded_connection("few")(lambda conn, key: conn)("k")
-    ),
-    "router[key]": lambda kit: later(lambda: kit.key_sharded("few")["k"]),
-    "len": lambda kit: later(lambda: len(kit.key_sharded("few"))),
-    "load": lambda kit: kit.key_sharded("few").load(),
-    "scan_iter": lambda kit: anext(kit.key_sharded("few").scan_iter(), None),
-    "a pipeline": lambda kit: kit.key_sharded("few").pipeline().get("k").execute(),
-    "an operation": lambda kit: kit.set("s", component="few", total=9).scard(),
-    "component": lambda kit: kit.component("few"),
-    "components": lambda kit: kit.components(),
-    "client": lambda kit: kit.client("few", 0),
-    "kit.load": lambda kit: kit.load(),
-}
-
-
-async def later(call: Callable[[], Any]) -> Any:
-    return call()
-
-
-async def in_thread(call: Callable[[], Any]) -> Any:
-    return await asyncio.to_thread(call)
-
-
-@pytest.mark.parametrize("use", AUSES)
-async def test_a_closed_awaiting_kit_says_so(where: ShardMap, use: str) -> None:
-    async with await shardkit.aconnect(where) as kit:
-        await AUSES[use](kit)
-    await kit.aclose()
-    with pytest.raises(ClosedError, match="the kit is closed"):
-        await AUSES[use](kit)
+    assert asyncio.run(eventually(lambda: clients_of(server) == 0))
 
 
 # ---- forks
@@ -468,33 +339,11 @@ FORKING = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")  # Py
 
 def in_child(work: Callable[[], bool]) -> int:
     """Fork, do the work in the child, and return its exit code: 0 if it was true."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            code = 0 if work() else 2
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
+    def checked() -> None:
+        assert work()
 
-@FORKING
-def test_a_forked_child_and_its_parent_both_go_on(where: ShardMap) -> None:
-    with shardkit.connect(where) as kit:
-        router = kit.key_sharded("few")
-
-        def work(name: str) -> bool:
-            for n in range(50):
-                router[n].set(f"{name}:{n}", name)
-            kit.set(name, component="few", total=50, members=int).sadd_many(range(50))
-            values = [router[n].get(f"{name}:{n}") for n in range(50)]
-            count = kit.set(name, component="few", total=50, members=int).scard()
-            return values == [name.encode()] * 50 and count == 50
-
-        assert work("before")
-        for n in range(3):
-            assert in_child(lambda n=n: work(f"child {n}") and works(kit)) == 0
-            assert work(f"parent {n}")
+    return exit_code(forked(checked))
 
 
 @FORKING

@@ -16,6 +16,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from decorated import Timeline
+from link_helpers import FACES, of
 
 import shardkit
 from shardkit import AsyncShardKit, ConfigError, ShardKit, ShardMap
@@ -362,11 +363,11 @@ def test_without_a_topology_the_first_call_says_so(monkeypatch: pytest.MonkeyPat
 # ---- generators
 
 
-def test_a_generator_is_sent_values_errors_and_its_end(source: Any) -> None:
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_generator_is_sent_values_errors_and_its_end(source: Any, kind: str) -> None:
     log: list[Any] = []
 
-    @source.sharded_connection("many")
-    def steps(conn: redis.Redis, key: str) -> Generator[Any, Any, str]:
+    def steps(conn: redis.Redis, key: str) -> Generator[Any, Any, None]:
         try:
             log.append((yield conn.set(key, 0)))
             try:
@@ -376,34 +377,9 @@ def test_a_generator_is_sent_values_errors_and_its_end(source: Any) -> None:
                 yield "caught"
             yield 3
         finally:
-            log.append("closed")
-        return "done"
+            log.append(conn.ping())
 
-    made = steps("k")
-    assert inspect.isgenerator(made)
-    assert next(made) is True
-    assert made.send("sent") == 2
-    error = ValueError("x")
-    assert made.throw(error) == "caught"
-    assert next(made) == 3
-    with pytest.raises(StopIteration) as stop:
-        next(made)
-    assert stop.value.value == "done"
-    assert log == ["sent", error, "closed"]
-
-    made = steps("k")
-    next(made)
-    made.close()
-    assert log[-1] == "closed"
-    steps("k").close()  # never started: nothing to close
-    assert len(log) == 4
-
-
-async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any) -> None:
-    log: list[Any] = []
-
-    @source.sharded_connection("many")
-    async def steps(conn: aioredis.Redis, key: str) -> AsyncGenerator[Any, Any]:
+    async def asteps(conn: aioredis.Redis, key: str) -> AsyncGenerator[Any, Any]:
         try:
             log.append((yield await conn.set(key, 0)))
             try:
@@ -415,29 +391,50 @@ async def test_an_async_generator_is_sent_values_errors_and_its_end(source: Any)
         finally:
             log.append(await conn.ping())
 
-    made = steps("k")
-    assert inspect.isasyncgen(made)
-    assert await anext(made) is True
-    assert await made.asend("sent") == 2
+    decorated_steps = source.sharded_connection("many")(steps if kind == "blocking" else asteps)
+    prefix = "" if kind == "blocking" else "a"
+
+    async def call(made: Any, name: str, *args: Any) -> Any:
+        return await of(getattr(made, prefix + name)(*args))
+
+    made = decorated_steps("k")
+    assert inspect.isasyncgen(made) if prefix else inspect.isgenerator(made)
+    assert await call(made, "send", None) is True
+    assert await call(made, "send", "sent") == 2
     error = ValueError("x")
-    assert await made.athrow(error) == "caught"
-    assert await anext(made) == 3
-    with pytest.raises(StopAsyncIteration):
-        await anext(made)
+    assert await call(made, "throw", error) == "caught"
+    assert await call(made, "send", None) == 3
+    if prefix:
+        with pytest.raises(StopAsyncIteration):
+            await anext(made)
+    else:
+        assert list(made) == []
     assert log == ["sent", error, True]
 
-    made = steps("k")
-    await anext(made)
-    await made.aclose()
+    made = decorated_steps("k")
+    await call(made, "send", None)
+    await call(made, "close")
     assert len(log) == 4
-    made = steps("k")
-    await anext(made)
+    made = decorated_steps("k")
+    await call(made, "send", None)
     with pytest.raises(KeyError, match="unhandled") as raised:
-        await made.athrow(KeyError("unhandled"))
+        await call(made, "throw", KeyError("unhandled"))
     assert len(log) == 5
     assert raised.value.__context__ is None
-    await steps("k").aclose()
+    await call(decorated_steps("k"), "close")  # never started: nothing to close
     assert len(log) == 5
+
+
+def test_a_generators_value_is_returned(kit: ShardKit) -> None:
+    def steps(conn: redis.Redis, key: str) -> Generator[Any, Any, str]:
+        yield key
+        return "done"
+
+    made = kit.sharded_connection("many")(steps)("k")
+    assert next(made) == "k"
+    with pytest.raises(StopIteration) as stop:
+        next(made)
+    assert stop.value.value == "done"
 
 
 async def test_the_connection_of_a_generator_is_found_when_it_is_advanced(kit: ShardKit) -> None:

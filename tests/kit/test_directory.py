@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from link_helpers import FACES, of, opened
 
 import shardkit
 from shardkit import ConfigError
@@ -23,39 +24,33 @@ def url(server: LocalServer) -> str:
     return f"redis://127.0.0.1:{server.port}"
 
 
-def test_an_object_is_set_read_listed_and_deleted(server: LocalServer) -> None:
-    with shardkit.connect(url(server)) as kit:
-        kit.directory.set("flags", "checkout", {"new": True, "é": [1, None]})
-        found = kit.directory.get("flags", "checkout")
+@pytest.mark.parametrize("kind", FACES)
+async def test_an_object_is_set_read_listed_and_deleted(server: LocalServer, kind: str) -> None:
+    async with opened(kind, url(server)) as face:
+        directory = face.kit.directory
+        await of(directory.set("flags", "checkout", {"new": True, "é": [1, None]}))
+        found = await of(directory.get("flags", "checkout"))
         assert found == {"new": True, "é": [1, None]}
         found["new"] = False
-        assert kit.directory.get("flags", "checkout")["new"] is True
-        assert kit.directory.names("flags") == ["checkout"]
-        assert kit.directory.delete("flags", "checkout")
-        assert not kit.directory.delete("flags", "checkout")
-        with pytest.raises(MissingEntryError, match="config:flags:checkout is missing"):
-            kit.directory.get("flags", "checkout")
-
-
-async def test_an_async_kit_has_the_same_directory(server: LocalServer) -> None:
-    async with await shardkit.aconnect(url(server)) as kit:
-        await kit.directory.set("flags", "checkout", {"new": True})
-        assert await kit.directory.get("flags", "checkout", wait=0) == {"new": True}
-        assert await kit.directory.names("flags") == ["checkout"]
-        assert await kit.directory.delete("flags", "checkout")
-        with pytest.raises(MissingEntryError, match="is missing; set it, or use another"):
-            await kit.directory.get("flags", "checkout")
+        assert (await of(directory.get("flags", "checkout")))["new"] is True
+        assert (await of(directory.get("flags", "checkout", wait=0)))["new"] is True
+        assert await of(directory.names("flags")) == ["checkout"]
+        assert await of(directory.delete("flags", "checkout"))
+        assert not await of(directory.delete("flags", "checkout"))
+        with pytest.raises(MissingEntryError, match="config:flags:checkout is missing; set it, or"):
+            await of(directory.get("flags", "checkout"))
 
 
 @pytest.mark.parametrize("value", [{7: 1}, {"a": [{None: 1}]}, {"a": ({True: 1},)}])
-async def test_keys_that_are_not_text_are_refused(server: LocalServer, value: Any) -> None:
+@pytest.mark.parametrize("kind", FACES)
+async def test_keys_that_are_not_text_are_refused(
+    server: LocalServer, kind: str, value: Any
+) -> None:
     message = "config:flags:x: (7|None|True) is no key of a JSON object; use text"
-    with shardkit.connect(url(server)) as kit, pytest.raises(InvalidEntryError, match=message):
-        kit.directory.set("flags", "x", value)
-    async with await shardkit.aconnect(url(server)) as akit:
+    async with opened(kind, url(server)) as face:
         with pytest.raises(InvalidEntryError, match=message):
-            await akit.directory.set("flags", "x", value)
-        assert await akit.directory.names("flags") == []
+            await of(face.kit.directory.set("flags", "x", value))
+        assert await of(face.kit.directory.names("flags")) == []
 
 
 def test_an_object_is_read_again_only_after_the_wait(server: LocalServer) -> None:

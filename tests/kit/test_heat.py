@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit import ShardMap, events
-from shardkit.admin import Heat, config_client, push, read_heat
+from shardkit.admin import config_client, push, read_heat
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.kit import heat as counting
@@ -37,21 +37,22 @@ components:
 @pytest.fixture
 def servers() -> Iterator[LocalServers]:
     with LocalServers(ShardMap.parse(MAP), ports="free") as servers:
-        assert servers.config_server is not None
-        with servers.config_server.client() as client:
-            push(client, servers.shard_map)
         yield servers
 
 
-def url_of(servers: LocalServers) -> str:
-    assert servers.shard_map.config_server is not None
-    return servers.shard_map.config_server.url()
-
-
-def heat_of(servers: LocalServers) -> Heat:
+@pytest.fixture
+def config(servers: LocalServers) -> Iterator[Any]:
+    """A client of the config server, which has the map."""
     assert servers.config_server is not None
     with servers.config_server.client() as client:
-        return read_heat(client)
+        push(client, servers.shard_map)
+        yield client
+
+
+@pytest.fixture
+def url(servers: LocalServers, config: Any) -> str:
+    assert servers.shard_map.config_server is not None
+    return servers.shard_map.config_server.url()
 
 
 def listening() -> None:
@@ -83,9 +84,9 @@ def test_a_sketch_has_the_heaviest_items_of_a_zipf_stream_in_fixed_memory() -> N
         assert true[item] - sketch.error <= count <= true[item]
 
 
-def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(servers: LocalServers) -> None:
+def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(url: str, config: Any) -> None:
     true: Counter[str] = Counter()
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+    with shardkit.connect(url, heat=1) as kit:
         router = kit.key_sharded("shop")
         listening()
         for rank in zipf(3000, 4000):
@@ -93,7 +94,7 @@ def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(servers: Loc
             router.get(f"item:{rank}")
 
     async def more() -> None:
-        async with shardkit.aconnect(url_of(servers), heat=1) as kit:
+        async with shardkit.aconnect(url, heat=1) as kit:
             router = kit.key_sharded("shop")
             listening()
             for rank in zipf(3000, 4000):
@@ -101,7 +102,7 @@ def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(servers: Loc
                 await router.get(f"item:{rank}")
 
     asyncio.run(more())
-    found = heat_of(servers)
+    found = read_heat(config)
     least = true.most_common(20)[-1][1]
     hottest = {each.name for each in found.kinds["key"][:20]}
     assert all(true[name] >= least for name in hottest)  # several may share the last place
@@ -115,8 +116,8 @@ def test_the_top_twenty_keys_of_a_zipf_load_on_both_faces_are_right(servers: Loc
     assert {each.name for each in found.kinds["shard"]} == {f"shop:{n}" for n in range(4)}
 
 
-def test_tags_structures_and_functions_are_counted(servers: LocalServers) -> None:
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+def test_tags_structures_and_functions_are_counted(url: str, config: Any) -> None:
+    with shardkit.connect(url, heat=1) as kit:
         router = kit.key_sharded("shop")
         carts = kit.hash("carts", component="shop")
 
@@ -129,7 +130,7 @@ def test_tags_structures_and_functions_are_counted(servers: LocalServers) -> Non
             router.set(f"{{ann}}:{n}", "1")
             visit("ann")
             carts.hset("7", "1")
-    kinds = heat_of(servers).kinds
+    kinds = read_heat(config).kinds
     assert [(each.component, each.name) for each in kinds["tag"][:1]] == [("shop", "ann")]
     assert [(each.component, each.name) for each in kinds["structure"]] == [("shop", "carts")]
     [function] = kinds["function"]
@@ -139,54 +140,51 @@ def test_tags_structures_and_functions_are_counted(servers: LocalServers) -> Non
     assert function.share == 1.0
 
 
-def test_kits_of_one_process_are_counted_once(servers: LocalServers) -> None:
-    url = url_of(servers)
+def test_kits_of_one_process_are_counted_once(url: str, config: Any) -> None:
     with shardkit.connect(url, heat=1) as kit, shardkit.connect(url, heat=1):
         listening()
         for _ in range(100):
             kit.key_sharded("shop").get("once")
-    found = heat_of(servers)
+    found = read_heat(config)
     [key] = [each for each in found.kinds["key"] if each.name == "once"]
     assert key.day * found.day_seconds < 150
 
 
-def test_large_batches_are_sampled_and_scaled(servers: LocalServers) -> None:
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+def test_large_batches_are_sampled_and_scaled(url: str, config: Any) -> None:
+    with shardkit.connect(url, heat=1) as kit:
         router = kit.key_sharded("shop")
         listening()
         for _ in range(50):
             router.mget(["hot"] * 500 + [f"cold:{n}" for n in range(500)])
-    found = heat_of(servers)
+    found = read_heat(config)
     hot = found.kinds["key"][0]
     assert hot.name == "hot"
     assert 15_000 < hot.day * found.day_seconds < 40_000
 
 
 def test_what_is_stored_is_bounded_and_expires(
-    servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+    url: str, config: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(counting, "_STORED", 10)
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+    with shardkit.connect(url, heat=1) as kit:
         router = kit.key_sharded("shop")
         listening()
         for n in range(60):
             for _ in range(1 + (n < 5)):
                 router.get(f"{n}:" + "x" * 500)
-    assert servers.config_server is not None
-    with servers.config_server.client() as client:
-        keys = list(client.scan_iter("config:heat:*"))
-        assert len(keys) >= 6
-        for key in keys:
-            unit = key.decode().split(":")[2]
-            assert 0 < client.ttl(key) <= SLOTS[unit][1]
-            assert client.zcard(key) <= 10
-    names = [each.name for each in heat_of(servers).kinds["key"]]
+    keys = list(config.scan_iter("config:heat:*"))
+    assert len(keys) >= 6
+    for key in keys:
+        unit = key.decode().split(":")[2]
+        assert 0 < config.ttl(key) <= SLOTS[unit][1]
+        assert config.zcard(key) <= 10
+    names = [each.name for each in read_heat(config).kinds["key"]]
     assert {name.partition(":")[0] for name in names} >= {"0", "1", "2", "3", "4"}
     assert max(map(len, names)) <= 120
 
 
-def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+def test_a_forked_child_counts_for_itself(url: str, config: Any) -> None:
+    with shardkit.connect(url, heat=1) as kit:
         listening()
         child = os.fork()
         if child == 0:
@@ -198,34 +196,32 @@ def test_a_forked_child_counts_for_itself(servers: LocalServers) -> None:
             finally:
                 os._exit(0)
         assert os.waitpid(child, 0)[1] == 0
-    assert "child's" in {each.name for each in heat_of(servers).kinds["key"]}
+    assert "child's" in {each.name for each in read_heat(config).kinds["key"]}
 
 
-def test_it_needs_the_rights_of_the_page_and_no_others(servers: LocalServers) -> None:
+def test_it_needs_the_rights_of_the_page_and_no_others(url: str, config: Any) -> None:
     row = next(
         line for line in RIGHTS.read_text().splitlines() if line.startswith("| client with `heat=`")
     )
     rights = row.split("`")[3].split()
-    assert servers.config_server is not None
-    with servers.config_server.client() as client:
-        own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
-        client.execute_command("ACL", "SETUSER", "counts", *own)
-    url = url_of(servers).replace("redis://", "redis://counts:secret@")
+    own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", *rights]
+    config.execute_command("ACL", "SETUSER", "counts", *own)
+    url = url.replace("redis://", "redis://counts:secret@")
     with shardkit.connect(url, heat=1) as kit:
         listening()
         kit.key_sharded("shop").get("k")
-    assert [each.name for each in heat_of(servers).kinds["key"]] == ["k"]
+    assert [each.name for each in read_heat(config).kinds["key"]] == ["k"]
 
 
-def test_balance_plans_by_the_heat_that_clients_report(servers: LocalServers) -> None:
-    with shardkit.connect(url_of(servers), heat=1) as kit:
+def test_balance_plans_by_the_heat_that_clients_report(url: str) -> None:
+    with shardkit.connect(url, heat=1) as kit:
         router = kit.key_sharded("shop")
         router.mset({f"item:{n}": "1" for n in range(50)})
         listening()
         for _ in range(200):
             router.get("item:1")
         hot = router.shard_of("item:1")
-    command = ["balance", "-c", url_of(servers), "--by", "operations", "--heat", "--json"]
+    command = ["balance", "-c", url, "--by", "operations", "--heat", "--json"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code in (0, 1), result.output
     report = json.loads(result.stdout)
@@ -235,45 +231,31 @@ def test_balance_plans_by_the_heat_that_clients_report(servers: LocalServers) ->
 
 
 def test_without_the_right_to_write_it_is_logged_once_and_calls_go_on(
-    servers: LocalServers, caplog: pytest.LogCaptureFixture
+    url: str, config: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert servers.config_server is not None
-    with servers.config_server.client() as client:
-        client.execute_command(
-            *[
-                "ACL",
-                "SETUSER",
-                "reader",
-                "on",
-                ">secret",
-                "%R~config:*",
-                "+@connection",
-                "+mget",
-                "+scan",
-                "+time",
-            ]
-        )
-        url = url_of(servers).replace("redis://", "redis://reader:secret@")
-        with shardkit.connect(url, heat=1) as kit, caplog.at_level(logging.WARNING, "shardkit"):
-            listening()
-            counter = counting._open[str(kit.topology.source)]
-            for _ in range(2):
-                kit.key_sharded("shop").get("k")
-                counter.send()
+    own = ["on", ">secret", "%R~config:*", "+@connection", "+mget", "+scan", "+time"]
+    config.execute_command("ACL", "SETUSER", "reader", *own)
+    url = url.replace("redis://", "redis://reader:secret@")
+    with shardkit.connect(url, heat=1) as kit, caplog.at_level(logging.WARNING, "shardkit"):
+        listening()
+        counter = counting._open[str(kit.topology.source)]
+        for _ in range(2):
             kit.key_sharded("shop").get("k")
+            counter.send()
+        kit.key_sharded("shop").get("k")
     lines = [each for each in caplog.records if "heat is not reported" in each.message]
     assert len(lines) == 1
     assert "secret" not in lines[0].message
 
 
 def test_it_is_off_unless_it_is_asked_for(
-    servers: LocalServers, monkeypatch: pytest.MonkeyPatch
+    url: str, servers: LocalServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads = {each.name for each in threading.enumerate()}
-    with shardkit.connect(url_of(servers)):
+    with shardkit.connect(url):
         assert "shardkit-heat" not in {each.name for each in threading.enumerate()} - threads
     monkeypatch.setenv("SHARDKIT_HEAT", "0.5")
-    with shardkit.connect(url_of(servers)) as kit:
+    with shardkit.connect(url) as kit:
         assert counting._open[str(kit.topology.source)].share == 0.5
     with shardkit.connect(servers.shard_map):  # the environment is for all kits
         pass
@@ -281,7 +263,7 @@ def test_it_is_off_unless_it_is_asked_for(
         shardkit.connect(servers.shard_map, heat=0.5)
     for wrong in (-1, 1.5, "much", True):
         with pytest.raises(InvalidArgumentError, match="share of the time"):
-            shardkit.connect(url_of(servers), heat=wrong)  # type: ignore[typeddict-item]
+            shardkit.connect(url, heat=wrong)  # type: ignore[typeddict-item]
     assert not events.handlers
     assert set(KINDS) == {"key", "tag", "shard", "component", "structure", "function"}
     assert slot_key("hour", 1, "key") == "config:heat:hour:1:key"

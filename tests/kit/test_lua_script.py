@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from link_helpers import count_of
+from link_helpers import FACES, count_of, of, opened
 
-from shardkit import AsyncShardKit, ShardKit
+from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.local import LocalCluster, LocalServers
@@ -28,26 +28,21 @@ def flush_scripts(servers: LocalServers) -> None:
             client.script_flush()
 
 
-def test_a_script_is_called_like_a_function(kit: ShardKit, servers: LocalServers) -> None:
-    router = kit.key_sharded("many")
-    keys = [f"k{n}" for n in range(40)]
-    for n in (1, 2, 3):
-        assert [BUMP(router[key], [key], [1]) for key in keys] == [n] * 40
-        flush_scripts(servers)
-    assert BUMP(kit.client("one"), keys=("k",), args=("5",)) == 5
-
-
-async def test_an_awaiting_client_gives_a_coroutine(
-    akit: AsyncShardKit, servers: LocalServers
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_script_is_called_like_a_function(
+    kind: str, shard_map: ShardMap, servers: LocalServers
 ) -> None:
-    client = await akit.client("one")
-    assert isinstance(client, aioredis.Redis)
-    for n in (1, 2, 3):
-        pending = BUMP(client, ["k"], [1])
-        assert inspect.iscoroutine(pending)
-        assert await pending == n
-        flush_scripts(servers)
-    assert await BUMP(client, ["k"], [1], force_eval=True) == 4
+    keys = [f"k{n}" for n in range(40)]
+    async with opened(kind, shard_map) as face:
+        router = face.kit.key_sharded("many")
+        for n in (1, 2, 3):
+            pending = [BUMP(router[key], [key], [1]) for key in keys]
+            assert [inspect.iscoroutine(each) for each in pending] == [not face.blocks] * 40
+            assert [await of(each) for each in pending] == [n] * 40
+            flush_scripts(servers)
+        client = await of(face.kit.client("one"))
+        assert await of(BUMP(client, keys=("k",), args=("5",))) == 5
+        assert await of(BUMP(client, ["k"], [1], force_eval=True)) == 6
 
 
 def test_the_text_goes_only_where_it_is_missing(kit: ShardKit, servers: LocalServers) -> None:
@@ -83,8 +78,8 @@ def test_a_single_text_is_no_list_of_its_letters(kit: ShardKit, wrong: Any) -> N
 
 
 def test_a_script_shows_its_name_and_the_beginning_of_its_hash() -> None:
-    assert repr(BUMP) == f"LuaScript('bump', sha={BUMP.script.sha[:8]})"
     assert re.fullmatch(r"LuaScript\('bump', sha=[0-9a-f]{8}\)", repr(BUMP))
+    assert BUMP.script.sha[:8] in repr(BUMP)
 
 
 def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: ShardKit) -> None:
@@ -101,64 +96,48 @@ def test_an_error_of_the_script_is_raised_and_not_taken_for_a_missing_one(kit: S
 
 
 @pytest.mark.parametrize("transaction", [True, False])
-def test_pipelines_of_redis_py_collect_it(
-    kit: ShardKit, servers: LocalServers, transaction: bool
+@pytest.mark.parametrize("kind", FACES)
+async def test_pipelines_of_redis_py_collect_it(
+    kind: str, shard_map: ShardMap, servers: LocalServers, transaction: bool
 ) -> None:
-    client = kit.client("one")
-    assert isinstance(client, redis.Redis)
-    for n in (0, 10):
-        flush_scripts(servers)
-        with client.pipeline(transaction=transaction) as pipe:
+    async with opened(kind, shard_map) as face:
+        client = await of(face.kit.client("one"))
+        for n in (0, 10):
+            flush_scripts(servers)
+            pipe = client.pipeline(transaction=transaction)
             pipe.set("k", n)
             assert BUMP(pipe, ["k"], [1]) is pipe
             BUMP(BUMP(pipe, ["k"], [1]), ["k"], [1]).get("k")
-            assert pipe.execute() == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
+            assert await of(pipe.execute()) == [True, n + 1, n + 2, n + 3, str(n + 3).encode()]
 
 
-async def test_awaiting_pipelines_of_redis_py_collect_it(
-    akit: AsyncShardKit, servers: LocalServers
+@pytest.mark.parametrize("kind", FACES)
+async def test_pipelines_over_shards_collect_it(
+    kind: str, shard_map: ShardMap, servers: LocalServers
 ) -> None:
-    client = await akit.client("one")
-    assert isinstance(client, aioredis.Redis)
-    async with client.pipeline() as pipe:
-        assert BUMP(pipe, ["k"], [2]) is pipe
-        assert await BUMP(pipe, ["k"], [2]).get("k").execute() == [2, 4, b"4"]
+    async with opened(kind, shard_map) as face:
+        for n in (1, 2):
+            pipe = face.kit.key_sharded("many").pipeline()
+            for key in range(30):
+                assert BUMP(pipe, [f"k{key}"], [1]) is pipe
+            assert await of(pipe.execute()) == [n] * 30
+            flush_scripts(servers)
 
 
-def test_pipelines_over_shards_collect_it(kit: ShardKit, servers: LocalServers) -> None:
-    keys = [f"k{n}" for n in range(30)]
-    for n in (1, 2):
-        pipe = kit.key_sharded("many").pipeline()
-        for key in keys:
-            BUMP(pipe, [key], [1])
-        assert pipe.execute() == [n] * 30
-        flush_scripts(servers)
-
-
-def test_pipelines_over_shards_load_a_registered_script(
-    kit: ShardKit, servers: LocalServers
+@pytest.mark.parametrize("kind", FACES)
+@pytest.mark.parametrize("text", ["return {KEYS[1], ARGV[1]}", b"return {KEYS[1], ARGV[1]}"])
+async def test_pipelines_over_shards_load_a_registered_script(
+    kind: str, shard_map: ShardMap, servers: LocalServers, text: str | bytes
 ) -> None:
-    script: Any = kit.client("one").register_script("return {KEYS[1], ARGV[1]}")  # type: ignore[union-attr]
-    pipe = kit.key_sharded("many").pipeline()
-    for _ in range(2):
-        for n in range(30):
-            assert script(keys=[f"k{n}"], args=[n], client=pipe) is pipe
-        replies = pipe.get("k1").execute()
-        assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
-        flush_scripts(servers)
-
-
-async def test_awaiting_pipelines_over_shards_load_a_registered_script(
-    akit: AsyncShardKit, servers: LocalServers
-) -> None:
-    client: Any = await akit.client("one")
-    script = client.register_script(b"return {KEYS[1], ARGV[1]}")
-    pipe = akit.key_sharded("many").pipeline()
-    for _ in range(2):
-        for n in range(30):
-            assert await script(keys=[f"k{n}"], args=[n], client=pipe) is pipe
-        assert await pipe.execute() == [[b"k%d" % n, b"%d" % n] for n in range(30)]
-        flush_scripts(servers)
+    async with opened(kind, shard_map) as face:
+        script = (await of(face.kit.client("one"))).register_script(text)
+        pipe = face.kit.key_sharded("many").pipeline()
+        for _ in range(2):
+            for n in range(30):
+                assert await of(script(keys=[f"k{n}"], args=[n], client=pipe)) is pipe
+            replies = await of(pipe.get("k1").execute())
+            assert replies == [*([b"k%d" % n, b"%d" % n] for n in range(30)), None]
+            flush_scripts(servers)
 
 
 def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -> None:
@@ -168,13 +147,6 @@ def test_a_script_registered_elsewhere_is_refused_with_a_remedy(kit: ShardKit) -
     with pytest.raises(ShardErrors, match="1 shard failed") as refused:
         pipe.execute()
     assert "has not loaded the script; call a shardkit.LuaScript" in str(refused.value)
-
-
-async def test_awaiting_pipelines_over_shards_collect_it(akit: AsyncShardKit) -> None:
-    pipe = akit.key_sharded("many").pipeline()
-    for n in range(30):
-        assert BUMP(pipe, [f"k{n}"], [n]) is pipe
-    assert await pipe.execute() == list(range(30))
 
 
 # ---- a cluster

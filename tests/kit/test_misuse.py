@@ -6,7 +6,6 @@ import asyncio
 import copy
 import pickle
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -91,12 +90,6 @@ def test_a_decorator_without_parentheses_says_how_to_write_it() -> None:
 def test_what_names_no_topology_is_refused(where: Any) -> None:
     with pytest.raises(ConfigError, match="names no topology; give a shard map's path"):
         shardkit.connect(where)
-
-
-def test_a_path_is_a_path(tmp_path: Path) -> None:
-    (tmp_path / "map.yaml").write_text(MAP.to_yaml())
-    with shardkit.connect(tmp_path / "map.yaml") as kit:
-        assert kit.components() == ["sessions", "unique"]
 
 
 @pytest.mark.parametrize("where", ["map", "server"])

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from faces import Face
 
 import shardkit
 from shardkit import (
@@ -36,13 +37,14 @@ from shardkit.network.topology import FixedMap, Topology
 
 
 @pytest.fixture
-def router(kit: ShardKit) -> shardkit.KeyShardedConnection:
-    return kit.key_sharded("many", shards=16)
+def router(face: Face) -> Any:
+    return face.kit.key_sharded("many", shards=16)
 
 
 @pytest.fixture
-def arouter(akit: AsyncShardKit) -> shardkit.AsyncKeyShardedConnection:
-    return akit.key_sharded("many", shards=16)
+def direct(kit: ShardKit) -> shardkit.KeyShardedConnection:
+    """What looks at the shards themselves."""
+    return kit.key_sharded("many")
 
 
 def apart(router: Any, count: int = 2) -> list[str]:
@@ -54,22 +56,20 @@ def apart(router: Any, count: int = 2) -> list[str]:
 
 
 def test_every_command_goes_to_its_shard_and_replies_come_in_order(
-    router: shardkit.KeyShardedConnection,
+    face: Face, router: Any, direct: Any
 ) -> None:
     pipe = router.pipeline()
     for n in range(200):
         pipe.set(f"k{n}", n).incr(f"k{n}")
-    replies = pipe.execute()
+    replies = face.run(pipe.execute())
     assert replies == [reply for n in range(200) for reply in (True, n + 1)]
     for n in range(200):
-        assert router[f"k{n}"].get(f"k{n}") == str(n + 1).encode()
-    assert sum(client.dbsize() for client in router) == 200
+        assert direct[f"k{n}"].get(f"k{n}") == str(n + 1).encode()
+    assert sum(client.dbsize() for client in direct) == 200
 
 
-def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(
-    router: shardkit.KeyShardedConnection,
-) -> None:
-    with router.pipeline() as pipe:
+def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(kit: ShardKit) -> None:
+    with kit.key_sharded("many").pipeline() as pipe:
         assert pipe
         assert len(pipe) == 0
         assert pipe.get("a").get("b") is pipe
@@ -82,20 +82,18 @@ def test_a_pipeline_is_a_context_manager_has_a_length_and_a_repr(
     assert pipe.execute() == []
 
 
-def test_a_pipeline_can_be_used_again_also_after_a_failure(
-    router: shardkit.KeyShardedConnection,
-) -> None:
+def test_a_pipeline_can_be_used_again_also_after_a_failure(face: Face, router: Any) -> None:
     pipe = router.pipeline()
-    assert pipe.set("a", 1).execute() == [True]
+    assert face.run(pipe.set("a", 1).execute()) == [True]
     with pytest.raises(ShardErrors) as failed:
-        pipe.lpush("a", 1).execute()
+        face.run(pipe.lpush("a", 1).execute())
     assert "LPUSH was refused: WRONGTYPE" in str(failed.value)
     with pytest.raises(CrossShardError, match="2, SINTER: the keys live on different shards"):
-        pipe.get("a").sinter(*apart(router)).execute()
-    assert pipe.get("a").execute() == [b"1"]
+        face.run(pipe.get("a").sinter(*apart(router)).execute())
+    assert face.run(pipe.get("a").execute()) == [b"1"]
 
 
-def test_split_commands_are_merged(router: shardkit.KeyShardedConnection) -> None:
+def test_split_commands_are_merged(face: Face, router: Any) -> None:
     keys = [f"k{n}" for n in range(50)]
     pipe = router.pipeline()
     pipe.mset({key: n for n, key in enumerate(keys)})
@@ -107,63 +105,39 @@ def test_split_commands_are_merged(router: shardkit.KeyShardedConnection) -> Non
     pipe.delete(keys[0], keys[0], keys[1], "none")
     pipe.unlink(*keys[:4])
     pipe.exists(*keys)
-    assert pipe.execute() == [
-        True,
-        [str(n).encode() for n in range(50)],
-        [b"0", b"1", b"2", None, b"0", b"0"],
-        [],
-        100,
-        10,
-        2,
-        2,
-        46,
-    ]
+    values = [str(n).encode() for n in range(50)]
+    repeated = [b"0", b"1", b"2", None, b"0", b"0"]
+    assert face.run(pipe.execute()) == [True, values, repeated, [], 100, 10, 2, 2, 46]
 
 
-def test_replies_that_are_converted_to_numbers_come_in_order(
-    router: shardkit.KeyShardedConnection,
-) -> None:
+def test_replies_that_are_converted_to_numbers_come_in_order(face: Face, router: Any) -> None:
     pipe = router.pipeline()
     for n in range(4):
         pipe.zadd(f"k{n}", {"member": 0.5 + n % 2})
-    pipe.execute()
+    face.run(pipe.execute())
     for n in range(4):
         pipe.zscore(f"k{n}", "member")
-    assert pipe.execute() == [0.5, 1.5, 0.5, 1.5]
+    assert face.run(pipe.execute()) == [0.5, 1.5, 0.5, 1.5]
 
 
-def test_the_last_of_two_equal_keys_is_set(router: shardkit.KeyShardedConnection) -> None:
+def test_the_last_of_two_equal_keys_is_set(face: Face, router: Any) -> None:
     one, other = apart(router)
     pipe = router.pipeline().execute_command("MSET", one, 1, other, 2, one, 3)
-    assert pipe.mget(one, other).execute() == [True, [b"3", b"2"]]
+    assert face.run(pipe.mget(one, other).execute()) == [True, [b"3", b"2"]]
 
 
-async def test_an_awaiting_pipeline_does_the_same(
-    arouter: shardkit.AsyncKeyShardedConnection,
+async def test_an_awaiting_pipeline_is_an_asynchronous_context_manager(
+    akit: AsyncShardKit,
 ) -> None:
-    keys = [f"k{n}" for n in range(50)]
-    async with arouter.pipeline() as pipe:
-        pipe.mset({key: n for n, key in enumerate(keys)}).mget(keys).mget([])
+    async with akit.key_sharded("many").pipeline() as pipe:
         assert await pipe.get("k1") is pipe  # as redis-py's: nothing is waited for
-        pipe.exists(*keys).delete(*keys)
-        assert repr(pipe) == "AsyncShardedPipeline('many', 6 commands)"
-        assert await pipe.execute() == [
-            True,
-            [str(n).encode() for n in range(50)],
-            [],
-            b"1",
-            50,
-            50,
-        ]
-        pipe.get("k1")
+        assert repr(pipe) == "AsyncShardedPipeline('many', 1 commands)"
     assert len(pipe) == 0
 
 
-async def test_many_tasks_execute_pipelines_at_once(
-    arouter: shardkit.AsyncKeyShardedConnection,
-) -> None:
+async def test_many_tasks_execute_pipelines_at_once(akit: AsyncShardKit) -> None:
     async def work(n: int) -> list[Any]:
-        pipe = arouter.pipeline()
+        pipe = akit.key_sharded("many").pipeline()
         for k in range(20):
             pipe.set(f"{n}:{k}", k).get(f"{n}:{k}")
         return await pipe.execute()
@@ -175,20 +149,19 @@ async def test_many_tasks_execute_pipelines_at_once(
 # ---- what is refused, before anything is sent
 
 
-def refused(router: Any, collect: Any) -> str:
+def refused(face: Face, collect: Any) -> str:
     """Execute a pipeline that has to be refused; nothing of it may have been sent."""
+    router = face.kit.key_sharded("many", shards=16)
     pipe = router.pipeline().set("before", 1)
     collect(pipe)
     pipe.set("after", 1)
     with pytest.raises(RoutingError) as error:
-        pipe.execute()
-    assert router["before"].exists("before") == router["after"].exists("after") == 0
+        face.run(pipe.execute())
+    assert face.run(router.exists("before", "after")) == 0
     return str(error.value)
 
 
-def test_a_command_whose_keys_live_on_different_shards_is_refused(
-    router: shardkit.KeyShardedConnection,
-) -> None:
+def test_a_command_whose_keys_live_on_different_shards_is_refused(face: Face, router: Any) -> None:
     one, other = apart(router)
     shards = f"many:{router.shard_of(one)}, many:{router.shard_of(other)}"
     for collect in (
@@ -205,21 +178,21 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(
         lambda pipe: pipe.blpop([one, other], 1),
         lambda pipe: pipe.sort(one, store=other),
     ):
-        said = refused(router, collect)
+        said = refused(face, collect)
         assert said.startswith("command 2, ")
         assert f"the keys live on different shards ({shards})" in said
         assert "{tag}" in said
 
 
-def test_a_hash_tag_keeps_keys_together(router: shardkit.KeyShardedConnection) -> None:
+def test_a_hash_tag_keeps_keys_together(face: Face, router: Any) -> None:
     pipe = router.pipeline()
     pipe.sadd("{user:1}:a", "x", "y").sadd("{user:1}:b", "y", "z")
     pipe.sinter("{user:1}:a", "{user:1}:b").rename("{user:1}:a", "{user:1}:c")
     pipe.eval("return redis.call('EXISTS', KEYS[1], KEYS[2])", 2, "{user:1}:b", "{user:1}:c")
-    assert pipe.execute() == [2, 2, {b"y"}, True, 2]
+    assert face.run(pipe.execute()) == [2, 2, {b"y"}, True, 2]
 
 
-def test_what_has_no_key_is_refused(router: shardkit.KeyShardedConnection) -> None:
+def test_what_has_no_key_is_refused(face: Face, router: Any) -> None:
     for name, collect in {
         "PING": lambda pipe: pipe.ping(),
         "INFO": lambda pipe: pipe.info(),
@@ -233,33 +206,33 @@ def test_what_has_no_key_is_refused(router: shardkit.KeyShardedConnection) -> No
         "WAIT": lambda pipe: pipe.wait(1, 1),
         "RANDOMKEY": lambda pipe: pipe.randomkey(),
     }.items():
-        said = refused(router, collect)
+        said = refused(face, collect)
         assert f"command 2, {name} has no key to route by" in said
         assert "for client in router" in said
 
 
-def test_what_is_not_known_or_malformed_is_refused(router: shardkit.KeyShardedConnection) -> None:
+def test_what_is_not_known_or_malformed_is_refused(face: Face, router: Any) -> None:
     assert "command 2, command 'GIT' is unknown" in refused(
-        router, lambda pipe: pipe.execute_command("GIT", "a")
+        face, lambda pipe: pipe.execute_command("GIT", "a")
     )
-    assert "command 2, DEL with 0 arguments" in refused(router, lambda pipe: pipe.delete())
+    assert "command 2, DEL with 0 arguments" in refused(face, lambda pipe: pipe.delete())
     assert "command 2, MSET with" in refused(
-        router, lambda pipe: pipe.execute_command("MSET", "a", 1, "b")
+        face, lambda pipe: pipe.execute_command("MSET", "a", 1, "b")
     )
     with pytest.raises(InvalidKeyError, match=r"command 1, key 1\.5 is a float"):
-        router.pipeline().get(1.5).execute()
+        face.run(router.pipeline().get(1.5).execute())
 
 
-def test_a_subscription_is_refused(router: shardkit.KeyShardedConnection) -> None:
+def test_a_subscription_is_refused(face: Face, router: Any) -> None:
     assert "command 2, SSUBSCRIBE: a pipeline cannot subscribe" in refused(
-        router, lambda pipe: pipe.execute_command("SSUBSCRIBE", "channel")
+        face, lambda pipe: pipe.execute_command("SSUBSCRIBE", "channel")
     )
     assert "command 2, SUBSCRIBE has no key" in refused(
-        router, lambda pipe: pipe.execute_command("SUBSCRIBE", "channel")
+        face, lambda pipe: pipe.execute_command("SUBSCRIBE", "channel")
     )
 
 
-def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None:
+def test_a_transaction_is_refused(face: Face, router: Any, direct: Any) -> None:
     pipe = router.pipeline()
     for name, begin in {
         "WATCH": lambda: pipe.watch("a"),
@@ -272,49 +245,46 @@ def test_a_transaction_is_refused(router: shardkit.KeyShardedConnection) -> None
         ):
             begin()
     for name in ("MULTI", "EXEC", "WATCH", "DISCARD", "multi"):
-        said = refused(router, lambda pipe, name=name: pipe.execute_command(name, "a"))
+        said = refused(face, lambda pipe, name=name: pipe.execute_command(name, "a"))
         assert f"command 2, {name.upper()}: a pipeline over shards is not a transaction" in said
-    assert router["a"].pipeline().set("a", 1).execute() == [True]  # one shard has transactions
-    assert router.pipeline(transaction=False).get("a").execute() == [b"1"]
+    assert direct["a"].pipeline().set("a", 1).execute() == [True]  # one shard has transactions
+    found = router.pipeline(transaction=False).get("a").execute()
+    assert face.run(found) == [b"1"]
 
 
 @pytest.mark.parametrize("wrong", [None, True, object(), ["a"], "\ud800"])
-def test_what_cannot_be_sent_is_refused(router: shardkit.KeyShardedConnection, wrong: Any) -> None:
+def test_what_cannot_be_sent_is_refused(face: Face, router: Any, direct: Any, wrong: Any) -> None:
     for precede in (lambda pipe: pipe, lambda pipe: pipe.rpush("q", 1).blpop("q", 1)):
         pipe = precede(router.pipeline().set("before", 1))
         with pytest.raises(InvalidArgumentError, match="cannot be sent; give text, bytes or a"):
-            pipe.set("a", wrong).execute()
-        assert router["before"].exists("before") == router["q"].exists("q") == 0
+            face.run(pipe.set("a", wrong).execute())
+        assert direct.exists("before", "q") == 0
 
 
-def test_of_two_exchanges_nothing_is_sent_if_the_second_cannot_be(
-    router: shardkit.KeyShardedConnection,
-) -> None:
-    router["a"].rpush("{a}queue", 1)
+def test_of_two_exchanges_nothing_is_sent_if_the_second_cannot_be(face: Face, router: Any) -> None:
+    face.run(router.rpush("{a}queue", 1))
     pipe: Any = router.pipeline().blpop("{a}queue", 1)
     with pytest.raises(InvalidArgumentError, match="cannot be sent; give text, bytes or a"):
-        pipe.set("a", object()).execute()
-    assert router["a"].llen("{a}queue") == 1
+        face.run(pipe.set("a", object()).execute())
+    assert face.run(router.llen("{a}queue")) == 1
 
 
-def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(kit: ShardKit) -> None:
+def test_a_wrong_count_of_shards_and_a_missing_component_are_refused(face: Face) -> None:
     with pytest.raises(ShardCountError, match="this call says 8: it would look up keys on"):
-        kit.key_sharded("many", shards=8).pipeline().get("a").execute()
+        face.run(face.kit.key_sharded("many", shards=8).pipeline().get("a").execute())
     with pytest.raises(MissingEntryError, match="config:redis:nope is missing"):
-        kit.key_sharded("nope").pipeline().get("a").execute()
+        face.run(face.kit.key_sharded("nope").pipeline().get("a").execute())
 
 
 # ---- failures
 
 
-def test_refused_commands_are_values_in_their_slots_or_one_group(
-    router: shardkit.KeyShardedConnection,
-) -> None:
+def test_refused_commands_are_values_in_their_slots_or_one_group(face: Face, router: Any) -> None:
     def collected() -> Any:
         pipe = router.pipeline()
         return pipe.set("a", "text").lpush("a", 1).set("b", 2).incr("a").get("b")
 
-    first, wrong, second, no_number, got = collected().execute(raise_on_error=False)
+    first, wrong, second, no_number, got = face.run(collected().execute(raise_on_error=False))
     assert [first, second, got] == [True, True, b"2"]
     assert isinstance(wrong, CommandRefused)
     assert isinstance(no_number, CommandRefused)
@@ -323,9 +293,9 @@ def test_refused_commands_are_values_in_their_slots_or_one_group(
     assert isinstance(wrong.error, redis.ResponseError)
     assert "LPUSH was refused: WRONGTYPE" in str(wrong)
     with pytest.raises(ShardErrors) as group:
-        collected().execute()
+        face.run(collected().execute())
     assert "WRONGTYPE" in str(group.value)
-    assert router["b"].get("b") == b"2"
+    assert face.run(router.get("b")) == b"2"
 
 
 @pytest.fixture
@@ -367,12 +337,8 @@ def test_a_shard_that_is_down_does_not_keep_the_others_from_their_work(
             }
         with pytest.raises(ShardErrors) as group:
             collected(router).execute()
-        assert {failure.shard for failure in group.value.exceptions} == {
-            "many:0",
-            "many:2",
-            "many:4",
-            "many:6",
-        }
+        down = {f"many:{n}" for n in (0, 2, 4, 6)}
+        assert {failure.shard for failure in group.value.exceptions} == down
 
         async def awaiting() -> list[Any]:
             async with await shardkit.aconnect(mortal.shard_map) as akit:
@@ -404,36 +370,19 @@ def test_a_shard_that_went_down_serves_again_when_it_is_back(mortal: LocalServer
 
 
 def test_what_blocks_waits_for_what_precedes_it_and_what_follows_waits_for_it(
-    router: shardkit.KeyShardedConnection,
+    face: Face, router: Any
 ) -> None:
     one, other = apart(router)
     pipe = router.pipeline()
     pipe.rpush(one, "a", "b", "c").blpop(one, 5).blpop([one], 5).lrange(one, 0, -1)
     pipe.set(other, 1).blpop(one, 5).blpop(one, 0.01).exists(one).incr(other)
     key = one.encode()
-    assert pipe.execute() == [
-        3,
-        (key, b"a"),
-        (key, b"b"),
-        [b"c"],
-        True,
-        (key, b"c"),
-        None,
-        0,
-        2,
-    ]
-
-
-async def test_what_blocks_keeps_its_place_in_an_awaiting_pipeline(
-    arouter: shardkit.AsyncKeyShardedConnection,
-) -> None:
-    pipe = arouter.pipeline()
-    pipe.rpush("q", "a", "b").blpop("q", 5).blpop("q", 5).blpop("q", 0.01).llen("q")
-    assert await pipe.execute() == [2, (b"q", b"a"), (b"q", b"b"), None, 0]
+    expected = [3, (key, b"a"), (key, b"b"), [b"c"], True, (key, b"c"), None, 0, 2]
+    assert face.run(pipe.execute()) == expected
 
 
 def test_blocking_commands_of_several_shards_wait_at_the_same_time(
-    router: shardkit.KeyShardedConnection,
+    face: Face, router: Any, direct: Any
 ) -> None:
     queues = apart(router, 4)
 
@@ -441,17 +390,17 @@ def test_blocking_commands_of_several_shards_wait_at_the_same_time(
         # Whoever waits first is served last: one after the other, they would wait for ever.
         for queue in reversed(queues):
             for _ in range(2000):
-                if router[queue].info("clients")["blocked_clients"]:
+                if direct[queue].info("clients")["blocked_clients"]:
                     break
                 time.sleep(0.005)
-            router[queue].rpush(queue, "served")
+            direct[queue].rpush(queue, "served")
 
     serving = threading.Thread(target=serve)
     serving.start()
     pipe = router.pipeline()
     for queue in queues:
         pipe.blpop(queue, 20)
-    assert pipe.execute() == [(queue.encode(), b"served") for queue in queues]
+    assert face.run(pipe.execute()) == [(queue.encode(), b"served") for queue in queues]
     serving.join()
 
 
@@ -487,36 +436,25 @@ def test_what_is_never_decoded_keeps_its_place_among_what_is(decoding: ShardKit)
 # ---- size
 
 
-def test_a_pipeline_of_a_hundred_thousand_commands(router: shardkit.KeyShardedConnection) -> None:
+def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
+    count = 20_000 if face.runner else 100_000
     pipe = router.pipeline()
-    for n in range(100_000):
+    for n in range(count):
         pipe.set(f"k{n}", n)
-    assert pipe.execute() == [True] * 100_000
-    pipe.mget([f"k{n}" for n in range(100_000)])
+    assert face.run(pipe.execute()) == [True] * count
+    pipe.mget([f"k{n}" for n in range(count)])
     pipe.set("long", "x" * 20_000_000).get("long")
-    values, _, long = pipe.execute()
-    assert values == [str(n).encode() for n in range(100_000)]
+    values, _, long = face.run(pipe.execute())
+    assert values == [str(n).encode() for n in range(count)]
     assert len(long) == 20_000_000
 
 
-async def test_an_awaiting_pipeline_of_twenty_thousand_commands(
-    arouter: shardkit.AsyncKeyShardedConnection,
-) -> None:
-    pipe = arouter.pipeline()
-    for n in range(20_000):
-        pipe.set(f"k{n}", n)
-    assert await pipe.execute() == [True] * 20_000
-    pipe.mget([f"k{n}" for n in range(20_000)]).set("long", "x" * 20_000_000).get("long")
-    values, _, long = await pipe.execute()
-    assert values == [str(n).encode() for n in range(20_000)]
-    assert len(long) == 20_000_000
-
-
-def test_an_unsharded_component_has_a_pipeline_as_well(kit: ShardKit) -> None:
-    pipe = kit.key_sharded("one").pipeline()
+def test_an_unsharded_component_has_a_pipeline_as_well(face: Face) -> None:
+    pipe = face.kit.key_sharded("one").pipeline()
     pipe.mset({"a": 1, "b": 2}).sinter("a:s", "b:s").mget("a", "b")
-    assert pipe.execute() == [True, set(), [b"1", b"2"]]
-    assert kit.id_pair_sharded("few").pipeline().set("1:2", 1).execute() == [True]
+    assert face.run(pipe.execute()) == [True, set(), [b"1", b"2"]]
+    pairs = face.kit.id_pair_sharded("few")
+    assert face.run(pairs.pipeline().set("1:2", 1).execute()) == [True]
 
 
 async def test_a_link_of_one_version_takes_only_newer_ones_that_place_keys_alike() -> None:

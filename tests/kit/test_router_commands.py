@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio as aioredis
 from faces import Face
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from link_helpers import FACES, of, opened
 from test_pipeline_parity import CALLS, Call, told
 
 import shardkit
@@ -114,38 +116,30 @@ def checking(
 REFUSED = r"SET: key 'b' belongs to shard \d+, but the client is that of shard"
 
 
-def test_a_checking_kit_refuses_keys_of_other_shards(checking: Any) -> None:
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_checking_kit_refuses_keys_of_other_shards(checking: Any, kind: str) -> None:
     shard_map, options = checking
-    with connect(shard_map, **options) as kit:
-        router = kit.key_sharded("many")
+    async with opened(kind, shard_map, **options) as face:
+        router: Any = face.kit.key_sharded("many")
         assert router.shard_of("a") != router.shard_of("b")
         for client in (router["a"], router.client(router.shard_of("a"))):
-            assert isinstance(client, redis.Redis)
-            assert client.set("a", 1)
+            assert isinstance(client, redis.Redis if face.blocks else aioredis.Redis)
+            assert await of(client.set("a", 1))
             with pytest.raises(RoutingError, match=REFUSED):
-                client.set("b", 1)
+                await of(client.set("b", 1))
             pipe = client.pipeline().incr("a")
             with pytest.raises(RoutingError, match=REFUSED):
                 pipe.set("b", 1)
-            assert client.lock("a-lock{a}", timeout=1).acquire()
-        assert router.exists("a", "b") == 1
-        assert router.pipeline().set("a", 1).set("b", 2).execute() == [True, True]
-        assert [client.ping() for client in router] == [True] * 16
+            assert await of(client.lock("a-lock{a}", timeout=1).acquire())
+            await of(client.delete("a-lock{a}"))
+        assert await of(router.exists("a", "b")) == 1
+        pipe = router.pipeline().set("a", 1).set("b", 2)
+        assert await of(pipe.execute()) == [True, True]
+        assert [await of(client.ping()) for client in router] == [True] * 16
         # A pair, or what a function says, may decide the shard of keys of any name.
-        kit.id_pair_sharded("many")[1, 2].set("b", 1)
+        assert await of(face.kit.id_pair_sharded("many")[1, 2].set("b", 1))
+    with connect(shard_map, **options) as kit:
         kit.sharded_connection("many")(lambda conn, key: conn.set("b", key))("a")
-
-
-async def test_an_awaiting_checking_kit_refuses_keys_of_other_shards(checking: Any) -> None:
-    shard_map, options = checking
-    async with await shardkit.aconnect(shard_map, **options) as kit:
-        router = kit.key_sharded("many")
-        assert await router["a"].set("a", 1)
-        with pytest.raises(RoutingError, match=REFUSED):
-            await router["a"].set("b", 1)
-        async with router["a"].pipeline() as pipe:
-            with pytest.raises(RoutingError, match=REFUSED):
-                pipe.set("b", 1)
 
 
 def test_kits_check_no_keys_by_default(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,10 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face
+from link_helpers import FACES, listed, of, opened
 
 import shardkit
-from shardkit import AsyncShardKit, Entry, ShardKit, ShardMap
+from shardkit import Entry, ShardKit, ShardMap
 from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
@@ -22,35 +23,29 @@ from shardkit.errors import (
 from shardkit.local import LocalServers
 
 
-def test_a_router_hands_out_redis_pys_client_of_the_owner(kit: ShardKit) -> None:
-    router = kit.key_sharded("many", shards=16)
-    assert len(router) == 16
-    for n in range(100):
-        client = router[f"k{n}"]
-        assert isinstance(client, redis.Redis)
-        client.set(f"k{n}", n)
-        assert client is router.client(router.shard_of(f"k{n}"))
-    held = [{int(key[1:]) for key in client.scan_iter()} for client in router]
-    assert held == [{n for n in range(100) if router.shard_of(f"k{n}") == s} for s in range(16)]
-
-
-async def test_an_awaiting_router_hands_out_the_awaiting_client(
-    akit: AsyncShardKit, kit: ShardKit
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_router_hands_out_redis_pys_client_of_the_owner(
+    kit: ShardKit, shard_map: ShardMap, kind: str
 ) -> None:
-    router, blocking = akit.key_sharded("many", shards=16), kit.key_sharded("many")
-    assert len(router) == 16
-    for n in range(100):
-        client = router[f"k{n}"]
-        assert isinstance(client, aioredis.Redis)
-        await client.set(f"k{n}", n)
-        assert client is router.client(router.shard_of(f"k{n}"))
-        assert blocking[f"k{n}"].get(f"k{n}") == str(n).encode()
-    assert [client is router.client(n) for n, client in enumerate(router)] == [True] * 16
-    groups = router.group([f"k{n}" for n in range(100)])
-    for shard, keys in groups.items():
-        assert await router.client(shard).exists(*keys) == len(keys)
-    assert sum(map(len, groups.values())) == 100
-    assert repr(router) == "AsyncKeyShardedConnection('many', shards=16)"
+    async with opened(kind, shard_map) as face:
+        router = face.kit.key_sharded("many", shards=16)
+        assert len(router) == 16
+        for n in range(100):
+            client = router[f"k{n}"]
+            assert isinstance(client, redis.Redis if face.blocks else aioredis.Redis)
+            await of(client.set(f"k{n}", n))
+            assert client is router.client(router.shard_of(f"k{n}"))
+        assert [client is router.client(n) for n, client in enumerate(router)] == [True] * 16
+        prefix = "" if face.blocks else "Async"
+        assert repr(router) == f"{prefix}KeyShardedConnection('many', shards=16)"
+        pairs = face.kit.id_pair_sharded("many")
+        await of(pairs[42, 99].zadd("followers:99", {"42": 1.0}))
+        assert pairs.shard_of(42, 99) == kit.id_pair_sharded("many").shard_of("99", "42")
+        assert kit.id_pair_sharded("many")[99, 42].zscore("followers:99", "42") == 1.0
+        held = [
+            {int(key[1:]) for key in client.scan_iter("k*")} for client in kit.key_sharded("many")
+        ]
+        assert held == [{n for n in range(100) if router.shard_of(f"k{n}") == s} for s in range(16)]
 
 
 def test_text_bytes_and_numbers_are_one_key(kit: ShardKit) -> None:
@@ -107,15 +102,6 @@ def test_a_pair_is_one_key_in_either_order_and_spelling(kit: ShardKit) -> None:
     assert repr(router) == "IdPairShardedConnection('many', shards=16)"
 
 
-async def test_an_awaiting_pair_router_agrees_with_the_blocking_one(
-    akit: AsyncShardKit, kit: ShardKit
-) -> None:
-    router, blocking = akit.id_pair_sharded("many"), kit.id_pair_sharded("many")
-    await router[42, 99].zadd("followers:99", {"42": 1.0})
-    assert blocking[99, 42].zscore("followers:99", "42") == 1.0
-    assert router.shard_of(42, 99) == blocking.shard_of("99", "42")
-
-
 def in_action(servers: LocalServers, count: int) -> ShardMap:
     """A component of so many shards over the servers, placed as the book's source does."""
     shards = tuple(
@@ -151,32 +137,25 @@ def test_the_books_vectors_hold_on_real_servers(shard_map: ShardMap, servers: Lo
             assert pairs[pair] is pairs.client(shard)
 
 
-def test_a_wrong_count_is_refused_by_whatever_the_router_does(kit: ShardKit) -> None:
-    router = kit.key_sharded("many", shards=8)  # nothing is looked at yet
-    for use in (
-        lambda: router["k"],
-        lambda: router.shard_of("k"),
-        lambda: router.group(["k"]),
-        lambda: len(router),
-        lambda: list(router),
-        lambda: router.client(0),
-        lambda: list(router.scan_iter()),
-        lambda: router.pipeline().get("k").execute(),
-    ):
-        with pytest.raises(ShardCountError, match=r"'many' has 16 shards, but this call says 8.*"):
-            use()
-
-
-async def test_a_wrong_count_is_refused_by_an_awaiting_router(akit: AsyncShardKit) -> None:
-    router = akit.key_sharded("many", shards=8)
-    for use in (lambda: router["k"], lambda: len(router), lambda: list(router)):
-        with pytest.raises(ShardCountError, match="this call says 8: it would look up keys"):
-            use()
-    for wait in (router.load, router.pipeline().get("k").execute):
-        with pytest.raises(ShardCountError, match="this call says 8: it would look up keys"):
-            await wait()
-    with pytest.raises(ShardCountError, match="this call says 8: it would look up keys on"):
-        await anext(router.scan_iter())
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_wrong_count_is_refused_by_whatever_the_router_does(
+    shard_map: ShardMap, kind: str
+) -> None:
+    async with opened(kind, shard_map) as face:
+        router: Any = face.kit.key_sharded("many", shards=8)  # nothing is looked at yet
+        for use in (
+            lambda: router["k"],
+            lambda: router.shard_of("k"),
+            lambda: router.group(["k"]),
+            lambda: len(router),
+            lambda: list(router),
+            lambda: router.client(0),
+            lambda: listed(router.scan_iter()),
+            lambda: router.pipeline().get("k").execute(),
+            lambda: router["k"] if face.blocks else router.load(),
+        ):
+            with pytest.raises(ShardCountError, match=r"'many' has 16 shards, but this call says"):
+                await of(use())
 
 
 def test_an_unsharded_component_is_routed_to_its_entry(kit: ShardKit) -> None:
@@ -244,28 +223,26 @@ async def test_scanning_all_shards_finds_every_key_once(
 ) -> None:
     wanted = scanned(servers, databases)
     keys = {f"key:{n}" for n in range(3000)} | {f"other:{n}" for n in range(50)}
-    with shardkit.connect(wanted) as kit:
-        router = kit.key_sharded("scanned")
-        pipe = router.pipeline()
-        for key in keys:
-            if key.startswith("other"):
-                pipe.rpush(key, 1)
-            else:
-                pipe.set(key, 1)
-        pipe.execute()
-        everything = [key.decode() for key in router.scan_iter()]
-        assert sorted(everything) == sorted(keys)
-        assert {key.decode() for key in router.scan_iter("key:1*", 500)} == {
-            key for key in keys if key.startswith("key:1")
-        }
-        lists = [key.decode() for key in router.scan_iter(_type="list", count=1000)]
-        assert sorted(lists) == sorted(key for key in keys if key.startswith("other"))
-    async with await shardkit.aconnect(wanted) as akit:
-        arouter = akit.key_sharded("scanned")
-        found = [key.decode() async for key in arouter.scan_iter()]
-        assert sorted(found) == sorted(keys)
-        lists = [key.decode() async for key in arouter.scan_iter("o*", _type="list")]
-        assert len(lists) == 50
+    lists = sorted(key for key in keys if key.startswith("other"))
+
+    async def found(router: Any, *args: Any, **kwargs: Any) -> list[str]:
+        return sorted([key.decode() for key in await listed(router.scan_iter(*args, **kwargs))])
+
+    for kind in FACES:
+        async with opened(kind, wanted) as face:
+            router = face.kit.key_sharded("scanned")
+            pipe = router.pipeline()
+            for key in keys:
+                if key in lists:
+                    pipe.delete(key).rpush(key, 1)
+                else:
+                    pipe.set(key, 1)
+            await of(pipe.execute())
+            assert await found(router) == sorted(keys)
+            ones = {key for key in keys if key.startswith("key:1")}
+            assert set(await found(router, "key:1*", 500)) == ones
+            assert await found(router, _type="list", count=1000) == lists
+            assert await found(router, "o*", _type="list") == lists
 
 
 def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(

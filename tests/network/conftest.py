@@ -9,10 +9,13 @@ import pytest
 from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers
 
+PLAN = "components: {c: {shards: [{port: 7001}, {port: 7002}]}}"
+
 
 @pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    plan = ShardMap.parse("components: {c: {shards: [{port: 7001}, {port: 7002}]}}")
+def own(request: pytest.FixtureRequest) -> Iterator[LocalServers]:
+    """The servers of a module's PLAN."""
+    plan = ShardMap.parse(getattr(request.module, "PLAN", PLAN))
     with LocalServers(plan, ports="free") as running:
         yield running
 

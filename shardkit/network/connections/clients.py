@@ -106,13 +106,7 @@ _RAW = {"protocol": 2, "decode_responses": False}
 
 
 class _Endpoints(dict["Number", Endpoint]):
-    """The endpoints of one version of a component, and its clients; both are built when needed.
-
-    Attributes:
-        outdated: the tables of earlier versions.
-        accesses: how shards are reached, by what their entries share; None if clients with raw
-            replies are as the others.
-    """
+    """The endpoints of one version of a component, and its clients; both are built when needed."""
 
     def __init__(self, clients: Clients, held: _Held, component: Component, raw: bool | None):
         super().__init__()
@@ -120,9 +114,9 @@ class _Endpoints(dict["Number", Endpoint]):
         self.version = weakref.ref(component)
         self.raw = raw
         self.clients: dict[Number, Any] = {}
-        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints] = (
-            weakref.WeakKeyDictionary()
-        )
+        self.outdated: weakref.WeakKeyDictionary[Component, _Endpoints]  # of earlier versions
+        self.outdated = weakref.WeakKeyDictionary()
+        # By what entries share; None if clients with raw replies are as the others.
         self.accesses: dict[object, Access | None] = {}
         self.build_lock = threading.RLock()
         self._clients, self._held = weakref.ref(clients), weakref.ref(held)
@@ -387,7 +381,9 @@ class Clients:
             if _entry(component, number) == _entry(latest, number):
                 return self._client(held, latest, number, raw)
         decoded = self._table(held, component, False)
-        is_cluster = raw is None and _entry_of(component, number).is_cluster
+        is_cluster = (
+            raw is None and component.entry_of(_shard_of(component.name, number)).is_cluster
+        )
         endpoint = (table if raw is not None or is_cluster else decoded)[number]
         if raw and decoded.get(number) is endpoint:
             return self._client(held, component, number, False)
@@ -404,10 +400,16 @@ class Clients:
                     with self._lock:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
-            reads = isinstance(number, ReplicaOf)
-            client = self._with_successor(
-                client, component, endpoint.shard, raw, held.awaiting, reads
-            )
+            if self.topology() is not None and hasattr(client, "successor"):
+                reads = isinstance(number, ReplicaOf)
+                find = _Successors(
+                    self, component.layout, endpoint.shard, raw, held.awaiting, reads
+                )
+                client.successor = find.asuccessor if held.awaiting else find.successor
+                if endpoint.database is None:
+                    client.current = find.current
+                elif not reads:
+                    client.reader = find.reader
             with self._lock:
                 table.clients[number] = client
                 is_current = held.tables.get((component.name, raw)) is table
@@ -447,8 +449,7 @@ class Clients:
         self, held: _Held, table: _Endpoints, component: Component, number: Number
     ) -> Endpoint:
         replica = number if isinstance(number, ReplicaOf) else None
-        master = number.number if isinstance(number, ReplicaOf) else number
-        shard = Shard(component.name, master)
+        shard = _shard_of(component.name, number)
         own = component.entry_of(shard)
         entry = own if replica is None or replica.entry is None else replica.entry
         reads = replica is not None and bool(own.held)
@@ -553,26 +554,6 @@ class Clients:
             ),
             reads=reads,
         )
-
-    def _with_successor(
-        self,
-        client: Any,
-        component: Component,
-        shard: Shard,
-        raw: bool | None,
-        awaiting: bool,
-        reads: bool,
-    ) -> Any:
-        """Let a client find its successor and, unless it only ``reads``, its reader in a move."""
-        if self.topology() is not None and hasattr(client, "successor"):
-            find = _asuccessor if awaiting else _successor
-            of = partial(_shard_now, component.layout, shard)
-            client.successor = partial(find, weakref.ref(self), of, raw, reads)
-            if _closable(client) is client:  # a cluster's
-                client.current = partial(_current_client, weakref.ref(self), of, raw, awaiting)
-            elif not reads:
-                client.reader = partial(_current_reader, weakref.ref(self), of, awaiting)
-        return client
 
     def _policy(
         self, fields: dict[str, Any], shard: Shard, address: str, way: object
@@ -764,93 +745,82 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
         )
 
 
-ShardNow: TypeAlias = Callable[..., int | None]
-"""`_shard_now` of a client's shard, and of the layout of the component that it was built for."""
+class _Successors:
+    """Finds the clients that take the place of a shard's client, or that read in its place.
 
-
-def _shard_now(
-    layout: Layout, shard: Shard, component: Component, args: Sequence[Any]
-) -> int | None:
-    """Return the number of the shard where a command of a shard's client belongs by now.
-
-    After a split that is where its keys are, by their names.
-
-    Raises:
-        RoutingError: the command names no key, or keys of several shards.
+    After a split, a command goes to the shard where its keys are.
     """
-    if shard.number is None and component.entry is not None:
+
+    def __init__(
+        self,
+        clients: Clients,
+        layout: Layout,
+        shard: Shard,
+        raw: bool | None,
+        awaiting: bool,
+        reads: bool,
+    ) -> None:
+        self._clients = weakref.ref(clients)  # the client may outlive its kit
+        self._layout = layout  # of the component that the client was built for
+        self._shard = shard
+        self._raw = raw
+        self._get = "aget" if awaiting else "get"
+        self._reads = reads
+
+    def current(self, args: Sequence[Any]) -> Any:
+        """Return the client for a command by the entries that were read last."""
+        clients, topology = _require_alive(self._clients)
+        component = topology.last_known(self._shard.component)
+        return getattr(clients, self._get)(component, self._number(component, args), self._raw)
+
+    def reader(self, args: Sequence[Any]) -> Any:
+        """Return the client that reads the shard while a move holds it; None if none does."""
+        if alive := _alive(self._clients):
+            clients, topology = alive
+            with suppress(ShardKitError):
+                component = topology.last_known(self._shard.component)
+                which = reader_of(component, self._number(component, args))
+                if isinstance(which, ReplicaOf):
+                    return getattr(clients, self._get)(component, which, False)
         return None
-    if component.layout == layout:
-        return shard.number
-    keys = [key_bytes(args[n]) for n in key_positions(args)]
-    numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
-    if len(numbers) == 1:
-        return numbers.pop()
-    what = "names keys of several of them" if numbers else "names no key"
-    raise RoutingError(
-        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} {what} "
-        "(it was not executed)",
-        "use a new client, or kit.pipeline and structures, which find each key's shard",
-    )
 
+    def successor(self, args: Sequence[Any]) -> Client:
+        """Return the client for a command after reading its component again."""
+        clients, topology = _require_alive(self._clients)
+        return clients.get(*self._of(topology.reread(self._shard.component), args))
 
-def _current_reader(
-    ref: weakref.ref[Clients], shard_now: ShardNow, awaiting: bool, args: Sequence[Any]
-) -> Any:
-    """Return the client that reads a shard while a move holds it; None if none does."""
-    if alive := _alive(ref):
-        clients, topology = alive
-        with suppress(ShardKitError):
-            component = topology.last_known(_component_of(shard_now))
-            which = reader_of(component, shard_now(component, args))
-            if isinstance(which, ReplicaOf):
-                return (clients.aget if awaiting else clients.get)(component, which, False)
-    return None
+    async def asuccessor(self, args: Sequence[Any]) -> AsyncClient:
+        """Return the awaiting `successor`."""
+        clients, topology = _require_alive(self._clients)
+        return clients.aget(*self._of(await topology.areread(self._shard.component), args))
 
+    def _of(
+        self, component: Component, args: Sequence[Any]
+    ) -> tuple[Component, Number, bool | None]:
+        number = self._number(component, args)
+        return component, reader_of(component, number) if self._reads else number, self._raw
 
-def _current_client(
-    ref: weakref.ref[Clients],
-    shard_now: ShardNow,
-    raw: bool | None,
-    awaiting: bool,
-    args: Sequence[Any],
-) -> Any:
-    """Return the client for a command by the entries that were read last."""
-    clients, topology = _require_alive(ref)
-    component = topology.last_known(_component_of(shard_now))
-    return (clients.aget if awaiting else clients.get)(component, shard_now(component, args), raw)
+    def _number(self, component: Component, args: Sequence[Any]) -> int | None:
+        """Return the number of the shard where a command belongs by now.
 
-
-def _component_of(shard_now: Any) -> str:
-    return str(shard_now.args[1].component)
-
-
-def _successor(
-    ref: weakref.ref[Clients],
-    shard_now: ShardNow,
-    raw: bool | None,
-    reads: bool,
-    args: Sequence[Any],
-) -> Client:
-    """Return the client for a command after reading its component again."""
-    clients, topology = _require_alive(ref)
-    component = topology.reread(_component_of(shard_now))
-    number = shard_now(component, args)
-    return clients.get(component, reader_of(component, number) if reads else number, raw)
-
-
-async def _asuccessor(
-    ref: weakref.ref[Clients],
-    shard_now: ShardNow,
-    raw: bool | None,
-    reads: bool,
-    args: Sequence[Any],
-) -> AsyncClient:
-    """Return the awaiting client for a command after reading its component again."""
-    clients, topology = _require_alive(ref)
-    component = await topology.areread(_component_of(shard_now))
-    number = shard_now(component, args)
-    return clients.aget(component, reader_of(component, number) if reads else number, raw)
+        Raises:
+            RoutingError: the command names no key, or keys of several shards.
+        """
+        shard = self._shard
+        if shard.number is None and component.entry is not None:
+            return None
+        if component.layout == self._layout:
+            return shard.number
+        keys = [key_bytes(args[n]) for n in key_positions(args)]
+        numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
+        if len(numbers) == 1:
+            return numbers.pop()
+        what = "names keys of several of them" if numbers else "names no key"
+        raise RoutingError(
+            f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} "
+            f"{what} (it was not executed)",
+            "use a new client, or kit.pipeline and structures, which find each key's shard",
+        )
 
 
 def _entry(component: Component, number: Number) -> Entry | None:
@@ -865,17 +835,17 @@ def _entry(component: Component, number: Number) -> Entry | None:
     return component.shards[number] if number < len(component.shards) else None
 
 
-def _entry_of(component: Component, number: Number) -> Entry:
-    """Return the entry of a shard or, for a replica, of its master."""
-    master = number.number if isinstance(number, ReplicaOf) else number
-    return component.entry_of(Shard(component.name, master))
+def _shard_of(component: str, number: Number) -> Shard:
+    """Return a shard, for a replica its master's."""
+    return Shard(component, number.number if isinstance(number, ReplicaOf) else number)
 
 
 def _name_of(component: str, number: Number) -> str:
-    if isinstance(number, ReplicaOf):
-        is_own = number.entry is not None and number.entry.held
-        return f"{Shard(component, number.number)} {'reader' if is_own else 'replica'}"
-    return str(Shard(component, number))
+    shard = str(_shard_of(component, number))
+    if not isinstance(number, ReplicaOf):
+        return shard
+    is_own = number.entry is not None and number.entry.held
+    return f"{shard} {'reader' if is_own else 'replica'}"
 
 
 def _closable(client: Any) -> Any:

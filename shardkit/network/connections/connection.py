@@ -20,6 +20,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import count
+from operator import call
 from typing import Any
 
 import hiredis
@@ -42,8 +43,6 @@ from shardkit.network.connections.databases import (
     UNNAMED,
     ClientDatabase,
     DatabaseMovedError,
-    Doubt,
-    Need,
     Steps,
     opening,
 )
@@ -70,7 +69,6 @@ from shardkit.network.connections.redis_private import (
     wants_reconnect,
 )
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
-from shardkit.operations.commands import Pause
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.steps import arun_steps, run_steps
@@ -119,6 +117,9 @@ class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY
+    # Of a blocking one, the unread replies to commands of redis-py's own code, plus one while keys
+    # are watched. If there are any on release, the user was interrupted.
+    due = 0
     database = UNNAMED  # what its user uses
     # What it has opened; the number that is selected; and what it used last, if that is opened.
     opened: set[ClientDatabase]
@@ -187,13 +188,30 @@ class ReplyLimits(Reconnects):
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
         self.entered, self.selected = None, -1
 
-    def _reads_as_one(self, commands: Sequence[Any]) -> bool:
-        """Whether the replies to many commands can be read at once: no push message is among."""
-        return len(commands) >= _AT_ONCE and int(self.protocol) == 2  # type: ignore[attr-defined]
+    def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
+        """Send commands and return the replies, in which errors are values."""
+        if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
+            self.due += 1
+            packed = b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]
+            yield partial(self.send_packed_command, (packed,), check_health=False)  # type: ignore[attr-defined]
+            expect_as_one(self, len(commands))
+            together: list[Any] = yield self._read_raw
+            for reply in together:
+                if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
+                    raise reply
+            return together
+        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
+        yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append((yield self._read_raw))
+            except ResponseError as refused:
+                replies.append(refused)
+        return replies
 
-    def _opening(self, databases: Sequence[ClientDatabase], waits: bool) -> Steps:
-        self.entered = None
-        return opening(self, databases, waits=waits)
+    def _read_raw(self) -> Any:
+        return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
@@ -238,18 +256,6 @@ class ReplyLimits(Reconnects):
             )
 
 
-def _joined(commands: Iterable[tuple[str, ...]]) -> bytes:
-    return b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]
-
-
-def _without_lost(replies: list[Any]) -> list[Any]:
-    """Return replies, or raise what redis-py raises of one: LOADING, NOAUTH."""
-    for reply in replies:
-        if isinstance(reply, ConnectionError):
-            raise reply
-    return replies
-
-
 def _behind(select: bytes, command: Any) -> list[Any]:
     """Return a packed command of redis-py's behind SELECT."""
     return [select, *([command] if isinstance(command, str | bytes) else command)]
@@ -268,9 +274,6 @@ class Closable(ReplyLimits):
     """
 
     closed = False  # its kit is closed; it does not connect again
-    # Unread replies to commands of redis-py's own code, plus one while keys are watched. If there
-    # are any on release, the user was interrupted.
-    due = 0
     _watches = False
     follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
     # What this connection becomes when its user's thread next connects it: another address, and
@@ -371,23 +374,18 @@ class Closable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        errors: dict[ClientDatabase, Exception] = run_steps(
-            self._opening(databases, waits), self._open
-        )
-        return errors
+        return run_steps(opening(self, databases, waits), call)
 
-    def _open(self, need: Need) -> list[Any] | None:
-        """Carry out a step of the opening."""
-        if isinstance(need, Doubt):
-            need.witness.confirm(need.epoch)
-            return None
-        if isinstance(need, Pause):
-            deadline = current.get()
-            if deadline is not None:
-                deadline.require_left()
-            time.sleep(need.seconds)
-            return None
-        return self._answers(need)
+    def confirm(self, witness: Any, epoch: int) -> None:
+        """Read the epoch of the config server that a witness doubts."""
+        witness.confirm(epoch)
+
+    def pause(self, seconds: float) -> None:
+        """Wait, but not beyond the deadline."""
+        deadline = current.get()
+        if deadline is not None:
+            deadline.require_left()
+        time.sleep(seconds)
 
     def led(self, data: bytes) -> tuple[bytes, int]:
         """Return commands with SELECT in front if needed, and how many replies that adds."""
@@ -397,21 +395,6 @@ class Closable(ReplyLimits):
                 raise error
         select = self.entering(database)
         return (select + data, 1) if select else (data, 0)
-
-    def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
-        if self._reads_as_one(commands):
-            self.due += 1
-            self.send_packed_command((_joined(commands),), check_health=False)
-            expect_as_one(self, len(commands))
-            return _without_lost(self.read_response(disable_decoding=True))
-        self.send_packed_command(self.pack_commands(commands), check_health=False)
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(self.read_response(disable_decoding=True))
-            except ResponseError as refused:
-                replies.append(refused)
-        return replies
 
     def pack_commands(self, commands: Iterable[Any]) -> Any:
         """Pack commands to be sent."""
@@ -608,34 +591,15 @@ class AsyncClosable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        steps = self._opening(databases, waits)
-        errors: dict[ClientDatabase, Exception] = await arun_steps(steps, self._open)
-        return errors
+        return await arun_steps(opening(self, databases, waits), call)
 
-    async def _open(self, need: Need) -> list[Any] | None:
-        """Carry out a step of the opening."""
-        if isinstance(need, Doubt):
-            await need.witness.aconfirm(need.epoch)
-            return None
-        if isinstance(need, Pause):
-            await asyncio.sleep(need.seconds)
-            return None
-        return await self._answers(need)
+    async def confirm(self, witness: Any, epoch: int) -> None:
+        """Read the epoch of the config server that a witness doubts."""
+        await witness.aconfirm(epoch)
 
-    async def _answers(self, commands: list[tuple[str, ...]]) -> list[Any]:
-        if self._reads_as_one(commands):
-            await self.send_packed_command(_joined(commands), check_health=False)
-            expect_as_one(self, len(commands))
-            return _without_lost(await self.read_response(disable_decoding=True))
-        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
-        await self.send_packed_command(packed, check_health=False)
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append(await self.read_response(disable_decoding=True))
-            except ResponseError as refused:
-                replies.append(refused)
-        return replies
+    async def pause(self, seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime.
@@ -806,16 +770,6 @@ class _BlockingTimeouts(Closable):
     def lose(self) -> None:
         """Break the connection under its user."""
         self.shut_down()
-
-    def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-    ) -> tuple[list[Any], bool]:
-        """Send a few packed commands; see the function."""
-        return round_trip(self, data, raw, deadline, count)
-
-    def is_reusable(self) -> bool:
-        """Whether it is connected and nothing unread has arrived."""
-        return is_reusable(self)
 
     def set_timeout(self, seconds: float | None) -> None:
         """Set the timeout of reads and writes, in seconds; None waits for ever."""
@@ -1086,10 +1040,9 @@ class ReplyParser:
         poll: waits for something to read.
         headers: feeds the reader.
         reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
-        gets_decoded: returns the next reply, decoded as the connection is configured.
-        gets_raw: returns the next reply as bytes.
-        refused: set when a reply is an error or contains one, so that replies need no inspection.
-        unusable: set when an error means that this server must not be used (any more).
+        gets_decoded, gets_raw: return the next reply, as the connection is configured or as bytes.
+        refused: whether a reply is an error or contains one.
+        unusable: whether an error means that this server must not be used (any more).
     """
 
     __slots__ = (

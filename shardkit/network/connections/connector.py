@@ -9,7 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import redis
 import redis.asyncio as aioredis
@@ -92,6 +92,8 @@ _OF_CLUSTER_CLIENTS = (
 )
 
 
+C = TypeVar("C", bound=Any)
+
 registered_scripts: dict[str, Script] = {}
 """The scripts that were registered with clients, by SHA-1."""
 
@@ -111,16 +113,11 @@ class RegistersScripts:
 
 
 class FollowsSplits:
-    """A cluster's client, whose component may have left the cluster, or be about to.
+    """A cluster's client, whose component may have left the cluster, or be about to."""
 
-    Attributes:
-        held: whether a split holds the cluster: its nodes refuse writes until entries change.
-        replaced: whether the entry has changed since, so that another client takes its place.
-        current: returns the client for a command by the entries that were read last.
-        successor: reads the entries again, and returns the client for a command.
-    """
-
-    held = replaced = False
+    held = False  # by a split: its nodes refuse writes until entries change
+    replaced = False  # the entry has changed: another client takes its place
+    # These return the client for a command, by the entries that were read last, or read again.
     current: Callable[[Sequence[Any]], Any] | None = None
     successor: Callable[[Sequence[Any]], Any] | None = None
 
@@ -308,36 +305,7 @@ class Connector:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            host, port = _address(fields)
-            cluster = AsyncClusterClient(
-                host=host,
-                port=port,
-                ssl=bool(fields.get("ssl")),
-                **{n: v for n, v in common.items() if n not in ("db", *_LIMITS)},
-                **_network(fields),
-                **_replicas_of(fields),
-            )
-            policy: CallPolicy = fields.get("policy", NO_POLICY)
-            base: Any = self.node_classes(fields)[2]
-
-            class AsyncNodeConnection(base):  # type: ignore[misc]
-                """The connections of this cluster, whose class attributes they share."""
-
-                def __init__(self, **given: Any) -> None:
-                    super().__init__(**given)
-                    self.credential_provider = fields.get("credentials")
-                    self.policy = policy.of_node(self.host, self.port)
-
-            for name in _LIMITS:
-                if name in common:
-                    setattr(AsyncNodeConnection, name, common[name])
-            set_connection_class(cluster, AsyncNodeConnection)
-            cluster.connection_class = AsyncNodeConnection
-            cluster.policy = policy
-            cluster.held = bool(fields.get("held"))
-            ask_entry_again(cluster, host, port)
-            learn_commands_of_any(cluster)
-            return cluster
+            return _acluster(fields, common, self.node_classes(fields)[2])
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
@@ -464,13 +432,6 @@ def _cluster(
     policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
 
-    class NodeConnection(connection):  # type: ignore[misc]
-        # The cluster client silently drops some options, so they are passed here.
-        def __init__(self, **given: Any) -> None:
-            super().__init__(**{**given, **own})
-            self.credential_provider = fields.get("credentials")
-            self.policy = policy.of_node(self.host, self.port)
-
     class NodePool(pool):  # type: ignore[misc]
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -490,11 +451,50 @@ def _cluster(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
         connection_pool_class=NodePool,
-        connection_class=NodeConnection,
+        connection_class=_node_connection(connection, fields, own),
         **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
         **_replicas_of(fields),
     )
-    client.policy = policy
+    return _prepared(client, fields, host, port)
+
+
+def _acluster(
+    fields: Mapping[str, Any], common: dict[str, Any], connection: type[Any]
+) -> aioredis.RedisCluster:
+    host, port = _address(fields)
+    limits = {name: common.pop(name) for name in _LIMITS if name in common}
+    client = AsyncClusterClient(
+        host=host,
+        port=port,
+        ssl=bool(fields.get("ssl")),
+        **_without(common, "db"),
+        **_network(fields),
+        **_replicas_of(fields),
+    )
+    client.connection_class = _node_connection(connection, fields, limits)
+    set_connection_class(client, client.connection_class)
+    learn_commands_of_any(client)
+    return _prepared(client, fields, host, port)
+
+
+def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any]) -> type[Any]:
+    """Return the class of a cluster's connections, of which some state is that of all of them.
+
+    They get arguments of their own, as a cluster's client drops some options without a word.
+    """
+    policy: CallPolicy = fields.get("policy", NO_POLICY)
+
+    class NodeConnection(base):  # type: ignore[misc]
+        def __init__(self, **given: Any) -> None:
+            super().__init__(**{**given, **own})
+            self.credential_provider = fields.get("credentials")
+            self.policy = policy.of_node(self.host, self.port)
+
+    return NodeConnection
+
+
+def _prepared(client: C, fields: Mapping[str, Any], host: str, port: int) -> C:
+    client.policy = fields.get("policy", NO_POLICY)
     client.held = bool(fields.get("held"))
     ask_entry_again(client, host, port)
     return client

@@ -32,14 +32,13 @@ import platform
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
-from functools import cache
-from typing import Any, NamedTuple, TypeAlias
+from functools import cache, partial
+from typing import Any, TypeAlias, TypeVar
 
 import hiredis
 from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
 
 from shardkit.errors import ShardKitError
-from shardkit.operations.commands import Pause
 
 FENCE_KEY = "config:fence"
 FENCE_WAIT = 10.0  # seconds that a connection waits for a fence to be removed
@@ -48,15 +47,9 @@ WAITING, READING = "shardkit:waiting/", "shardkit:reading/"
 _FENCE_STEP = 0.02
 
 
-class Doubt(NamedTuple):
-    """Yielded: a witness has seen a later epoch than was read."""
-
-    witness: Any
-    epoch: int
-
-
-Need: TypeAlias = list[tuple[str, ...]] | Pause | Doubt
-Steps: TypeAlias = Generator[Need, Any, Any]
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
+"""Yields calls of a connection of either face, and is sent what they return."""
 
 
 class DatabaseMovedError(ConnectionError):
@@ -99,12 +92,6 @@ class ClientDatabase:
         has_moved: returns whether the entries point elsewhere by now; without it, fences are not
             looked for.
         reads: whether nothing is written by these clients, while a move holds the shard.
-
-    Attributes:
-        has_fence: whether it may be closed while its shards move.
-        select: the packed command that selects it.
-        left: whether the entry has changed: connections that have opened it are closed when they
-            are released.
     """
 
     __slots__ = (
@@ -128,9 +115,10 @@ class ClientDatabase:
         self.witness = witness
         self.reads = reads
         self.select = _packed_select(number)
+        # Whether the entry has changed: connections that have opened it are closed on release.
         self.left = False
         self._has_moved = has_moved
-        self.has_fence = has_moved is not None
+        self.has_fence = has_moved is not None  # whether it may be closed while its shards move
 
     def questions(self) -> list[tuple[str, ...]]:
         """Return what is asked in the database itself."""
@@ -147,8 +135,8 @@ class ClientDatabase:
             return isinstance(reply, bytes) and not lets_readers_pass(reply)
         return bool(reply == 1)
 
-    def wait(self, name: str) -> Steps:
-        """Wait at the fence, at most for `FENCE_WAIT` seconds, under another name.
+    def wait(self, connection: Any, name: str) -> Steps[None]:
+        """Wait with a connection at the fence, at most for `FENCE_WAIT` seconds, renamed.
 
         Raises:
             DatabaseMovedError: the entries point elsewhere; or the fence has stayed too long.
@@ -167,8 +155,9 @@ class ClientDatabase:
                     "server, and the entries still name this one. See `shardkit move status`; if "
                     f"the move was interrupted: `shardkit move resume {self.shard}`"
                 )
-            yield Pause(_FENCE_STEP)
-            *_, fence = yield [("CLIENT", "SETNAME", waiting), *self.questions()]
+            yield partial(connection.pause, _FENCE_STEP)
+            asked = [("CLIENT", "SETNAME", waiting), *self.questions()]
+            *_, fence = yield from connection.ask(asked)
             if not self.is_fenced(fence):
                 return
 
@@ -218,13 +207,15 @@ def numbers_in(name: str) -> set[int]:
     return found
 
 
-def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool = True) -> Steps:
+def opening(
+    connection: Any, databases: Sequence[ClientDatabase], waits: bool
+) -> Steps[dict[ClientDatabase, Exception]]:
     """Open databases on a connection; return the error of each that cannot be used.
 
-    Yields commands, which need their replies; a `Pause`; or a `Doubt`. Afterwards the last of the
-    others is selected. Without ``waits``, a closed one is left out: it is neither opened nor
-    has an error.
+    Afterwards the last of the others is selected. Without ``waits``, a closed one is left out: it
+    is neither opened nor has an error.
     """
+    connection.entered = None
     name = name_of([*connection.opened, *databases])
     if connection.client_name and not databases[0].reads:  # by the entry
         name = ""
@@ -237,7 +228,7 @@ def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool
             commands.append(("SELECT", str(database.number)))
         commands += questions
         asked.append((database, len(commands) - len(questions), len(commands)))
-    replies = (yield commands) if commands else []
+    replies = (yield from connection.ask(commands)) if commands else []
     errors: dict[ClientDatabase, Exception] = {}
     fenced = []
     for database, start, end in asked:
@@ -250,7 +241,7 @@ def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool
         try:
             asks = end - start == 1 + database.has_fence
             if asks and (doubted := witness.doubts(replies[start])):
-                yield Doubt(witness, doubted)
+                yield partial(connection.confirm, witness, doubted)
         except ShardKitError as error:
             errors[database] = error
             continue
@@ -263,18 +254,18 @@ def opening(connection: Any, databases: Sequence[ClientDatabase], *, waits: bool
         connection.opened.clear()
         for database in fenced:
             if connection.selected != database.number:
-                yield [("SELECT", str(database.number))]
+                yield from connection.ask([("SELECT", str(database.number))])
                 connection.selected = database.number
             try:
-                yield from database.wait(name_of([database]))
+                yield from database.wait(connection, name_of([database]))
                 connection.opened.add(database)
             except DatabaseMovedError as error:
                 errors[database] = error
     if name and (fenced or errors):  # a mover waits for those that the name lists
         name = name_of([*connection.opened, *databases], connection.opened)
-        yield [("CLIENT", "SETNAME", name)]
+        yield from connection.ask([("CLIENT", "SETNAME", name)])
     elif fenced and waits:
-        yield [("CLIENT", "SETNAME", connection.client_name)]
+        yield from connection.ask([("CLIENT", "SETNAME", connection.client_name)])
     if any(database.left for database in databases):
         connection.ends = True
     return errors

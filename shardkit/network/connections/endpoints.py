@@ -24,34 +24,22 @@ from shardkit.operations.commands import Shard
 
 
 class Access:
-    """How shards are reached whose entries differ in the database alone.
-
-    Attributes:
-        client: a client of the way, or of the cluster.
-        way: the pool that owns the connections; None for a cluster.
-        policy: limits on the calls, under the name of the first shard.
-        built: what must be closed with the kit.
-        lane: the same for all of the way with the same deadline.
-    """
+    """How shards are reached whose entries differ in the database alone."""
 
     __slots__ = ("__weakref__", "built", "client", "lane", "lock", "policy", "way")
 
     def __init__(self, client: Any, way: Any, policy: CallPolicy, built: Any, lock: RLock) -> None:
-        self.client = client
-        self.way = way
-        self.policy = policy
-        self.built = built
+        self.client = client  # of the way, or of the cluster
+        self.way = way  # the pool that owns the connections; None for a cluster
+        self.policy = policy  # under the name of the first shard
+        self.built = built  # what must be closed with the kit
         self.lock = lock
+        # The same for all of the way with the same deadline.
         self.lane = None if way is None else way.lanes.setdefault(policy.deadline, object())
 
 
 class Endpoint:
-    """Where the commands for one shard go.
-
-    Attributes:
-        database: the database of the server; None for a cluster.
-        lane: the same for endpoints whose commands may share one exchange; None for a cluster.
-    """
+    """Where the commands for one shard go."""
 
     __slots__ = ("_policy", "_pool", "access", "address", "database", "lane", "shard")
 
@@ -60,7 +48,7 @@ class Endpoint:
         shard: Shard,
         address: str,
         access: Access,
-        database: ClientDatabase | None,
+        database: ClientDatabase | None,  # of the server; None for a cluster
         pool: Any = None,
     ) -> None:
         self.shard = shard
@@ -69,9 +57,8 @@ class Endpoint:
         self.database = database
         self._pool = pool
         self._policy: CallPolicy | None = None
-        self.lane: Hashable = None
-        if database is not None:
-            self.lane = access.lane
+        # Endpoints of one lane may share an exchange.
+        self.lane: Hashable = None if database is None else access.lane
 
     @property
     def policy(self) -> CallPolicy:
@@ -115,6 +102,3 @@ class Endpoint:
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.shard} at {self.address}>"
-
-
-__all__ = ["Access", "Endpoint"]

@@ -6,17 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import redis
 from redis import backoff
-from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
-)
-from redis.exceptions import (
-    MaxConnectionsError,
-    ResponseError,
-)
-from redis.exceptions import (
-    TimeoutError as RedisTimeoutError,
-)
+from redis.exceptions import MaxConnectionsError
 
 from shardkit.errors import (
     BreakerOpenError,
@@ -113,10 +105,12 @@ class CallPolicy:
         if self.shard is None or known:
             return error
         kind = type(error)
-        if kind in (RedisConnectionError, RedisTimeoutError) or isinstance(error, ShardUnavailable):
+        if kind in (redis.ConnectionError, redis.TimeoutError) or isinstance(
+            error, ShardUnavailable
+        ):
             arrived = getattr(error, "maybe_executed", False) if sent is None else sent
             return unreached(self.shard, self.address, error, sent=bool(arrived))
-        if isinstance(error, ResponseError | RedisConnectionError) and error.args:
+        if isinstance(error, redis.ResponseError | redis.ConnectionError) and error.args:
             text, *rest = error.args
             error.args = (f"{text} [{self.shard}, {self.address}]", *rest)
             error.shard, error.address = str(self.shard), self.address  # type: ignore[union-attr]
@@ -154,7 +148,7 @@ def unreached(
     if isinstance(error, ShardUnavailable) and error.error is not None:
         error = error.error  # of a client, which has named the server
     if sent:
-        what = "did not answer in time" if isinstance(error, RedisTimeoutError) else "was lost"
+        what = "did not answer in time" if isinstance(error, redis.TimeoutError) else "was lost"
         remedy = "the command may have been executed; check before you send it again"
     else:
         what = "cannot be used" if meaning(error) else "cannot be reached"
@@ -169,7 +163,7 @@ def unreached(
     kind: type[ShardUnavailable] = ShardUnavailable
     if isinstance(error, ShardUnavailable):
         kind = type(error)
-    elif isinstance(error, RedisTimeoutError):
+    elif isinstance(error, redis.TimeoutError):
         kind = ShardTimeout
     failure = kind(
         f"{shard} ({address}) {what}: {text}",

@@ -29,7 +29,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from itertools import count
 from typing import Any, Self
 
@@ -90,6 +90,15 @@ class _Common:
     lanes: dict[float | None, object]  # see `Endpoint`
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
+    _guard: Any = nullcontext()  # of its collections; an event loop's need none
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.users, self.lanes = set(), {}
+        self.number = next(_numbers)
+        super().__init__(*args, **kwargs)
+        self.way = self
+        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
+        _live_pools.add(self)
 
     def share(
         self, database: ClientDatabase | None = None, policy: CallPolicy | None = None
@@ -187,7 +196,22 @@ class _Common:
             self.drain()
 
     def _close_gone(self, database: ClientDatabase) -> None:
-        raise NotImplementedError
+        with self._guard:
+            gone = self._gone(database)
+        for connection in gone:
+            self._close_now(connection)
+
+    def drop_idle(self) -> None:
+        """Close idle connections."""
+        idle = idle_of(self)
+        with suppress(IndexError):
+            while True:
+                self._close_now(idle.pop())
+
+    @staticmethod
+    def _close_now(connection: Any) -> None:
+        """Close a connection; not in a task, as the event loop may end before that runs."""
+        close_connection_now(connection)
 
     def _left_to_wait(self, began: float) -> float:
         """Return the seconds that a caller should wait for a connection before it polls.
@@ -261,13 +285,8 @@ class _ReusingPool(_Common):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users, self.lanes = set(), {}
-        self.number = next(_numbers)
         super().__init__(*args, **kwargs)
-        self.way = self
-        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
         renewed_in_children(self)
-        _live_pools.add(self)
 
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
@@ -476,12 +495,6 @@ class _ReusingPool(_Common):
                 connection.closed = self.closed
                 getattr(connection, "shut_down", connection.mark_for_reconnect)()
 
-    def _close_gone(self, database: ClientDatabase) -> None:
-        with self._guard:
-            gone = self._gone(database)
-        for connection in gone:
-            connection.disconnect()
-
     def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
@@ -497,11 +510,9 @@ class _ReusingPool(_Common):
                 self._freed.notify()
             connection.disconnect()
 
-    def drop_idle(self) -> None:
-        """Close idle connections."""
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().disconnect()
+    @staticmethod
+    def _close_now(connection: Any) -> None:
+        connection.disconnect()
 
     def after_fork(self) -> None:
         """Forget the parent's connections and locks, which its threads may have held."""
@@ -513,13 +524,8 @@ class _AsyncReusingPool(_Common):
     """The awaiting pool."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users, self.lanes = set(), {}
-        self.number = next(_numbers)
         super().__init__(*args, **kwargs)
-        self.way = self
-        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
         self._waiting: deque[asyncio.Future[None]] = deque()
-        _live_pools.add(self)
 
     def __del__(self) -> None:
         """Close connections in silence whose clients have outlived their kit."""
@@ -663,16 +669,6 @@ class _AsyncReusingPool(_Common):
         await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
         await super().disconnect(inuse_connections)  # type: ignore[misc]
 
-    def _close_gone(self, database: ClientDatabase) -> None:
-        # Not in a task, as the event loop may end before it runs.
-        for connection in self._gone(database):
-            close_connection_now(connection)
-
-    def drop_idle(self) -> None:
-        """Close idle connections."""
-        while idle_of(self):
-            close_connection_now(idle_of(self).pop())
-
     async def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
@@ -770,37 +766,44 @@ def _pools_over(pool: Any) -> list[Any]:
     return [each for each in list(_live_pools) if origin(each) is pool]
 
 
-class SentinelPool(HearsOfFailovers, _ReusingPool, sentinel.SentinelConnectionPool):
-    """redis-py's Sentinel pool, quicker and able to drain."""
+class _OverSentinels(HearsOfFailovers):
+    """What Sentinel pools of both faces share."""
 
-    def leave_master(self, successor: tuple[str, int] | None) -> None:
+    def _leave_master(self, successor: tuple[str, int] | None) -> None:
         """Leave a master: close idle connections now, others when they are released.
 
         ``successor`` is None as long as the replica has not confirmed its role.
         """
-        if successor is not None and self.proxy.master_address == successor:
+        asking: Any = getattr(self, "proxy", self)
+        if successor is not None and asking.master_address == successor:
             return
         self.switches += 1
-        self.proxy.master_address = None
+        asking.master_address = None
         for pool in _pools_over(self):
             with pool._guard:
                 for connection in in_use_of(pool):
                     connection.ends = True
             pool.drop_idle()
 
+    def drain(self) -> None:
+        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
+        super().drain()  # type: ignore[misc]
+        if not self.shares:  # type: ignore[attr-defined]
+            self.stop_listening()
+            for client in self.sentinel_manager.sentinels:  # type: ignore[attr-defined]
+                client.connection_pool.drain()
+
+
+class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool):
+    """redis-py's Sentinel pool, quicker and able to drain."""
+
+    leave_master = _OverSentinels._leave_master
+
     def release(self, connection: Any) -> None:
         """Accept a connection back, once; close it if the Sentinels have named another master."""
         if connection in self._in_use:
             _close_if_replaced(connection, self.way)
         super().release(connection)
-
-    def drain(self) -> None:
-        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
-        super().drain()
-        if not self.shares:
-            self.stop_listening()
-            for client in self.sentinel_manager.sentinels:
-                client.connection_pool.drain()
 
     def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""
@@ -821,7 +824,7 @@ class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
     """The awaiting pool, quicker and able to drain."""
 
 
-class AsyncSentinelPool(HearsOfFailovers, _AsyncReusingPool, aiosentinel.SentinelConnectionPool):
+class AsyncSentinelPool(_OverSentinels, _AsyncReusingPool, aiosentinel.SentinelConnectionPool):
     """The awaiting Sentinel pool, quicker and able to drain."""
 
     _loop: asyncio.AbstractEventLoop
@@ -836,30 +839,12 @@ class AsyncSentinelPool(HearsOfFailovers, _AsyncReusingPool, aiosentinel.Sentine
         with suppress(RuntimeError):  # it is closed
             self._loop.call_soon_threadsafe(self._leave_master, successor)
 
-    def _leave_master(self, successor: tuple[str, int] | None) -> None:
-        if successor is not None and self.master_address == successor:
-            return
-        self.switches += 1
-        self.master_address = None
-        for pool in _pools_over(self):
-            for connection in in_use_of(pool):
-                connection.ends = True
-            pool.drop_idle()
-
     def _accept(self, connection: Any) -> bool:
         """Accept a connection back; close it if the Sentinels have named another master."""
         if connection in in_use_of(self):
             # The pool of the way asks the Sentinels for those that share, too.
             _close_if_replaced(connection, self.way)
         return super()._accept(connection)
-
-    def drain(self) -> None:
-        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
-        super().drain()
-        if not self.shares:
-            self.stop_listening()
-            for client in self.sentinel_manager.sentinels:
-                client.connection_pool.drain()
 
     async def close_for_good(self) -> None:
         """Close every connection, also those to the Sentinels, and open no other."""

@@ -22,10 +22,11 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from operator import call
+from typing import Any, NamedTuple, TypeAlias
 
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
@@ -37,7 +38,7 @@ from redis.exceptions import (
 )
 
 from shardkit import log_records
-from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.network.connections.redis_private import (
     PREVIOUS_MASTER,
     MasterChangingError,
@@ -46,9 +47,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.steps import arun_steps, run_steps
 
-T = TypeVar("T")
 Address: TypeAlias = tuple[str, int]
-Steps: TypeAlias = Generator[Callable[[], Any], Any, T]
 _LOST = (ConnectionError, TimeoutError)
 _BEAT = 2.0  # seconds without a message after which a Sentinel must answer a PING
 _PAUSE = 4.0  # seconds before a Sentinel is tried again
@@ -133,7 +132,7 @@ class SentinelManager(_Manager, sentinel.Sentinel):
 
     def masters(self, service: str) -> list[Address]:
         """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
-        return run_steps(self._ask(service), lambda question: question())
+        return run_steps(self._ask(service), call)
 
     def discover_master(self, service_name: str) -> Address:
         """Return the likeliest master."""
@@ -147,7 +146,7 @@ class AsyncSentinelManager(_Manager, aiosentinel.Sentinel):
 
     async def masters(self, service: str) -> list[Address]:
         """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
-        return await arun_steps(self._ask(service), lambda question: question())
+        return await arun_steps(self._ask(service), call)
 
 
 class SentinelListener:
@@ -273,90 +272,63 @@ class HearsOfFailovers:
             listener.leave(self)
 
 
-class ToMaster:
-    """A blocking connection to the first of the masters that is one."""
+class _ToMaster:
+    """A connection to the first of the masters that is one."""
 
     connection_pool: Any
 
-    def _connect_retry(self) -> None:
-        if self.is_connected:  # type: ignore[attr-defined]
-            return
-        pool = self.connection_pool
-        failure: Exception | None = None
-        owner = pool.connection_pool_ref()
-        if owner is not None:
-            owner.listen()
-        seen = getattr(owner, "switches", 0)
-        for address in pool.sentinel_manager.masters(pool.service_name):
-            try:
-                self.connect_to(address)  # type: ignore[attr-defined]
-                self._require_master()
-            except DatabaseMovedError:
-                raise
-            except _LOST as error:
-                failure = failure or error
-                continue
-            if getattr(owner, "switches", 0) != seen:  # the Sentinels were asked before that
-                self.disconnect()  # type: ignore[attr-defined]
-                self._connect_retry()
+    def _to_master(self) -> Steps[None]:
+        pool: Any = self.connection_pool
+        owner = getattr(pool, "connection_pool_ref", lambda: pool)()
+        hang_up = partial(self.disconnect, True)  # type: ignore[attr-defined]  # without waiting
+        while True:
+            failure: Exception | None = None
+            if owner is not None:
+                owner.listen()
+            seen = getattr(owner, "switches", 0)
+            for address in (yield partial(pool.sentinel_manager.masters, pool.service_name)):
+                try:
+                    yield partial(self.connect_to, address)  # type: ignore[attr-defined]
+                    yield from self._require_master(hang_up)
+                except DatabaseMovedError:
+                    raise
+                except _LOST as error:
+                    failure = failure or error
+                    continue
+                if getattr(owner, "switches", 0) != seen:  # the Sentinels were asked before that
+                    yield hang_up
+                    break
+                if pool.master_address != address:
+                    pool.master_address = address
+                    if owner is not None:
+                        yield partial(owner.disconnect, inuse_connections=False)
                 return
-            if pool.master_address != address:
-                pool.master_address = address
-                if owner is not None:
-                    owner.disconnect(inuse_connections=False)
-            return
-        assert failure is not None
-        raise failure
+            else:
+                assert failure is not None
+                raise failure
 
-    def _require_master(self) -> None:
+    def _require_master(self, hang_up: Callable[[], Any]) -> Steps[None]:
         try:
-            self.send_command("ROLE", check_health=False)  # type: ignore[attr-defined]
-            role = self.read_response()[0]  # type: ignore[attr-defined]
+            yield partial(self.send_command, "ROLE", check_health=False)  # type: ignore[attr-defined]
+            role = (yield self.read_response)[0]  # type: ignore[attr-defined]
         except ResponseError:
             return  # its user may not ask
         if str_if_bytes(role) != "master":
-            self.disconnect()  # type: ignore[attr-defined]
+            yield hang_up
             raise ConnectionError(PREVIOUS_MASTER)
 
 
-class AsyncToMaster:
+class ToMaster(_ToMaster):
+    """A blocking connection to the first of the masters that is one."""
+
+    def _connect_retry(self) -> None:
+        if not self.is_connected:  # type: ignore[attr-defined]
+            run_steps(self._to_master(), call)
+
+
+class AsyncToMaster(_ToMaster):
     """The awaiting connection; see `ToMaster`."""
 
-    connection_pool: Any
-
     async def _connect_retry(self) -> None:
-        if self.is_connected:  # type: ignore[attr-defined]
-            return
-        pool = self.connection_pool
-        failure: Exception | None = None
-        pool.listen()
-        seen = pool.switches
-        for address in await pool.sentinel_manager.masters(pool.service_name):
-            try:
-                await self.connect_to(address)  # type: ignore[attr-defined]
-                await self._require_master()
-            except DatabaseMovedError:
-                raise
-            except _LOST as error:
-                failure = failure or error
-                continue
-            if pool.switches != seen:
-                await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-                await self._connect_retry()
-                return
-            if pool.master_address != address:
-                pool.master_address = address
-                await pool.disconnect(inuse_connections=False)
-            return
-        assert failure is not None
-        raise failure
-
-    async def _require_master(self) -> None:
-        try:
-            await self.send_command("ROLE", check_health=False)  # type: ignore[attr-defined]
-            role = (await self.read_response())[0]  # type: ignore[attr-defined]
-        except ResponseError:
-            return
-        if str_if_bytes(role) != "master":
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
-            raise ConnectionError(PREVIOUS_MASTER)
+        if not self.is_connected:  # type: ignore[attr-defined]
+            await arun_steps(self._to_master(), call)

@@ -12,7 +12,8 @@ in replies: whatever begins as a key of the config server does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from redis.exceptions import (
@@ -28,6 +29,7 @@ from shardkit.network.connections.connection import (
     SentinelConnection,
     SentinelTlsConnection,
 )
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
 from shardkit.network.connections.sentinels import Address, AsyncSentinelManager, SentinelManager
 from shardkit.routing.placement import slot_of
@@ -60,42 +62,28 @@ def plain(reply: Any) -> Any:
     return reply
 
 
-def _owner(slots: Iterable[Sequence[Any]], node: Address) -> list[Address]:
-    for first, last, (host, port, *_), *_ in slots:
-        if first <= _SLOT <= last:
-            return [(str_if_bytes(host) or node[0], int(port))]
-    raise ConnectionError(f"the cluster has no master for slot {_SLOT}")
-
-
 class _AsksNode:
+    """Asks a node of the cluster for the master."""
+
     sentinels: list[Any]
 
-    @property
-    def _node(self) -> Address:
-        where = self.sentinels[0].connection_pool.connection_kwargs
-        return where["host"], where["port"]
+    def _ask(self, service: str) -> Steps[list[Address]]:
+        client = self.sentinels[0]
+        where = client.connection_pool.connection_kwargs
+        slots = yield partial(client.execute_command, "CLUSTER SLOTS")
+        yield client.connection_pool.disconnect
+        for first, last, (host, port, *_), *_ in slots:
+            if first <= _SLOT <= last:
+                return [(str_if_bytes(host) or where["host"], int(port))]
+        raise ConnectionError(f"the cluster has no master for slot {_SLOT}")
 
 
 class SlotOwner(_AsksNode, SentinelManager):
-    """Asks a node of the cluster for the master."""
-
-    def masters(self, service: str) -> list[Address]:
-        """Return the master."""
-        client = self.sentinels[0]
-        slots = client.execute_command("CLUSTER SLOTS")
-        client.connection_pool.disconnect()
-        return _owner(slots, self._node)
+    """Takes the place of the Sentinels."""
 
 
 class AsyncSlotOwner(_AsksNode, AsyncSentinelManager):
-    """Asks a node of the cluster for the master, awaiting."""
-
-    async def masters(self, service: str) -> list[Address]:
-        """Return the master."""
-        client = self.sentinels[0]
-        slots = await client.execute_command("CLUSTER SLOTS")
-        await client.connection_pool.disconnect()
-        return _owner(slots, self._node)
+    """Takes the place of the Sentinels, awaiting."""
 
 
 class _InOneSlot:

@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from operator import eq
+from operator import call, eq
 from typing import Any
 
 import pytest
 
+from shardkit.operations.steps import run_steps
 from shardkit.testing.simulation import Client, Protocol
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
 from shardkit.testing.simulation.linearizability import Register
@@ -98,7 +99,7 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         def introduce(self: Any, *args: Any, **options: Any) -> None:
             connect(self, *args, **options)
             if self.client_name:
-                self._answers([("CLIENT", "SETNAME", self.client_name)])
+                run_steps(self.ask([("CLIENT", "SETNAME", self.client_name)]), call)
 
         patched.setattr(SimulatedConnection, "on_connect_check_health", introduce)
         patched.setattr(SimulatedConnector, "shares", True)

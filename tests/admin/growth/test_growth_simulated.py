@@ -395,9 +395,9 @@ MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
     (
         "who has waited finds the shard of its key",
         SplitData,
-        clients,
-        "_shard_now",
-        lambda layout, shard, component, args: shard.number,
+        clients._Successors,
+        "_number",
+        lambda self, component, args: self._shard.number,
         6,
     ),
     (

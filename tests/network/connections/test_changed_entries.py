@@ -7,11 +7,12 @@ import gc
 import json
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from link_helpers import clients_of, count_of, eventually, of
+import pytest_asyncio
+from link_helpers import FACES, clients_of, closed, count_of, eventually, of
 from places import at_place
 from sockets import connections
 
@@ -50,6 +51,20 @@ class Changing(FixedMap):
             for name, entry in entries.items()
         }
         self.shard_map = ShardMap.parse(json.dumps({"components": components}))
+
+
+@pytest_asyncio.fixture
+async def held() -> AsyncIterator[Clients]:
+    """Clients of no kit."""
+    found = Clients()
+    yield found
+    found.close()
+    await found.aclose()
+
+
+@pytest.fixture(params=FACES)
+def get(held: Clients, request: pytest.FixtureRequest) -> Any:
+    return held.get if request.param == "blocking" else held.aget
 
 
 def entry(server: LocalServer, **fields: Any) -> Entry:
@@ -93,10 +108,7 @@ async def test_idle_loops_retire_their_clients(here: LocalServer, there: LocalSe
     other.close()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_late_callers_are_safe(here: LocalServer, there: LocalServer, blocks: bool) -> None:
-    held = Clients()
-    get: Any = held.get if blocks else held.aget
+async def test_late_callers_are_safe(here: LocalServer, there: LocalServer, get: Any) -> None:
     first, second, third = (
         Component("c", shards=(entry(server), entry(server, db=1)))
         for server in (here, there, here)
@@ -109,11 +121,8 @@ async def test_late_callers_are_safe(here: LocalServer, there: LocalServer, bloc
     late = get(second, 1)  # built only now, two versions later
     assert late is get(second, 1)
     assert get(third, 0) is newest
-    found = late.ping()
-    assert found if blocks else await found
+    assert await of(late.ping())
     assert await eventually(lambda: clients_of(there) == 0)
-    held.close()
-    await held.aclose()
 
 
 @pytest.mark.parametrize("raw", [None, True])
@@ -155,11 +164,9 @@ async def test_wherever_another_thread_reads_a_change_nobody_is_left_at_the_old_
     assert len(switched) > 20
 
 
-@pytest.mark.parametrize("blocks", [True, False])
 async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
-    here: LocalServer, monkeypatch: pytest.MonkeyPatch, blocks: bool
+    here: LocalServer, monkeypatch: pytest.MonkeyPatch, held: Clients, get: Any
 ) -> None:
-    held = Clients()
     build = Clients._built
     made: list[Any] = []
 
@@ -169,11 +176,9 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
         return made[0]
 
     monkeypatch.setattr(Clients, "_built", close_and_build)
-    get: Any = held.get if blocks else held.aget
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         get(Component("c", entry(here)), None, raw=False)
     assert await eventually(lambda: made[0].owner.closed)
-    await held.aclose()
 
 
 @pytest.mark.parametrize(
@@ -185,14 +190,14 @@ async def test_a_client_that_is_built_while_its_kit_closes_is_closed(
     ],
     ids=["one more replica", "another replica", "no entry"],
 )
-def test_replica_clients_go_with_their_entry(after: dict[str, Any] | None, stays: bool) -> None:
-    held = Clients()
+async def test_replica_clients_go_with_their_entry(
+    held: Clients, after: dict[str, Any] | None, stays: bool
+) -> None:
     master = Entry({"port": 7001, "replicas": [{"port": 7002}]})
     client = held.get(Component("c", master), ReplicaOf(None, master.replicas[0]), False)
     assert repr(held).startswith("<Clients: c replica <Pool localhost:7002/0: ")
     held.changed(Component("c", Entry(after) if after else None, epoch=2))
     assert client.connection_pool.draining is not stays
-    held.close()
 
 
 def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -> None:
@@ -203,21 +208,17 @@ def test_the_client_that_reads_while_a_move_holds_its_shard_is_shown_as_such() -
     held.close()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_named_connections_send_no_greeting(here: LocalServer, blocks: bool) -> None:
-
+async def test_named_connections_send_no_greeting(here: LocalServer, get: Any) -> None:
     asked = count_of(here, "exists")
-    held = Clients()  # of no kit, whose connections would ask for a fence
-    get: Any = held.get if blocks else held.aget
     client = get(Component("c", entry(here, client_name="mine")), None, False)
     assert await of(client.client_getname()) in ("mine", b"mine")
     assert count_of(here, "exists") == asked
-    held.close()
-    await held.aclose()
 
 
-async def test_the_client_that_reads_from_a_clusters_replicas_goes_with_the_entry() -> None:
-    held, number = Clients(), ReplicaOf(None)
+async def test_the_client_that_reads_from_a_clusters_replicas_goes_with_the_entry(
+    held: Clients,
+) -> None:
+    number = ReplicaOf(None)
     entries = [Entry({"cluster": True, "port": port}) for port in (7001, 7001, 7002)]
     first, same, other = (Component("c", each, epoch=n) for n, each in enumerate(entries))
     client: Any = held.aget(first, number)
@@ -225,7 +226,6 @@ async def test_the_client_that_reads_from_a_clusters_replicas_goes_with_the_entr
     assert not client.draining
     assert held.aget(other, number) is not client
     assert client.draining
-    await held.aclose()
 
 
 def alive(*kinds: type) -> int:
@@ -252,10 +252,20 @@ async def test_many_changes_leave_nothing_behind(here: LocalServer, there: Local
 # ---- clusters and Sentinels
 
 
-async def test_draining_a_cluster_breaks_no_call_under_way(others: LocalServers) -> None:
+@pytest.fixture
+def watched(others: LocalServers) -> tuple[Component, int]:
+    """A component behind a Sentinel, and the Sentinel's port."""
+    component = others.shard_map.components["watched"]
+    assert component.entry is not None
+    [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
+    return component, port
+
+
+async def test_draining_a_cluster_breaks_no_call_under_way(
+    held: Clients, others: LocalServers
+) -> None:
     """The entry changes while calls wait for their replies, and a holder goes on."""
     component = others.shard_map.components["cluster"]
-    held = Clients()
     before = sum(connections()[server.port] for server in others.servers)
     client: Any = held.aget(component, None)
     await asyncio.gather(*[client.set("k", 4) for _ in range(5)])
@@ -267,14 +277,14 @@ async def test_draining_a_cluster_breaks_no_call_under_way(others: LocalServers)
     assert await client.get("k") == b"4"  # a holder's call: its connection goes with it
     ports = {node.port for node in client.get_nodes()}
     assert await eventually(lambda: sum(connections()[port] for port in ports) == before)
-    await held.aclose()
 
 
-def test_a_clusters_client_closes_when_its_entry_changes(others: LocalServers) -> None:
+async def test_a_clusters_client_closes_when_its_entry_changes(
+    held: Clients, others: LocalServers
+) -> None:
     component = others.shard_map.components["cluster"]
     assert component.entry is not None
     ports = [server.port for server in others.servers]
-    held = Clients()
     before = sum(connections()[port] for port in ports)
     client = held.get(component, None)
     assert client.set("k", 4)
@@ -282,36 +292,25 @@ def test_a_clusters_client_closes_when_its_entry_changes(others: LocalServers) -
     assert sum(connections()[port] for port in ports) == before
     assert client.get("k") == b"4"  # a holder's call: its connection goes with it
     assert sum(connections()[port] for port in ports) == before
-    held.close()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_sentinels_are_let_go(others: LocalServers, here: LocalServer, blocks: bool) -> None:
-    component = others.shard_map.components["watched"]
-    assert component.entry is not None
-    [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
-    held = Clients()
-    client: Any = (held.get if blocks else held.aget)(component, None)
-    found = client.ping()
-    assert found if blocks else await found
+async def test_sentinels_are_let_go(
+    held: Clients, get: Any, watched: tuple[Component, int], here: LocalServer
+) -> None:
+    component, port = watched
+    client: Any = get(component, None)
+    assert await of(client.ping())
     assert connections()[port]
     held.changed(Component("watched", entry(here)))
     assert await eventually(lambda: not connections()[port])
-    found = client.ping()  # a holder's
-    assert found if blocks else await found
+    assert await of(client.ping())  # a holder's
     assert await eventually(lambda: not connections()[port])
-    held.close()
-    await held.aclose()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, blocks: bool) -> None:
-
-    component = others.shard_map.components["watched"]
-    assert component.entry is not None
-    [[_, port]] = component.entry.fields["sentinel"]["sentinels"]
-    held = Clients()
-    get: Any = held.get if blocks else held.aget
+async def test_only_own_pools_disconnect_from_sentinels(
+    get: Any, watched: tuple[Component, int]
+) -> None:
+    component, port = watched
     own, shared = get(component, None, False), get(component, None)
     assert await of(own.ping())
     assert connections()[port]
@@ -320,16 +319,10 @@ async def test_only_own_pools_disconnect_from_sentinels(others: LocalServers, bl
     assert connections()[port]
     await of(own.connection_pool.way.disconnect())
     assert await eventually(lambda: connections()[port] <= 1)  # what listens for failovers
-    held.close()
-    await held.aclose()
 
 
-@pytest.mark.parametrize("blocks", [True, False])
-async def test_a_replaced_master_is_left(others: LocalServers, blocks: bool) -> None:
-
-    held = Clients()
-    get: Any = held.get if blocks else held.aget
-    client = get(others.shard_map.components["watched"], None, False)
+async def test_a_replaced_master_is_left(get: Any, watched: tuple[Component, int]) -> None:
+    client = get(watched[0], None, False)
     pool = client.connection_pool
     connection = await of(pool.get_connection())
     await of(pool.release(connection))
@@ -343,8 +336,6 @@ async def test_a_replaced_master_is_left(others: LocalServers, blocks: bool) -> 
     assert other is not connection
     assert not connection.is_connected
     await of(pool.release(other))
-    held.close()
-    await held.aclose()
 
 
 # ---- event loops that end anyhow

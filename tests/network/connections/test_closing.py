@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from link_helpers import clients_of, eventually
+from link_helpers import FACES, clients_of, closed, eventually, of, opened
 
 import shardkit
 from shardkit import ClosedError, Entry, ShardKit, ShardMap, events
@@ -22,12 +22,6 @@ from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
-
-
-@pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
-        yield running
 
 
 @pytest.fixture
@@ -80,7 +74,7 @@ def test_a_call_whose_kit_is_closed_before_it_writes_writes_nowhere_else(
             opened.append(os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT))
 
         between_look_up_and_write(monkeypatch, connection_of(kit), close_and_open_others)
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        with closed():
             words.hset("stolen", "x")
         assert other.client("d").get("nothing") is None  # no answer of another's
         assert other.client("d").dbsize() == 0
@@ -102,7 +96,7 @@ def test_only_its_user_closes_a_socket(kit: ShardKit, monkeypatch: pytest.Monkey
         seen.append(connection._sock.fileno())
 
     between_look_up_and_write(monkeypatch, connection, close)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         words.hget("f")
     assert seen == [number]
     assert connection._sock is None
@@ -140,7 +134,7 @@ def test_connecting_while_the_pool_closes(kit: ShardKit, monkeypatch: pytest.Mon
         pool.close_for_good()
 
     monkeypatch.setattr(connections.TcpConnection, "connect", connect_and_close)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         client.ping()
     assert made
     assert made[0]._sock is None
@@ -159,7 +153,7 @@ def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.Monk
         return sock
 
     monkeypatch.setattr(connections.TcpConnection, "_connect", connect_and_close)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         connection.connect()
     assert connection._sock is None
 
@@ -167,42 +161,32 @@ def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.Monk
 def test_a_kit_closes_connections_in_use(kit: ShardKit, own: LocalServers) -> None:
     connection: Any = kit.client("c").connection_pool.get_connection()
     kit.close()
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         connection.send_command("PING")
     assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
 
 
-@pytest.mark.parametrize("blocks", [True, False])
+@pytest.mark.parametrize("kind", FACES)
 async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed(
-    own: LocalServers, monkeypatch: pytest.MonkeyPatch, blocks: bool
+    own: LocalServers, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    kit: Any
-    if blocks:
-        kit = shardkit.connect(own.shard_map)
-        connection = kit.client("c").connection_pool.get_connection()
-        connection.disconnect()
-    else:
-        kit = await shardkit.aconnect(own.shard_map)
-        connection = await (await kit.client("c")).connection_pool.get_connection()
-        await connection.disconnect()
+    async with opened(kind, own.shard_map) as face:
+        connection = await of((await of(face.kit.client("c"))).connection_pool.get_connection())
+        await of(connection.disconnect())
 
-    def close_and_fail(self: Any) -> None:
-        kit.close()
-        raise OSError("the socket was closed under it")
+        def close_and_fail(self: Any) -> None:
+            face.kit.close()
+            raise OSError("the socket was closed under it")
 
-    async def aclose_and_fail(self: Any) -> None:
-        await kit.aclose()
-        raise OSError("the socket was closed under it")
+        async def aclose_and_fail(self: Any) -> None:
+            await face.kit.aclose()
+            raise OSError("the socket was closed under it")
 
-    monkeypatch.setattr(type(connection), "_connect", close_and_fail if blocks else aclose_and_fail)
-    expected = pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\.")
-    if blocks:
-        with expected:
-            connection.connect()
-    else:
-        with expected:
-            await connection.connect()
-    assert not connection.is_connected
+        instead = close_and_fail if face.blocks else aclose_and_fail
+        monkeypatch.setattr(type(connection), "_connect", instead)
+        with closed():
+            await of(connection.connect())
+        assert not connection.is_connected
 
 
 async def test_closed_kits_fail_writes(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,7 +199,7 @@ async def test_closed_kits_fail_writes(own: LocalServers, monkeypatch: pytest.Mo
         raise ConnectionResetError("the socket was closed under it")
 
     monkeypatch.setattr(connection._writer, "drain", close_and_fail)
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+    with closed():
         await connection.send_command("PING")
 
 
@@ -229,7 +213,7 @@ async def test_a_kit_may_be_closed_by_an_event_handler(own: LocalServers) -> Non
 
     stop = events.subscribe(close)
     try:
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
+        with closed():
             await client.get("k")
     finally:
         stop()
@@ -237,24 +221,23 @@ async def test_a_kit_may_be_closed_by_an_event_handler(own: LocalServers) -> Non
     await kit.aclose()
 
 
-def test_clients_of_a_closed_kit_stay_closed(kit: ShardKit, own: LocalServers) -> None:
-    client: Any = kit.client("c")
-    channel = client.pubsub()
-    channel.subscribe("news")
-    assert channel.get_message(timeout=5)
-    kit.close()
-    for use in (client.ping, lambda: channel.get_message(timeout=5), channel.ping):
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-            use()
-    assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
+@pytest.mark.parametrize("kind", FACES)
+async def test_clients_of_a_closed_kit_stay_closed(own: LocalServers, kind: str) -> None:
+    async with opened(kind, own.shard_map) as face:
+        client = await of(face.kit.client("c"))
+        channel = client.pubsub()
+        await of(channel.subscribe("news"))
+        assert await of(channel.get_message(timeout=5))
+        await face.kit.aclose()
+        for use in (client.ping, lambda: channel.get_message(timeout=5), channel.ping):
+            with closed():
+                await of(use())
+    assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 
 async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalServers) -> None:
     kit = await shardkit.aconnect(own.shard_map)
     client: Any = await kit.client("c")
-    channel = client.pubsub()
-    await channel.subscribe("news")
-    assert await channel.get_message(timeout=5)
     words = kit.hash("h", component="c")
     await words.hget("f")
     server = own.servers[0]
@@ -269,11 +252,6 @@ async def test_awaiting_calls_under_way_end_when_their_kit_is_closed(own: LocalS
         server.resume()
     found = await asyncio.gather(*tasks, return_exceptions=True)
     assert [type(error) for error in found] == [ClosedError] * 3
-    for use in (client.ping, channel.ping, lambda: channel.get_message(timeout=5)):
-        with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-            await use()
-    with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        await words.hget("f")
     assert await eventually(lambda: clients_of(server) == 0)
 
 

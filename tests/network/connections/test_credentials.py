@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 import redis
-from link_helpers import of
+from link_helpers import FACES, of, opened
 from redis.credentials import CredentialProvider
 
 import shardkit
@@ -24,15 +26,16 @@ def server() -> Iterator[LocalServer]:
         yield running
 
 
-@pytest.fixture(params=["blocking", "awaiting"])
-def face(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+@pytest_asyncio.fixture(params=FACES)
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """Opens a kit of either face, until the end of the test."""
+    async with AsyncExitStack() as stack:
 
+        async def connected(where: Any, **options: Any) -> Any:
+            face = await stack.enter_async_context(opened(request.param, where, **options))
+            return face.kit
 
-async def opened(face: str, where: Any, **options: Any) -> Any:
-    if face == "blocking":
-        return shardkit.connect(where, **options)
-    return await shardkit.aconnect(where, **options)
+        yield connected
 
 
 def rotate(server: LocalServer, old: str, new: str) -> None:
@@ -50,13 +53,13 @@ def a_map(server: LocalServer, **entry: Any) -> ShardMap:
 
 @pytest.mark.parametrize("form", ["fields", "url"])
 async def test_a_password_of_the_environment_may_be_rotated(
-    face: str, form: str, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+    connect: Any, form: str, server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SK_ROTATED", "first")
     entry: dict[str, Any] = {"port": server.port, "password": "${SK_ROTATED}"}
     if form == "url":
         entry = {"url": f"redis://default:${{SK_ROTATED}}@127.0.0.1:{server.port}"}
-    kit = await opened(face, a_map(server, **entry))
+    kit = await connect(a_map(server, **entry))
     shared, private = [await of(kit.client("jobs", private=own)) for own in (False, True)]
     structure = kit.strings("names", component="jobs")
     for client in (shared, private):
@@ -74,7 +77,6 @@ async def test_a_password_of_the_environment_may_be_rotated(
         await of(private.ping())
     monkeypatch.setenv("SK_ROTATED", "second/third")
     assert await of(private.ping())
-    await kit.aclose()
 
 
 class Tokens(CredentialProvider):
@@ -90,18 +92,18 @@ class Tokens(CredentialProvider):
 
 
 async def test_connecting_with_a_password_logs_nothing(
-    face: str, server: LocalServer, caplog: pytest.LogCaptureFixture
+    connect: Any, server: LocalServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    kit = await opened(face, a_map(server, port=server.port, password="first"))
+    kit = await connect(a_map(server, port=server.port, password="first"))
     assert await of((await of(kit.client("jobs"))).ping())
-    await kit.aclose()
     assert not caplog.records
 
 
-async def test_a_component_may_have_a_provider_of_its_own(face: str, server: LocalServer) -> None:
+async def test_a_component_may_have_a_provider_of_its_own(
+    connect: Any, server: LocalServer
+) -> None:
     tokens = Tokens("first")
-    kit = await opened(
-        face,
+    kit = await connect(
         a_map(server, port=server.port, password="stale"),
         credential_providers={"jobs": tokens},
     )
@@ -111,29 +113,28 @@ async def test_a_component_may_have_a_provider_of_its_own(face: str, server: Loc
     rotate(server, "first", "second")
     assert await of(client.ping())
     assert tokens.asked >= 2
-    await kit.aclose()
 
 
-async def test_config_servers_may_have_a_provider(face: str, server: LocalServer) -> None:
+async def test_config_servers_may_have_a_provider(connect: Any, server: LocalServer) -> None:
     with redis.Redis(port=server.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
     where = Entry({"port": server.port})
-    kit = await opened(face, where, credential_providers={"config-server": Tokens("first")})
+    kit = await connect(where, credential_providers={"config-server": Tokens("first")})
     assert (await of(kit.component("jobs"))).entry.address == "127.0.0.1:1/0"
-    await kit.aclose()
 
 
-async def test_providers_of_unknown_components_are_refused(face: str, server: LocalServer) -> None:
+async def test_providers_of_unknown_components_are_refused(
+    connect: Any, server: LocalServer
+) -> None:
     options = {"credential_providers": {"job": Tokens("first")}}
     with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
-        await opened(face, a_map(server, port=server.port), **options)
+        await connect(a_map(server, port=server.port), **options)
     with redis.Redis(port=server.port, password="first") as client:
         client.set("config:redis:jobs", '{"host": "127.0.0.1", "port": 1}')
     where = Entry({"port": server.port, "password": "first"})
     with pytest.raises(ConfigError, match=r"credential_providers: .* has no component 'job'"):
-        await opened(face, where, **options)
-    kit = await opened(face, where, credential_providers={"jobs": Tokens("first")})
-    await kit.aclose()
+        await connect(where, **options)
+    assert await connect(where, credential_providers={"jobs": Tokens("first")})
 
 
 def test_providers_are_checked_when_the_config_server_is_back(server: LocalServer) -> None:
@@ -158,7 +159,9 @@ def test_a_memory_server_asks_for_no_credentials(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("form", ["fields", "url", "config server"])
-async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_path: Path) -> None:
+async def test_files_are_reread(
+    connect: Any, form: str, server: LocalServer, tmp_path: Path
+) -> None:
     path = tmp_path / "password"
     path.write_text("\ufefffirst\n", encoding="utf-8")  # as Windows' editor writes it
     entry: dict[str, Any] = {"host": "127.0.0.1", "port": server.port, "password_file": str(path)}
@@ -170,7 +173,7 @@ async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_p
         with redis.Redis(port=server.port, password="first") as client:
             client.set("config:redis:jobs", Entry(entry).to_json())
         where = url
-    kit = await opened(face, where)
+    kit = await connect(where)
     client = await of(kit.client("jobs"))
     assert await of(client.ping())
     rotate(server, "first", "second")
@@ -185,16 +188,15 @@ async def test_files_are_reread(face: str, form: str, server: LocalServer, tmp_p
         await of(client.ping())
     path.write_text("second")
     assert await of(client.ping())
-    await kit.aclose()
 
 
-async def test_passwords_rotate_smoothly(face: str, server: LocalServer, tmp_path: Path) -> None:
+async def test_passwords_rotate_smoothly(connect: Any, server: LocalServer, tmp_path: Path) -> None:
     path = tmp_path / "password"
     path.write_text("old")
     with redis.Redis(port=server.port, password="first") as admin:
         admin.execute_command("ACL", "SETUSER", "app", "on", ">old", "~*", "&*", "+@all")
         entry = {"port": server.port, "username": "app", "password_file": str(path)}
-        kit = await opened(face, a_map(server, **entry))
+        kit = await connect(a_map(server, **entry))
         client = await of(kit.client("jobs"))
         for step in (">new", path, "<old"):
             assert await of(client.incr("n"))
@@ -205,7 +207,6 @@ async def test_passwords_rotate_smoothly(face: str, server: LocalServer, tmp_pat
             assert await of(client.incr("n"))
             await of(client.connection_pool.disconnect())
         assert await of(client.get("n")) == b"6"
-        await kit.aclose()
 
 
 @pytest.mark.parametrize("text", ["", "\n", "two\nlines", "\0"])
@@ -220,9 +221,7 @@ def test_a_file_that_holds_no_password_is_named(tmp_path: Path, text: str) -> No
         entry.resolved("config:redis:jobs")
 
 
-def test_an_entry_has_a_password_or_a_file_of_it() -> None:
-    with pytest.raises(ShardKitError, match="password contradicts password_file"):
-        Entry({"password": "a", "password_file": "/b"})
+def test_a_password_or_a_file_of_it_takes_the_place_of_the_default() -> None:
     of_default = ShardMap.parse(
         "{defaults: {password_file: /f}, components: {a: {entry: {password: x}}, b: {entry: {}}}}"
     ).components

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from link_helpers import of
+from link_helpers import FACES, Face, eventually, of, opened
 from redis.exceptions import (
     AuthenticationError,
     MaxConnectionsError,
@@ -19,28 +19,21 @@ from redis.exceptions import (
     ResponseError,
 )
 
-import shardkit
 from shardkit import ShardMap
 from shardkit.errors import BreakerOpenError, ClosedError, ShardTimeout, ShardUnavailable
 from shardkit.local import LocalServer
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def awaits(request: pytest.FixtureRequest) -> bool:
-    return bool(request.param == "awaiting")
+@pytest.fixture(params=FACES)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 class Client:
     """A client of either face, whose calls are awaited."""
 
-    def __init__(self, kit: Any, client: Any, address: str) -> None:
-        self.kit, self.client = kit, client
+    def __init__(self, face: Face, client: Any, address: str) -> None:
+        self.kit, self.client = face.kit, client
         self.address = address
 
     async def fails(self, kind: type[Exception], *command: Any) -> None:
@@ -53,19 +46,16 @@ class Client:
 
 
 @asynccontextmanager
-async def client_of(server: LocalServer, awaits: bool, **fields: Any) -> AsyncIterator[Client]:
+async def client_of(server: LocalServer, kind: str, **fields: Any) -> AsyncIterator[Client]:
     entry = {"host": "127.0.0.1", "port": server.port, "socket_timeout": 0.15, **fields}
     shard_map = ShardMap.parse(json.dumps({"components": {"c": {"entry": entry}}}))
-    kit: Any = await shardkit.aconnect(shard_map) if awaits else shardkit.connect(shard_map)
-    try:
-        yield Client(kit, await of(kit.client("c")), f"{server.address}/0")
-    finally:
-        await of(kit.aclose() if awaits else kit.close())
+    async with opened(kind, shard_map) as face:
+        yield Client(face, await of(face.kit.client("c")), f"{server.address}/0")
 
 
-async def test_a_server_that_is_down_refuses_at_once(awaits: bool) -> None:
+async def test_a_server_that_is_down_refuses_at_once(kind: str) -> None:
     with LocalServer() as server:
-        async with client_of(server, awaits) as client:
+        async with client_of(server, kind) as client:
             server.kill()
             for _ in range(5):
                 await client.fails(ShardUnavailable)
@@ -73,9 +63,9 @@ async def test_a_server_that_is_down_refuses_at_once(awaits: bool) -> None:
             assert await of(client.client.set("k", 1))
 
 
-async def test_a_server_that_hangs_times_out_until_its_breaker_opens(awaits: bool) -> None:
+async def test_a_server_that_hangs_times_out_until_its_breaker_opens(kind: str) -> None:
     with LocalServer() as server:
-        async with client_of(server, awaits) as client:
+        async with client_of(server, kind) as client:
             await of(client.client.ping())
             server.pause()
             try:
@@ -87,39 +77,39 @@ async def test_a_server_that_hangs_times_out_until_its_breaker_opens(awaits: boo
 
 
 @pytest.mark.parametrize(
-    ("settings", "kind"),
+    ("settings", "error"),
     [({"maxmemory": "1"}, OutOfMemoryError), ({"requirepass": "secret"}, AuthenticationError)],
 )
 async def test_what_a_server_refuses_is_its_own_error(
-    awaits: bool, settings: dict[str, str], kind: type[Exception]
+    kind: str, settings: dict[str, str], error: type[Exception]
 ) -> None:
     with LocalServer() as server, server.client() as admin:
         for name, value in settings.items():
             admin.config_set(name, value)
-        async with client_of(server, awaits) as client:
-            await client.fails(kind)
+        async with client_of(server, kind) as client:
+            await client.fails(error)
 
 
-async def test_replicas_and_missing_rights_refuse_writes(server: LocalServer, awaits: bool) -> None:
+async def test_replicas_and_missing_rights_refuse_writes(server: LocalServer, kind: str) -> None:
     with server.client() as admin:
         admin.execute_command("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
-        async with client_of(server, awaits, username="reader", password="any") as client:
+        async with client_of(server, kind, username="reader", password="any") as client:
             await client.fails(NoPermissionError)
         admin.replicaof("127.0.0.1", "1")
         try:
-            async with client_of(server, awaits) as client:
+            async with client_of(server, kind) as client:
                 await client.fails(ReadOnlyError)
         finally:
             admin.replicaof("NO", "ONE")
 
 
-async def test_a_long_script_makes_the_server_busy(server: LocalServer, awaits: bool) -> None:
+async def test_a_long_script_makes_the_server_busy(server: LocalServer, kind: str) -> None:
     with server.client() as admin, server.client() as other:
         admin.config_set("busy-reply-threshold", 1)
         running = asyncio.create_task(asyncio.to_thread(until_killed, admin))
         try:
-            async with client_of(server, awaits, socket_timeout=5) as client:
-                await eventually(lambda: is_busy(other))
+            async with client_of(server, kind, socket_timeout=5) as client:
+                assert await eventually(lambda: is_busy(other))
                 await client.fails(ResponseError)
         finally:
             other.script_kill()
@@ -139,18 +129,10 @@ def is_busy(client: Any) -> bool:
     return False
 
 
-async def eventually(done: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if done():
-            return
-        await asyncio.sleep(0.005)
-    raise AssertionError
-
-
-async def test_pool_limits_and_closed_kits_fail_at_once(server: LocalServer, awaits: bool) -> None:
-    async with client_of(server, awaits, max_connections=1, multiplex=False) as client:
+async def test_pool_limits_and_closed_kits_fail_at_once(server: LocalServer, kind: str) -> None:
+    async with client_of(server, kind, max_connections=1, multiplex=False) as client:
         held = await of(client.client.connection_pool.get_connection())
         await client.fails(MaxConnectionsError)
         await of(client.client.connection_pool.release(held))
-        await of(client.kit.aclose() if awaits else client.kit.close())
+        await client.kit.aclose()
         await client.fails(ClosedError)

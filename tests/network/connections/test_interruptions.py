@@ -31,12 +31,6 @@ components:
 """
 
 
-@pytest.fixture(scope="module")
-def own() -> Iterator[LocalServers]:
-    with LocalServers(ShardMap.parse(PLAN), ports="free") as running:
-        yield running
-
-
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:
     with shardkit.connect(own.shard_map) as opened:

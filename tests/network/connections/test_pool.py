@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from types import FrameType
 from typing import Any
 
@@ -42,13 +42,6 @@ from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivateP
 from shardkit.operations.commands import raise_failures
 from shardkit.operations.deadlines import Deadline, within
 
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as running:
-        yield running
-
-
 KINDS = ("own", "shared", "private")
 BLOCKING, AWAITING = (
     pytest.mark.parametrize("face", [(face, kind) for kind in KINDS], indirect=True, ids="-".join)
@@ -61,7 +54,7 @@ async def face(request: pytest.FixtureRequest, server: LocalServer) -> AsyncIter
     found = Pooled(server.port, *request.param)
     yield found
     for pool in found.pools:
-        await found.of(pool.disconnect())
+        await of(pool.disconnect())
 
 
 class Pooled:
@@ -101,11 +94,9 @@ class Pooled:
     def pool(self, **fields: Any) -> Any:
         return self.client(**fields).connection_pool
 
-    of = staticmethod(of)
-
     async def ask(self, connection: Any, *command: Any) -> Any:
-        await self.of(connection.send_command(*command))
-        return await self.of(connection.read_response())
+        await of(connection.send_command(*command))
+        return await of(connection.read_response())
 
 
 def counts(pool: Any) -> list[int]:
@@ -113,79 +104,71 @@ def counts(pool: Any) -> list[int]:
     return [count for count, _ in pool.get_connection_count()]
 
 
-async def test_what_is_released_twice_is_lent_once(face: Pooled) -> None:
+@pytest.mark.parametrize("release", ["release", "release_nowait"])
+async def test_what_is_released_twice_is_lent_once(face: Pooled, release: str) -> None:
     pool = face.pool()
-    connection = await face.of(pool.get_connection())
+    connection = await of(pool.get_connection())
     for _ in range(2):
-        await face.of(pool.release(connection))
-    first, second = [await face.of(pool.get_connection()) for _ in range(2)]
+        await of(getattr(pool, "release" if face.blocks else release)(connection))
+    first, second = [await of(pool.get_connection()) for _ in range(2)]
     assert first is not second
-
-
-@AWAITING
-async def test_a_release_without_waiting_counts_once_as_well(face: Pooled) -> None:
-    pool = face.pool()
-    connection = await pool.get_connection()
-    pool.release_nowait(connection)
-    pool.release_nowait(connection)
-    assert await pool.get_connection() is not await pool.get_connection()
 
 
 async def test_the_connection_of_another_pool_is_not_taken_over(face: Pooled) -> None:
     one, other = face.pool(db=1), face.pool(db=2)
-    foreign = await face.of(one.get_connection())
-    await face.of(other.release(foreign))
+    foreign = await of(one.get_connection())
+    await of(other.release(foreign))
     assert (counts(one), counts(other)) == ([0, 1], [0, 0])
-    assert await face.ask(await face.of(other.get_connection()), "CLIENT", "INFO")
+    assert await face.ask(await of(other.get_connection()), "CLIENT", "INFO")
     assert await face.ask(foreign, "PING") == b"PONG"
-    await face.of(one.release(foreign))
-    assert await face.of(one.get_connection()) is foreign
+    await of(one.release(foreign))
+    assert await of(one.get_connection()) is foreign
 
 
 async def test_a_reset_forgets_every_connection_and_takes_new_arguments(face: Pooled) -> None:
     client = face.client(db=0)
     pool = client.connection_pool
-    await face.of(client.ping())
-    held = await face.of(pool.get_connection())
+    await of(client.ping())
+    held = await of(pool.get_connection())
     pool.connection_kwargs["db"] = 5
     pool.reset()
-    await face.of(pool.release(held))  # it was forgotten
+    await of(pool.release(held))  # it was forgotten
     assert counts(pool) == [0, 0]
-    await face.of(client.set("here", 5))
+    await of(client.set("here", 5))
     with redis.Redis(port=face.port, db=5) as asking:
         assert asking.delete("here") == 1
-    await face.of(held.disconnect())
-    await face.of(client.close() if face.blocks else client.aclose())
-    await face.of(pool.disconnect())
+    await of(held.disconnect())
+    await of(client.close() if face.blocks else client.aclose())
+    await of(pool.disconnect())
     assert counts(pool)[1] == 0
 
 
 async def test_the_limit_of_connections_holds_also_after_a_reset(face: Pooled) -> None:
     pool = face.pool(max_connections=2)
     for _ in range(2):
-        lent = [await face.of(pool.get_connection()) for _ in range(2)]
+        lent = [await of(pool.get_connection()) for _ in range(2)]
         with pytest.raises(MaxConnectionsError, match=r"2 are in use.*max_connections"):
-            await face.of(pool.get_connection())
+            await of(pool.get_connection())
         if not face.blocks:
             assert not pool.can_get_connection()
-        await face.of(pool.disconnect())
+        await of(pool.disconnect())
         pool.reset()
-    lent = [await face.of(pool.get_connection()) for _ in range(2)]
-    await face.of(lent[0].disconnect())  # a broken one that comes back leaves room
-    await face.of(pool.release(lent[0]))
+    lent = [await of(pool.get_connection()) for _ in range(2)]
+    await of(lent[0].disconnect())  # a broken one that comes back leaves room
+    await of(pool.release(lent[0]))
     if not face.blocks:
         assert pool.can_get_connection()
-    lent[0] = await face.of(pool.get_connection())
-    await face.of(pool.disconnect())
+    lent[0] = await of(pool.get_connection())
+    await of(pool.disconnect())
 
 
 async def test_what_is_connected_connects_no_second_time(face: Pooled) -> None:
     pool = face.pool()
-    connection = await face.of(pool.get_connection())
+    connection = await of(pool.get_connection())
     number = await face.ask(connection, "CLIENT", "ID")
-    await face.of(connection.connect())
+    await of(connection.connect())
     assert await face.ask(connection, "CLIENT", "ID") == number
-    await face.of(pool.release(connection))
+    await of(pool.release(connection))
 
 
 @BLOCKING
@@ -203,34 +186,34 @@ def test_what_sent_nothing_and_what_is_not_connected_have_no_replies(face: Poole
 async def test_idle_connections_are_counted_as_idle(face: Pooled) -> None:
     client = face.client()
     pool = client.connection_pool
-    await face.of(client.ping())
+    await of(client.ping())
     assert counts(pool) == [1, 0]
-    held = await face.of(pool.get_connection())
+    held = await of(pool.get_connection())
     assert counts(pool) == [0, 1]
-    await face.of(pool.release(held))
+    await of(pool.release(held))
     assert counts(pool) == [1, 0]
 
 
 async def test_disconnecting_spares_those_in_use_if_so_asked(face: Pooled) -> None:
     pool = face.pool()
-    held, idle = [await face.of(pool.get_connection()) for _ in range(2)]
-    await face.of(pool.release(idle))
-    await face.of(pool.disconnect(inuse_connections=False))
+    held, idle = [await of(pool.get_connection()) for _ in range(2)]
+    await of(pool.release(idle))
+    await of(pool.disconnect(inuse_connections=False))
     shares = face.kind == "shared"  # what is idle is the kit's, who uses it as before
     assert (held.is_connected, idle.is_connected) == (True, shares)
     assert await face.ask(held, "PING") == b"PONG"
-    await face.of(pool.disconnect())
-    await face.of(pool.release(held))
-    again = await face.of(pool.get_connection())
+    await of(pool.disconnect())
+    await of(pool.release(held))
+    again = await of(pool.get_connection())
     assert await face.ask(again, "PING") == b"PONG"  # it is still a pool
-    await face.of(pool.disconnect())
+    await of(pool.disconnect())
 
 
 async def test_what_could_not_connect_takes_no_room(face: Pooled) -> None:
     client = face.client(port=1, max_connections=1)
     for _ in range(3):
         with pytest.raises(redis.ConnectionError, match="onnect"):
-            await face.of(client.ping())
+            await of(client.ping())
     assert counts(client.connection_pool)[1] == 0
 
 
@@ -421,11 +404,11 @@ def test_an_error_of_very_many_shards_names_a_few_and_counts_the_rest() -> None:
 async def test_keepalive_options_of_an_entry_reach_the_socket(face: Pooled) -> None:
     fields = Entry({"socket_keepalive_options": {"TCP_KEEPIDLE": 61, "TCP_KEEPCNT": 4}}).fields
     pool = face.pool(**fields)
-    connection = await face.of(pool.get_connection())
+    connection = await of(pool.get_connection())
     sock = connection._sock if face.blocks else connection.transport.get_extra_info("socket")
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 61
     assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 4
-    await face.of(pool.disconnect())
+    await of(pool.disconnect())
     for wrong in ({"TCP_NODELAY": 1}, {"TCP_KEEPIDLE": 0}, {"TCP_KEEPIDLE": True}):
         with pytest.raises(InvalidEntryError, match="socket_keepalive_options"):
             Entry({"socket_keepalive_options": wrong})
@@ -447,32 +430,32 @@ async def waits(face: Pooled, pool: Any) -> bool:
 
 async def test_who_finds_a_blocking_pool_used_up_gets_what_comes_back(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 2, "timeout": None})
-    held = [await face.of(pool.get_connection()) for _ in range(2)]
+    held = [await of(pool.get_connection()) for _ in range(2)]
     for n in (0, 1):
         waiting = taking(face, pool)
         assert await waits(face, pool)
-        await face.of(pool.release(held[n]))
+        await of(pool.release(held[n]))
         assert await waiting is held[n]
     shared, separated = pool.share(), taking(face, pool)  # who was given it waits as well
     assert await waits(face, shared)
-    await face.of(shared.release(held[1]))
+    await of(shared.release(held[1]))
     assert await separated is held[1]
     for connection in held:
-        await face.of(pool.release(connection))
+        await of(pool.release(connection))
 
 
 async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": 0.02})
-    held = await face.of(pool.get_connection())
+    held = await of(pool.get_connection())
     with pytest.raises(MaxConnectionsError, match="none was released within"):
-        await face.of(pool.get_connection())
+        await of(pool.get_connection())
     with (
         within(Deadline(time.monotonic() + 0.01, 0.01)),
         pytest.raises(DeadlineExceeded, match=r"the deadline of 0.01 s has passed"),
     ):
-        await face.of(pool.get_connection())
-    await face.of(pool.release(held))
-    assert await face.of(pool.get_connection()) is held
+        await of(pool.get_connection())
+    await of(pool.release(held))
+    assert await of(pool.get_connection()) is held
     assert face.pool(blocking_pool={}).max_connections == 50
     assert face.pool(blocking_pool={}).wait_seconds == 20
 
@@ -480,38 +463,38 @@ async def test_who_waits_for_a_connection_in_vain_is_told_the_field(face: Pooled
 async def test_more_callers_than_may_wait_for_a_server_are_refused_at_once(face: Pooled) -> None:
     policy = CallPolicy(max_waiting=3)
     pool = face.pool(blocking_pool={"size": 2, "timeout": None}, policy=policy)
-    held = [await face.of(pool.get_connection()) for _ in range(2)]
+    held = [await of(pool.get_connection()) for _ in range(2)]
     waiting = taking(face, pool)
     assert await waits(face, pool)
     with pytest.raises(OverloadError, match="3 commands are waiting for the server already"):
-        await face.of(pool.get_connection())
-    await face.of(pool.release(held[0]))
+        await of(pool.get_connection())
+    await of(pool.release(held[0]))
     assert await waiting is held[0]
     for connection in held:
-        await face.of(pool.release(connection))
+        await of(pool.release(connection))
     for _ in range(3):  # one after the other is no crowd
-        await face.of(pool.release(await face.of(pool.get_connection())))
-    await face.of(pool.disconnect())
+        await of(pool.release(await of(pool.get_connection())))
+    await of(pool.disconnect())
     unlimited = face.pool(policy=policy)  # one connection each: no more of them than may wait
-    held = [await face.of(unlimited.get_connection()) for _ in range(3)]
+    held = [await of(unlimited.get_connection()) for _ in range(3)]
     with pytest.raises(OverloadError, match="3 commands are waiting for the server already"):
-        await face.of(unlimited.get_connection())
+        await of(unlimited.get_connection())
     for connection in held:
-        await face.of(unlimited.release(connection))
+        await of(unlimited.release(connection))
 
 
 async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled) -> None:
     pool = face.pool(blocking_pool={"size": 1, "timeout": None})
-    held = await face.of(pool.get_connection())
+    held = await of(pool.get_connection())
     waiting = taking(face, pool)
     assert await waits(face, pool)
-    await face.of(held.disconnect())
-    await face.of(pool.release(held))  # broken: another one is made
+    await of(held.disconnect())
+    await of(pool.release(held))  # broken: another one is made
     other = await waiting
     assert await face.ask(other, "PING") == b"PONG"
     waiting = taking(face, pool)
     assert await waits(face, pool)
-    await face.of(pool.close_for_good())
+    await of(pool.close_for_good())
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
         await waiting
 
@@ -565,11 +548,11 @@ async def test_watchers_see_later_uses(face: Pooled, monkeypatch: pytest.MonkeyP
     told: list[tuple[CallPolicy, float, float]] = []
     policy = CallPolicy(address="s:1")
     pool = face.pool(policy=policy)
-    before = await face.of(pool.get_connection())
+    before = await of(pool.get_connection())
     monkeypatch.setattr(pool_module, "watchers", [lambda *use: told.append(use)])
-    await face.of(pool.release(before))
+    await of(pool.release(before))
     assert told == []
-    await face.of(pool.release(await face.of(pool.get_connection())))
+    await of(pool.release(await of(pool.get_connection())))
     [(whose, waited, used)] = told
     assert whose is policy
     assert waited >= 0
@@ -588,14 +571,14 @@ def test_a_blocking_pool_contradicts_other_limits_and_clusters() -> None:
 async def test_a_blocking_command_without_a_time_is_refused_by_the_server(face: Pooled) -> None:
     client = face.client()
     with pytest.raises(redis.ResponseError, match="timeout is not a float"):
-        await face.of(client.execute_command("BLPOP", "k", "soon"))
-    assert await face.of(client.ping())
+        await of(client.execute_command("BLPOP", "k", "soon"))
+    assert await of(client.ping())
 
 
 async def test_an_entry_can_end_blocking_commands_early(face: Pooled) -> None:
     client = face.client(socket_timeout=0.05, extend_blocking_timeout=False)
     for seconds in (0, 9):
         with pytest.raises(RedisTimeoutError, match="Timeout reading from"):
-            await face.of(client.blpop("none", timeout=seconds))
-    await face.of(client.rpush("some", "v"))
-    assert await face.of(client.blpop("some", timeout=0)) == (b"some", b"v")
+            await of(client.blpop("none", timeout=seconds))
+    await of(client.rpush("some", "v"))
+    assert await of(client.blpop("some", timeout=0)) == (b"some", b"v")

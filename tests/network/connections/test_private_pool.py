@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 import redis
 import yaml
-from link_helpers import clients_of, eventually, exit_code, forked, in_threads, of
+from link_helpers import FACES, clients_of, eventually, exit_code, forked, in_threads, of, opened
 
 import shardkit
 from shardkit import ClosedError, ConfigError
@@ -45,10 +45,8 @@ class Moving:
         if self.kit is not None:
             self.kit.topology.expire()
 
-    of = staticmethod(of)
-
     async def client(self, **options: Any) -> Any:
-        self.held.append(client := await self.of(self.kit.client("jobs", **options)))
+        self.held.append(client := await of(self.kit.client("jobs", **options)))
         return client
 
     def start(self, call: Callable[..., Any], *args: Any) -> asyncio.Task[Any]:
@@ -58,7 +56,7 @@ class Moving:
         return asyncio.ensure_future(call(*args))
 
 
-@pytest_asyncio.fixture(params=["blocking", "awaiting"])
+@pytest_asyncio.fixture(params=FACES)
 async def moving(
     request: pytest.FixtureRequest, tmp_path: Path, here: LocalServer, there: LocalServer
 ) -> AsyncIterator[Moving]:
@@ -67,13 +65,10 @@ async def moving(
             client.flushall()
     found = Moving(None, tmp_path / "map.yaml")
     found.move(here)
-    if request.param == "blocking":
-        found.kit = shardkit.connect(found.path)
-        found.blocks = True
-    else:
-        found.kit = await shardkit.aconnect(found.path)
-    yield found
-    await found.kit.aclose()
+    async with opened(request.param, found.path) as face:
+        found.kit, found.blocks = face.kit, face.blocks
+        yield found
+        await found.kit.aclose()
 
 
 def blocked(server: LocalServer, command: str) -> bool:
@@ -83,17 +78,17 @@ def blocked(server: LocalServer, command: str) -> bool:
 
 async def test_it_follows_its_entry(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
-    await moving.of(client.set("k", 1))
+    await of(client.set("k", 1))
     moving.move(there)
     with there.client() as asking:
         before = asking.info("stats")["total_connections_received"]
         for n in range(200):
-            await moving.of(client.set("k", n))
+            await of(client.set("k", n))
         assert asking.get("k") in ("199", b"199")
         assert asking.info("stats")["total_connections_received"] == before + 1
     assert await eventually(lambda: clients_of(here) == 0)
     moving.move(here)
-    assert await moving.of(client.get("k")) == b"1"
+    assert await of(client.get("k")) == b"1"
     assert await eventually(lambda: clients_of(there) == 0)
 
 
@@ -102,18 +97,18 @@ async def test_what_its_holder_does_to_a_private_client_is_its_own(moving: Movin
         await moving.client(private=private) for private in (True, True, False)
     ]
     for each in (client, other, shared):
-        await moving.of(each.ping())
+        await of(each.ping())
     waiting = moving.start(other.blpop, ["jobs"], 20)
     client.connection_pool.connection_kwargs["socket_timeout"] = 415
-    await moving.of(client.connection_pool.disconnect())
+    await of(client.connection_pool.disconnect())
     client.connection_pool.reset()
-    await moving.of(client.close() if moving.blocks else client.aclose())
+    await of(client.close() if moving.blocks else client.aclose())
     assert "socket_timeout" in shared.connection_pool.connection_kwargs
     for each in (other, shared):
         assert each.connection_pool.connection_kwargs["socket_timeout"] == 5
-    await moving.of(shared.rpush("jobs", "one"))
+    await of(shared.rpush("jobs", "one"))
     assert await waiting == (b"jobs", b"one")
-    assert await moving.of(client.ping())  # redis-py's pools open again
+    assert await of(client.ping())  # redis-py's pools open again
 
 
 async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: LocalServer) -> None:
@@ -121,23 +116,23 @@ async def test_the_holders_arguments_outlive_a_move(moving: Moving, there: Local
     client.connection_pool.connection_kwargs["socket_timeout"] = 415
     client.connection_pool.connection_kwargs.update(client_name="queue")
     moving.move(there)
-    assert await moving.of(client.client_getname()) in (b"queue", "queue")
+    assert await of(client.client_getname()) in (b"queue", "queue")
     assert client.connection_pool.connection_kwargs["socket_timeout"] == 415
     assert client.connection_pool.connection_kwargs["port"] == there.port
 
 
 async def test_closing_a_kit_closes_private_clients(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     await moving.kit.aclose()
     assert await eventually(lambda: clients_of(here) == 0)
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):
-        await moving.of(client.ping())
+        await of(client.ping())
 
 
 async def test_an_unused_private_client_leaves_nothing(moving: Moving, here: LocalServer) -> None:
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     moving.held.clear()
     del client
 
@@ -155,11 +150,33 @@ async def test_a_move_breaks_a_blpop(moving: Moving, here: LocalServer, there: L
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(here, "blpop"))
     moving.move(there)
-    await moving.of(client.rpush("jobs", "one"))
+    await of(client.rpush("jobs", "one"))
     with pytest.raises(redis.ConnectionError, match="Connection closed by server"):
         await waiting
-    assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
+    assert await of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
     assert await eventually(lambda: clients_of(here) == 0)
+
+
+def then_moving(
+    plain: Any, moving: Moving, client: Any, there: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> Any:
+    """A method after whose next call the entry moves, and another user of the client knows."""
+
+    def call(*args: Any) -> Any:
+        found = plain(*args)
+        monkeypatch.undo()
+        moving.move(there)
+        client.ping()
+        return found
+
+    async def acall(*args: Any) -> Any:
+        found = await plain(*args)
+        monkeypatch.undo()
+        moving.move(there)
+        await client.ping()
+        return found
+
+    return call if moving.blocks else acall
 
 
 @pytest.mark.parametrize("when", ["get_connection", "check_health"])
@@ -172,29 +189,15 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
 ) -> None:
     """The entry moves when a connection was just lent, or just before a command is sent on it."""
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     pool = client.connection_pool._pool
     hooked = pool if when == "get_connection" else pool._available_connections[0]
     plain = getattr(hooked, when)
 
-    def then_move() -> Any:
-        found = plain()
-        monkeypatch.undo()
-        moving.move(there)
-        client.ping()
-        return found
-
-    async def athen_move() -> Any:
-        found = await plain()
-        monkeypatch.undo()
-        moving.move(there)
-        await client.ping()
-        return found
-
-    monkeypatch.setattr(hooked, when, then_move if moving.blocks else athen_move)
+    monkeypatch.setattr(hooked, when, then_moving(plain, moving, client, there, monkeypatch))
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(there, "blpop"))
-    await moving.of(client.rpush("jobs", "one"))
+    await of(client.rpush("jobs", "one"))
     assert await waiting == (b"jobs", b"one")
     assert await eventually(lambda: clients_of(here) == 0)
 
@@ -202,37 +205,37 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
 async def subscribed(moving: Moving) -> tuple[Any, Any]:
     client = await moving.client(private=True)
     listener = client.pubsub()
-    await moving.of(listener.subscribe("news"))
-    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    await of(listener.subscribe("news"))
+    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
     return client, listener
 
 
 async def test_a_subscriber_moves(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client, listener = await subscribed(moving)
     moving.move(there)
-    await moving.of(client.ping())
+    await of(client.ping())
     assert await eventually(lambda: clients_of(here) == 0)
     found = []
     for _ in range(10):
         with suppress(redis.ConnectionError):
-            message = await moving.of(listener.get_message(timeout=0.2))
+            message = await of(listener.get_message(timeout=0.2))
             found.append(message and message["type"])
-        await moving.of(client.publish("news", "moved"))
+        await of(client.publish("news", "moved"))
         if "message" in found:
             break
     assert "message" in found
-    await moving.of(listener.close() if moving.blocks else listener.aclose())
+    await of(listener.close() if moving.blocks else listener.aclose())
 
 
 async def test_subscribers_follow(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client, listener = await subscribed(moving)
-    await moving.of(listener.connection.disconnect())
+    await of(listener.connection.disconnect())
     moving.move(there)
-    await moving.of(client.ping())
-    assert (await moving.of(listener.get_message(timeout=10)))["type"] == "subscribe"
-    await moving.of(client.publish("news", "moved"))
-    assert (await moving.of(listener.get_message(timeout=10)))["data"] == b"moved"
-    await moving.of(listener.close() if moving.blocks else listener.aclose())
+    await of(client.ping())
+    assert (await of(listener.get_message(timeout=10)))["type"] == "subscribe"
+    await of(client.publish("news", "moved"))
+    assert (await of(listener.get_message(timeout=10)))["data"] == b"moved"
+    await of(listener.close() if moving.blocks else listener.aclose())
     assert clients_of(here) == 0
 
 
@@ -241,36 +244,24 @@ async def test_a_connection_whose_entry_moves_while_it_connects_again_is_to_the_
 ) -> None:
     client = await moving.client(private=True)
     pool = client.connection_pool
-    connection = await moving.of(pool.get_connection())
-    await moving.of(connection.disconnect())
+    connection = await of(pool.get_connection())
+    await of(connection.disconnect())
     plain = type(connection)._connect
 
-    def then_move(self: Any) -> Any:
-        found = plain(self)
-        monkeypatch.undo()
-        moving.move(there)
-        client.ping()
-        return found
-
-    async def athen_move(self: Any) -> None:
-        await plain(self)
-        monkeypatch.undo()
-        moving.move(there)
-        await client.ping()
-
-    monkeypatch.setattr(type(connection), "_connect", then_move if moving.blocks else athen_move)
-    await moving.of(connection.connect())
+    connect = then_moving(plain, moving, client, there, monkeypatch)
+    monkeypatch.setattr(type(connection), "_connect", connect)
+    await of(connection.connect())
     assert connection.port == there.port
-    await moving.of(connection.send_command("INFO", "server"))
-    said = await moving.of(connection.read_response())
+    await of(connection.send_command("INFO", "server"))
+    said = await of(connection.read_response())
     assert f"tcp_port:{there.port}" in said.decode()
-    await moving.of(pool.release(connection))
+    await of(pool.release(connection))
 
 
 async def test_idle_kits_move_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """Nobody calls after the change, and the topology's own thread reads it."""
     shared, client = await moving.client(), await moving.client(private=True)
-    await moving.of(shared.ping())
+    await of(shared.ping())
     waiting = moving.start(client.blpop, ["jobs"], 60)
     assert await eventually(lambda: blocked(here, "blpop"))
     moving.write(there)
@@ -282,12 +273,12 @@ async def test_idle_kits_move_waits(moving: Moving, here: LocalServer, there: Lo
 async def test_a_transaction_stays(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
     pipeline = client.pipeline()
-    await moving.of(pipeline.watch("k"))
+    await of(pipeline.watch("k"))
     moving.move(there)
-    await moving.of(client.ping())
+    await of(client.ping())
     pipeline.multi()
     pipeline.set("k", "old place")
-    assert await moving.of(pipeline.execute()) == [True]
+    assert await of(pipeline.execute()) == [True]
     with here.client() as asking:
         assert asking.get("k") in ("old place", b"old place")
     assert await eventually(lambda: clients_of(here) == 0)
@@ -314,7 +305,7 @@ def refusals(server: LocalServer) -> int:
 async def test_a_refused_write_waits(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     """In between a failover: the roles have changed, and the entry has not."""
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     with demoted(here, there):
         before = refusals(here)
         writing = moving.start(client.set, "k", 1)
@@ -329,17 +320,17 @@ async def test_refused_transactions(moving: Moving, here: LocalServer, there: Lo
     """After WATCH redis-py says WatchError when a connection is lost, so its users repeat it."""
     client = await moving.client(private=True)
     pipeline = client.pipeline()
-    await moving.of(pipeline.watch("k"))
+    await of(pipeline.watch("k"))
     moving.write(there)
     with demoted(here, there):
         pipeline.multi()
         pipeline.incr("k")
         with pytest.raises(redis.WatchError, match="occurred while watching one or more keys"):
-            await moving.of(pipeline.execute())
-        await moving.of(pipeline.watch("k"))
+            await of(pipeline.execute())
+        await of(pipeline.watch("k"))
         pipeline.multi()
         pipeline.incr("k")
-        assert await moving.of(pipeline.execute()) == [1]
+        assert await of(pipeline.execute()) == [1]
     with there.client() as asking:
         assert asking.get("k") in ("1", b"1")
 
@@ -347,15 +338,15 @@ async def test_refused_transactions(moving: Moving, here: LocalServer, there: Lo
 async def test_refused_pipelines(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     moving.move(here, retries=1)
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     for transaction in (True, False):
         moving.write(there, retries=1)
         with demoted(here, there):
             pipeline = client.pipeline(transaction=transaction).incr("k").incr("k")
-            assert await moving.of(pipeline.execute()) == [1, 2]
-        await moving.of(client.delete("k"))
+            assert await of(pipeline.execute()) == [1, 2]
+        await of(client.delete("k"))
         moving.move(here, retries=1)
-        await moving.of(client.ping())
+        await of(client.ping())
 
 
 async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -368,8 +359,8 @@ async def test_waits_end_at_demotion(moving: Moving, here: LocalServer, there: L
             redis.ConnectionError, match="is a replica now, and the entry names another"
         ):
             await waiting
-        await moving.of(client.rpush("jobs", "one"))
-        assert await moving.of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
+        await of(client.rpush("jobs", "one"))
+        assert await of(client.blpop(["jobs"], 60)) == (b"jobs", b"one")
 
 
 async def test_a_replica_refuses(moving: Moving, here: LocalServer, there: LocalServer) -> None:
@@ -377,19 +368,19 @@ async def test_a_replica_refuses(moving: Moving, here: LocalServer, there: Local
     client = await moving.client(private=True)
     with demoted(here, there):
         with pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"):
-            await moving.of(client.set("k", 1))
-        assert await moving.of(client.get("k")) is None  # the connection is as good as before
+            await of(client.set("k", 1))
+        assert await of(client.get("k")) is None  # the connection is as good as before
 
 
 async def test_refused_writes_wait(moving: Moving, here: LocalServer, there: LocalServer) -> None:
     client = await moving.client(private=True)
-    await moving.of(client.ping())
+    await of(client.ping())
     with (
         demoted(here, there),
         moving.kit.deadline(0.1),
         pytest.raises(DeadlineExceeded, match=r"the deadline of 0\.1 s has passed"),
     ):
-        await moving.of(client.set("k", 1))
+        await of(client.set("k", 1))
 
 
 def test_an_older_entry_does_not_switch_back(here: LocalServer, there: LocalServer) -> None:
@@ -411,10 +402,10 @@ async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(movi
     client = await moving.client(private=True)
     pool = client.connection_pool
     pool.max_connections = 1
-    held = await moving.of(pool.get_connection())
+    held = await of(pool.get_connection())
     with pytest.raises(redis.exceptions.MaxConnectionsError, match="1 are in use"):
-        await moving.of(client.ping())
-    await moving.of(pool.release(held))
+        await of(client.ping())
+    await of(pool.release(held))
     assert copy.copy(pool).max_connections == 1
     assert repr(pool).startswith(f"<{type(pool).__name__} now at <")
 
@@ -422,27 +413,27 @@ async def test_what_its_holder_sets_is_set_in_the_pool_of_the_current_entry(movi
 async def test_a_private_pool_after_a_fork_has_nothing_of_its_parents(moving: Moving) -> None:
     client = await moving.client(private=True)
     pool = client.connection_pool
-    lent = await moving.of(pool.get_connection())
+    lent = await of(pool.get_connection())
     switch = pool._switch
     pool.after_fork()  # in the child, whose lines nobody counts
     assert pool._switch is not switch
-    await moving.of(pool.release(lent))
+    await of(pool.release(lent))
     assert pool.connection_counts() == (0, 1)  # that was another's
     pool.follow()  # of its loop in the child it learns when it is asked next
     if not moving.blocks:
         assert pool._loop is None
         assert pool._following is None
-    assert await moving.of(client.set("k", 1))
-    await moving.of(lent.disconnect())
+    assert await of(client.set("k", 1))
+    await of(lent.disconnect())
 
 
 async def test_a_move_to_a_cluster_says_what_to_do(moving: Moving, cluster: LocalCluster) -> None:
     client = await moving.client(private=True)
     moving.move(cluster.nodes[0], cluster=True)
     with pytest.raises(ConfigError, match="a cluster now; ask the kit for a new client"):
-        await moving.of(client.ping())
+        await of(client.ping())
     anew = await moving.client(private=True)
-    assert await moving.of(anew.set("k", 1))
+    assert await of(anew.set("k", 1))
     await moving.kit.aclose()
 
 
@@ -501,7 +492,7 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
     moving = Moving(None, tmp_path / "map.yaml")
     moving.write(here)
 
-    async def opened() -> tuple[Any, Any]:
+    async def found() -> tuple[Any, Any]:
         kit = await shardkit.aconnect(moving.path)
         return kit, await kit.client("jobs", private=True)
 
@@ -514,7 +505,7 @@ def test_awaiting_private_clients_reconnect_after_a_fork(tmp_path: Path, here: L
         assert one != other
 
     with asyncio.Runner() as runner:
-        kit, client = runner.run(opened())
+        kit, client = runner.run(found())
         parents = runner.run(use())
         assert exit_code(forked(lambda: differs(asyncio.run(use()), parents))) == 0
         assert runner.run(use()) == parents

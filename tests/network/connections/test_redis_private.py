@@ -39,12 +39,6 @@ def contract(name: str, question: str) -> Iterator[None]:
         )
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[LocalServer]:
-    with LocalServer() as server:
-        yield server
-
-
 @pytest.fixture
 def connection(server: LocalServer) -> Iterator[redis.Connection]:
     connection = redis.Connection(host="127.0.0.1", port=server.port, health_check_interval=9)
@@ -259,26 +253,15 @@ async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster
         assert not connection.is_connected
 
 
-def test_the_sockets_of_a_closed_loop_can_be_closed(server: LocalServer) -> None:
-    with contract("abandon_connections", "where does asyncio keep a transport's socket?"):
+@pytest.mark.parametrize("name", ["abandon_connections", "close_connection_now"])
+def test_connections_can_be_closed_after_their_loop(server: LocalServer, name: str) -> None:
+    with contract(name, "where does asyncio keep a transport's socket, and how is it closed?"):
         pool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
         loop = asyncio.new_event_loop()
         connection = loop.run_until_complete(pool.get_connection())
         sock = redis_private.transport_of(connection).get_extra_info("socket")
         loop.close()
-        redis_private.abandon_connections(pool)
-        assert sock.fileno() == -1
-        gc.collect()  # warns of nothing
-
-
-def test_a_connection_can_be_closed_after_its_loop(server: LocalServer) -> None:
-    with contract("close_connection_now", "what does a transport do when it is closed?"):
-        pool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
-        loop = asyncio.new_event_loop()
-        connection = loop.run_until_complete(pool.get_connection())
-        sock = redis_private.transport_of(connection).get_extra_info("socket")
-        loop.close()
-        redis_private.close_connection_now(connection)
+        getattr(redis_private, name)(pool if name == "abandon_connections" else connection)
         assert sock.fileno() == -1
         assert redis_private.transport_of(connection) is None
         gc.collect()  # warns of nothing

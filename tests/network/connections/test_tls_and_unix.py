@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from faces import Face, faced
-from link_helpers import of
+from link_helpers import FACES, of, opened
 from secure_server import SecureServer, make_certificate, secure_server
 
 import shardkit
@@ -40,60 +39,42 @@ def described(fields: dict[str, Any]) -> ShardMap:
     return ShardMap({"c": Component("c", Entry(fields), shards)})
 
 
-@pytest.fixture(
-    params=[
-        (face, kind) for face in ("blocking", "awaiting") for kind in ("tls", "mutual", "unix")
-    ],
-    ids="-".join,
-)
-def face(request: pytest.FixtureRequest, server: SecureServer) -> Iterator[Face]:
-    kind, where = request.param
+@pytest.fixture(params=["tls", "mutual", "unix"])
+def way(request: pytest.FixtureRequest, server: SecureServer) -> ShardMap:
     with server.server.client() as client:
         client.flushall()
-    with faced(kind, described(getattr(server, where))) as opened:
-        yield opened
+    return described(getattr(server, request.param))
 
 
-def test_structures_pipelines_and_large_values_go_over_it(face: Face) -> None:
-    h = face.kit.hash("h", component="c", total=10_000)
-    large = bytes(range(256)) * 8192  # 2 MiB: many TLS records, more than a socket's buffer
-    face.run(h.hset("large", large))
-    assert face.run(h.hget("large")) == large
-    face.run(h.hset(mapping={n: f"v{n}" for n in range(3000)}))
-    assert face.run(h.hlen()) == 3001
-    assert face.run(h.hmget([0, 2999])) == [b"v0", b"v2999"]
+@pytest.mark.parametrize("kind", FACES)
+async def test_structures_pipelines_and_large_values_go_over_it(kind: str, way: ShardMap) -> None:
+    async with opened(kind, way) as face:
+        h = face.kit.hash("h", component="c", total=10_000)
+        large = bytes(range(256)) * 8192  # 2 MiB: many TLS records, more than a socket's buffer
+        await of(h.hset("large", large))
+        assert await of(h.hget("large")) == large
+        await of(h.hset(mapping={n: f"v{n}" for n in range(3000)}))
+        assert await of(h.hlen()) == 3001
+        assert await of(h.hmget([0, 2999])) == [b"v0", b"v2999"]
 
 
-def test_clients_subscribers_and_blocking_calls_go_over_it(face: Face) -> None:
-    async def use() -> Any:
-        shared, private = await face.kit.client("c"), await face.kit.client("c", private=True)
-        async with private.pubsub() as listener:
-            await listener.subscribe("news")
-            assert (await listener.get_message(timeout=5))["type"] == "subscribe"
-            await shared.publish("news", "text")
-            assert (await listener.get_message(timeout=5))["data"] == b"text"
-        waiting = asyncio.ensure_future(private.blpop(["q"], 20))
-        await asyncio.gather(*[shared.incr("n") for _ in range(100)])
-        await shared.rpush("q", "one")
-        assert await waiting == (b"q", b"one")
-        await private.aclose()
-        return int(await shared.get("n"))
-
-    if face.runner is not None:
-        assert face.run(use()) == 100
-        return
-    shared, private = face.kit.client("c"), face.kit.client("c", private=True)
-    with private.pubsub() as listener:
-        listener.subscribe("news")
-        assert listener.get_message(timeout=5)["type"] == "subscribe"
-        shared.publish("news", "text")
-        assert listener.get_message(timeout=5)["data"] == b"text"
-    assert private.blpop(["q"], 0.01) is None
-    shared.rpush("q", "one")
-    assert private.blpop(["q"], 20) == (b"q", b"one")
-    with shared.pipeline() as pipe:
-        assert pipe.incr("n").incr("n").execute() == [1, 2]
-    private.close()
+@pytest.mark.parametrize("kind", FACES)
+async def test_clients_subscribers_and_blocking_calls_go_over_it(kind: str, way: ShardMap) -> None:
+    async with opened(kind, way) as face:
+        shared, private = [await of(face.kit.client("c", private=own)) for own in (False, True)]
+        listener = private.pubsub()
+        await of(listener.subscribe("news"))
+        assert (await of(listener.get_message(timeout=5)))["type"] == "subscribe"
+        await of(shared.publish("news", "text"))
+        assert (await of(listener.get_message(timeout=5)))["data"] == b"text"
+        await of(listener.close() if face.blocks else listener.aclose())
+        assert await of(private.blpop(["q"], 0.01)) is None
+        await of(shared.rpush("q", "one"))
+        assert await of(private.blpop(["q"], 20)) == (b"q", b"one")
+        assert await of(shared.pipeline().incr("n").incr("n").execute()) == [1, 2]
+        counted = await asyncio.gather(*[of(shared.incr("n")) for _ in range(100)])
+        assert sorted(counted) == list(range(3, 103))
+        await of(private.close() if face.blocks else private.aclose())
 
 
 def test_a_foreign_certificate_is_refused(server: SecureServer, tmp_path: Path) -> None:

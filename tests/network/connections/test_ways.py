@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 import redis
 import redis.asyncio as aioredis
-from faces import Face, faced
+from faces import Face, eventually, faced
+from link_helpers import FACES, clients_of
 from scripted_server import scripted
 
 import shardkit
@@ -27,7 +28,6 @@ from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
 from shardkit.operations.commands import Command, Script, Shard, Transaction
 
-FACES = ["blocking", "awaiting"]
 KEYS = [f"k{n}" for n in range(2000)]
 
 
@@ -65,12 +65,6 @@ def names(server: LocalServer) -> list[str]:
     with server.client() as client:
         listed = client.client_list()
         return [each["name"] for each in listed if each["name"].startswith("shardkit:")]
-
-
-def others(server: LocalServer) -> int:
-    """Return how many others are connected."""
-    with server.client() as client:
-        return len(client.client_list()) - 1
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -271,24 +265,6 @@ async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPat
         assert server.names() == ["INCR", "INCR"]
 
 
-@pytest.mark.parametrize("kind", FACES)
-def test_a_closed_database_holds_up_nobody_else(kind: str, servers: list[LocalServer]) -> None:
-    """A fence in one database: what is for the others goes on over the same connection."""
-    with faced(kind, over(servers[:1], 8)) as face:
-        router = face.kit.key_sharded("many")
-        place = of(face, face.kit.component("many")).place
-        closed = next(key for key in KEYS if place(key) == 3)
-        others = [key for key in KEYS if place(key) != 3]
-        with servers[0].client(db=4) as fence:
-            fence.set(FENCE_KEY, "{}", px=700)
-        began = time.monotonic()
-        of(face, router.mset(dict.fromkeys(others, 1)))
-        assert time.monotonic() - began < 0.6
-        of(face, router.mset({closed: 2}))
-        assert time.monotonic() - began > 0.6
-        assert of(face, router.mget([closed, *others[:3]])) == [b"2", b"1", b"1", b"1"]
-
-
 def test_the_breaker_of_a_wrong_entry_is_its_own(servers: list[LocalServer]) -> None:
     port = servers[0].port
     limits = "socket_timeout: 0.2, socket_connect_timeout: 0.2"
@@ -435,10 +411,8 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
             for server in servers:
                 server.resume()
         time.sleep(0.3)  # the threads, which still connect, have time to send
-        end = time.monotonic() + 10
-        while any(map(others, servers)) and time.monotonic() < end:
-            time.sleep(0.02)
-        assert not any(map(others, servers)), "the threads have closed what they opened"
+        gone = eventually(lambda: not any(map(clients_of, servers)))
+        assert gone, "the threads have closed what they opened"
         for server in servers:
             with server.client() as client:
                 assert client.info("keyspace") == {}

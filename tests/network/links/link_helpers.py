@@ -11,13 +11,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import ClosedError
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Command, Replies
 from shardkit.operations.operation import Operation
@@ -98,6 +99,16 @@ async def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
 async def of(value: Any) -> Any:
     """What a call of either face gives."""
     return await value if inspect.isawaitable(value) else value
+
+
+async def listed(stream: Any) -> list[Any]:
+    """The values of an iterator of either face."""
+    return [each async for each in stream] if hasattr(stream, "__aiter__") else list(stream)
+
+
+def closed() -> AbstractContextManager[Any]:
+    """A block that a closed kit ends."""
+    return pytest.raises(ClosedError, match=r"^the kit is closed; open a new one with shardkit\.")
 
 
 def in_threads(count: int, work: Callable[[int], Any]) -> list[Any]:

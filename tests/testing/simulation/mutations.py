@@ -27,7 +27,7 @@ from shardkit.network.connections import clients, pool, sentinels
 from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import Closable, ReplyParser
-from shardkit.network.connections.pool import _AsyncReusingPool, _ReusingPool
+from shardkit.network.connections.pool import _ReusingPool
 from shardkit.network.links import dispatcher, user_clients
 from shardkit.network.links.dispatcher import Dispatcher
 from shardkit.network.links.server_request import ServerRequest
@@ -161,8 +161,8 @@ MUTATIONS: dict[str, Mutation] = {
         (
             decorators,
             "sharded_connection",
-            "return find(site, args[position])",
-            'return find(site, "a")',
+            "return client(site, args[position])",
+            'return client(site, "a")',
         ),
     ),
     "decorated-first-argument": Mutation(
@@ -686,10 +686,10 @@ MUTATIONS: dict[str, Mutation] = {
         "a retired client closes connections that are in use",
         python,
         (
-            _AsyncReusingPool,
+            pool._Common,
             "_close_gone",
-            "    for connection in self._gone(database):\n",
-            "    for connection in [*in_use_of(self), *self._gone(database)]:\n",
+            "gone = self._gone(database)",
+            "gone = [*in_use_of(self), *self._gone(database)]",
         ),
     ),
     "retired-are-kept": Mutation(
