@@ -73,7 +73,7 @@ class InUse(Protocol):
         except GrowthError as error:
             client.log(str(error))
             if pause:
-                time.sleep(pause)
+                time.sleep(pause)  # simulated seconds
 
     def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
         """Call, and record that for the history of the key."""
