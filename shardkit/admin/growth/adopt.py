@@ -18,7 +18,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redis.exceptions import NoPermissionError, ResponseError
@@ -116,15 +116,15 @@ class Adoption:
 
     component: str
     servers: tuple[AdoptedServer, ...]
-    rules: tuple[RuleFit, ...]
-    tried: int
-    placement: str
-    shard_map: ShardMap | None
-    alike: tuple[str, ...]
-    notes: tuple[str, ...]
-    problem: str
-    remedy: str
-    next: tuple[str, ...]
+    rules: tuple[RuleFit, ...] = ()
+    tried: int = 0
+    placement: str = ""
+    shard_map: ShardMap | None = None
+    alike: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    problem: str = ""
+    remedy: str = ""
+    next: tuple[str, ...] = ()
 
 
 def adopt(
@@ -172,14 +172,20 @@ def adopt(
     sampled: list[int] = []
 
     def sample_of(n: int) -> list[bytes]:
-        found = _sample(entries[n], sample)
-        sampled.append(len(found))
+        keys = _sample(entries[n], sample)
+        sampled.append(len(keys))
         progress(f"sampled {sum(sampled):,} keys of {len(sampled)} of {counted(count, 'server')}")
-        return found
+        return keys
 
     samples = at_once(sample_of, numbers)
     if count == 1:
-        return _single(component, entries[0], len(samples[0]))
+        return Adoption(
+            component,
+            (AdoptedServer(str(_place_of(entries[0])), None, len(samples[0]), len(samples[0])),),
+            shard_map=ShardMap({component: Component(component, entries[0])}),
+            notes=("one server needs no placement",),
+            next=_next(component, 2),
+        )
     keys = [route.of_all(each) for each in samples]
     rules = list(placements) or list(_rules([_place_of(each) for each in entries], names))
     fits = _fits(rules, keys, progress, given=bool(placements))
@@ -194,7 +200,8 @@ def adopt(
         # Rules that place all keys alike are one.
         others_at = {tuple(_places(fit, (*_PROBES, *_BRACED))): fit for fit in reversed(equal)}
         alike = [fit.placement for at, fit in others_at.items() if list(at) != own][::-1]
-        differing = [fit.placement for fit in equal if _differ(best, fit, _PROBES)]
+        there = _places(best, _PROBES)
+        differing = [fit.placement for fit in equal if _places(fit, _PROBES) != there]
         if differing:
             listed = ", ".join(map(shown, [best.placement, *differing][:_LISTED]))
             problem = f"too few keys to tell rules apart: {total:,} keys agree with {listed}"
@@ -206,9 +213,11 @@ def adopt(
                 "they differ for keys with braces. Check which your program uses"
             )
     servers = _servers(entries, samples, keys, best, proposed=not problem)
+    found = Adoption(
+        component, tuple(servers), tuple(fits[:_LISTED]), len(rules), alike=tuple(alike)
+    )
     if problem:
-        none = (*_of(component, servers, fits, len(rules)), "", None, tuple(alike))
-        return Adoption(*none, (), problem, remedy, ())
+        return replace(found, problem=problem, remedy=remedy)
     empty = [each.address for each in servers if not each.sampled]
     if empty:
         notes.append(f"no keys are on {', '.join(empty)}: nothing confirms their shard numbers")
@@ -226,22 +235,13 @@ def adopt(
         placement=best.placement,
         routes=tuple(routes),
     )
-    return Adoption(
-        *_of(component, servers, fits, len(rules)),
-        best.placement,
-        ShardMap({component: adopted}),
-        tuple(alike),
-        tuple(notes),
-        "",
-        "",
-        _next(component, count, best.placement),
+    return replace(
+        found,
+        placement=best.placement,
+        shard_map=ShardMap({component: adopted}),
+        notes=tuple(notes),
+        next=_next(component, count, best.placement),
     )
-
-
-def _of(
-    component: str, servers: Sequence[AdoptedServer], fits: Sequence[RuleFit], tried: int
-) -> tuple[str, tuple[AdoptedServer, ...], tuple[RuleFit, ...], int]:
-    return component, tuple(servers), tuple(fits[:_LISTED]), tried
 
 
 def _next(component: str, servers: int, placement: str = DEFAULT) -> tuple[str, ...]:
@@ -251,16 +251,6 @@ def _next(component: str, servers: int, placement: str = DEFAULT) -> tuple[str, 
     return (
         "shardkit config push MAP",
         f"shardkit split {component} --shards {4 * servers}{rule} --dry-run",
-    )
-
-
-def _single(component: str, entry: Entry, sampled: int) -> Adoption:
-    """Return the proposal for one server: an entry without shards."""
-    server = AdoptedServer(str(_place_of(entry)), None, sampled, sampled)
-    shard_map = ShardMap({component: Component(component, entry)})
-    note = "one server needs no placement"
-    return Adoption(
-        component, (server,), (), 0, "", shard_map, (), (note,), "", "", _next(component, 2)
     )
 
 
@@ -513,11 +503,6 @@ def _problem(
             "specify a larger sample, or the rule that your program uses (--placement)",
         )
     return "", ""
-
-
-def _differ(one: RuleFit, other: RuleFit, keys: Sequence[bytes]) -> bool:
-    """Whether two rules, each with its order of servers, place some keys on different servers."""
-    return _places(one, keys) != _places(other, keys)
 
 
 def _places(fit: RuleFit, keys: Sequence[bytes]) -> list[int]:

@@ -28,6 +28,7 @@ from shardkit.admin.growth.relocation import (
     ServerAddress,
     address_of,
     entries_on,
+    masters_in,
     with_replica,
     without_replica,
 )
@@ -42,7 +43,7 @@ from shardkit.admin.growth.servers import (
     unfit,
     wait_for_copy,
 )
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
@@ -97,7 +98,7 @@ def attach_replica(
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
         role, info = role_of(new), master.info()
-        problems = unfit(info, new.info(), master, new, source, target)
+        problems = unfit((source, master, info), (target, new, new.info()))
         if role.is_master:
             problems += mismatched_tls(new, target, like, where)
         if same(source, target):
@@ -178,7 +179,7 @@ def _followed(components: Components, name: str) -> tuple[ServerAddress, Entry, 
     try:
         return master_of(components, name)
     except InvalidArgumentError:
-        for where, entry, replica in _named_replicas(components):
+        for _, entry, where, replica in _named_replicas(components):
             if str(replica) == name:
                 return replica, entry, where
         raise
@@ -189,17 +190,11 @@ def _followed_by(
 ) -> tuple[ServerAddress, Entry, str]:
     """Return the master of a server, by the entries or by its own INFO."""
     named = list(_named_replicas(components))
-    for where, entry, each in named:
+    for master, entry, where, each in named:
         if same(each, replica):
-            master = address_of(entry)
-            assert master is not None, "checked by _named_replicas"
             return master, entry, where
-    servers = named
-    for component in components.values():
-        for shard, entry in component.entries():
-            if not entry.is_cluster and (master := address_of(entry)) is not None:
-                servers.append((entry_key(*shard), entry, master))
-    for where, entry, server in servers:
+    servers = [(each, entry, where) for _, entry, where, each in named]
+    for server, entry, where in (*servers, *masters_in(components.values())):
         with suppress(RedisError, OSError), connected_to(replica, entry, where) as client:
             role = role_of(client)
             if role.master is not None and same_server(role.master, server):
@@ -209,12 +204,14 @@ def _followed_by(
     )
 
 
-def _named_replicas(components: Components) -> Iterator[tuple[str, Entry, ServerAddress]]:
-    for component in components.values():
-        for shard, entry in component.entries():
-            for each in entry.replicas:
-                if address_of(entry) is not None and (server := address_of(each)) is not None:
-                    yield entry_key(*shard), entry, server
+def _named_replicas(
+    components: Components,
+) -> Iterator[tuple[ServerAddress, Entry, str, ServerAddress]]:
+    """Yield what `masters_in` does with each replica of a master."""
+    for master, entry, where in masters_in(components.values()):
+        for replica in map(address_of, entry.replicas):
+            if replica is not None:
+                yield master, entry, where, replica
 
 
 def _check_enough_are_left(source: ServerAddress, like: Entry, where: str) -> None:

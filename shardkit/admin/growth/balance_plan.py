@@ -23,34 +23,21 @@ _DEEPEST = 300  # moves of one plan
 
 @dataclass(frozen=True)
 class Unit:
-    """The shards of one database.
-
-    Attributes:
-        server: the number of its server.
-        weight: what is balanced: bytes, keys or operations.
-        size: its bytes.
-        movable: whether it can move.
-    """
+    """The shards of one database."""
 
     server: int
-    weight: float
-    size: float
+    weight: float  # what is balanced: bytes, keys or operations
+    size: float  # bytes
     movable: bool = True
 
 
 @dataclass
 class Placement:
-    """The places of units, by their indices.
+    """The places of units, by their indices."""
 
-    Attributes:
-        moves: which units move, and to which servers.
-        off: by how much all servers together miss the tolerance.
-        exact: whether no plan within the tolerance moves fewer bytes.
-    """
-
-    moves: list[tuple[int, int]] = field(default_factory=list)
-    off: float = math.inf
-    exact: bool = False
+    moves: list[tuple[int, int]] = field(default_factory=list)  # units, and servers
+    off: float = math.inf  # by how much all servers together miss the tolerance
+    exact: bool = False  # whether no plan within the tolerance moves fewer bytes
     size: float = math.inf
 
     @property
@@ -64,11 +51,7 @@ def place(
 ) -> Placement:
     """Return the moves after which all servers have about the same, with the fewest bytes moved.
 
-    Args:
-        units: the databases with their weights.
-        room: how many more bytes each server can have.
-        free: how many databases of each server nothing uses.
-        tolerance: how far a server's weight may be from the mean, as a part of it.
+    Each server has `room` for so many bytes more, and so many `free` databases.
     """
     search = _Search(units, room, free, tolerance)
     search.descend(0.0, [])

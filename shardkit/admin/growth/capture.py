@@ -11,8 +11,8 @@ One connection receives every notification in the order of the changes. Some cha
 * FLUSHDB, FLUSHALL and SWAPDB, and the data that a server receives as a replica
 * all changes while ``notify-keyspace-events`` has another value, even if it is set back
 
-INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts. So
-the capture calls OBJECT HELP, which programs do not use, and later checks that it is still counted.
+INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts, which
+the capture notices by a call of OBJECT HELP that must still be counted.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from contextlib import suppress
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.fence import fence_key
 from shardkit.errors import GrowthError, MissedChangesError
@@ -43,7 +44,7 @@ _OF_ITSELF = frozenset({b"expired", b"evicted"})
 
 def turn_on_notifications(client: Any) -> str:
     """Turn on a server's notifications of changed keys; return the setting before."""
-    before = _text(client.config_get(_SETTING)[_SETTING])
+    before = str_if_bytes(client.config_get(_SETTING)[_SETTING])
     if not _tells_all(before):
         client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
     return before
@@ -81,16 +82,14 @@ class KeyCapture:
         self._ended = False
         patterns = [prefix + b"*" for prefix in self._prefixes]
         try:
-            self._connection.send_command("PSUBSCRIBE", *patterns)
-            for _ in patterns:
-                self._connection.read_response(disable_decoding=True)
-        except (RedisError, OSError) as error:
-            self._connection.disconnect()
-            self._pool.release(self._connection)
-            raise GrowthError(
-                f"the server does not tell of changed keys: {error}", "see docs/rights.md"
-            ) from error
-        try:
+            try:
+                self._connection.send_command("PSUBSCRIBE", *patterns)
+                for _ in patterns:
+                    self._connection.read_response(disable_decoding=True)
+            except (RedisError, OSError) as error:
+                raise GrowthError(
+                    f"the server does not tell of changed keys: {error}", "see docs/rights.md"
+                ) from error
             self._calls = self._calls_at_first()
         except BaseException:
             self._connection.disconnect()
@@ -107,7 +106,7 @@ class KeyCapture:
             pipe.config_get(_SETTING)
             pipe.info("commandstats")
             setting, stats = pipe.execute()
-        if not _tells_all(_text(setting[_SETTING])):
+        if not _tells_all(str_if_bytes(setting[_SETTING])):
             raise MissedChangesError(f"{_SETTING} was changed", "copy again")
         calls = _calls(stats)
         if not calls[_CANARY] and not calls["object"]:
@@ -154,12 +153,7 @@ class KeyCapture:
         return taken
 
     def wait_until_told(self) -> None:
-        """Wait until the notifications of all changes so far have arrived.
-
-        Raises:
-            MissedChangesError: the connection was lost.
-            GrowthError: the server does not answer.
-        """
+        """Wait until the notifications of all changes so far have arrived."""
         with self._answered:
             self._asked += 1
             wanted = self._asked
@@ -229,7 +223,3 @@ class Standstill:
 
     def wait_until_told(self) -> None:
         """See `KeyCapture.wait_until_told`."""
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)

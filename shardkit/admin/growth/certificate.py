@@ -6,10 +6,9 @@
                         on both sides                     large values in pages
     SCAN of the other side ─► keys that only it has
 
-Expiries of hash fields, consumer groups of streams and their pending entries count as values.
-Encodings and the order of members do not matter, so servers of different versions can be compared.
-A key that differs is read again until it has not changed for `SETTLED` seconds, as what follows its
-changes may be behind. A key that changes all the time is counted separately.
+Expiries of hash fields, consumer groups and pending entries count; encodings and the order of
+members do not. A key that differs is read again until it has not changed for `SETTLED` seconds, as
+what follows its changes may be behind. One that changes all the time is counted separately.
 """
 
 from __future__ import annotations

@@ -9,12 +9,10 @@
                 CONFIG SET min-replicas-to-write N   writers are refused for good, also by replicas
                 CLIENT UNPAUSE                       those that waited are refused, and go elsewhere
 
-A cluster's clients ask for no fence: a key has one node, and there are many. So the nodes
-themselves refuse writes, by a number of replicas that no master has. Reads pass. The pause ends by
-itself if the mover dies. The setting does not: `resume` or `abort` takes it back.
-
-Each change of the setting depends on the key of the attempt. So a mover that was stopped, while
-another one has taken over, changes nothing any more.
+A cluster's clients ask for no fence. So the nodes refuse writes, by a number of replicas that no
+master has; reads pass. The pause ends by itself if the mover dies; the setting is taken back by
+`resume` or `abort`. Each change of it depends on the key of the attempt, so a mover that was
+stopped, while another one has taken over, changes nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from redis.exceptions import RedisError, ResponseError, WatchError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
@@ -42,11 +41,7 @@ Ranges = list[list[int]]
 def masters_of(
     server: ServerAddress, like: Entry, where: str
 ) -> tuple[dict[str, Ranges], list[ServerAddress]]:
-    """Return the slots of each master, by its place, and the addresses of all replicas.
-
-    Raises:
-        GrowthError: the server is not a node of a cluster that serves all slots.
-    """
+    """Return the slots of each master, by its place, and the addresses of all replicas."""
     with connected_to(server, like, where) as client:
         try:
             listed: list[Any] = client.execute_command("CLUSTER SLOTS")
@@ -105,8 +100,7 @@ def is_closed(client: Any) -> bool:
 
 def setting(client: Any) -> str:
     """Return the setting that closes a node."""
-    value = client.config_get(_SETTING)[_SETTING]
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return str(str_if_bytes(client.config_get(_SETTING)[_SETTING]))
 
 
 def pause(client: Any, seconds: float) -> None:
@@ -121,12 +115,7 @@ def go_on(client: Any) -> None:
 
 def close(client: Any, mark: str, value: bytes) -> bool:
     """Have a master refuse writes, if it still has the mark of this attempt."""
-    return _set(client, mark, value, _CLOSED)
-
-
-def reopen(client: Any, mark: str, value: bytes, before: str) -> None:
-    """Have a master take writes again, if it still has the mark of this attempt."""
-    _set(client, mark, value, before)
+    return set_if_marked(client, mark, value, _CLOSED)
 
 
 def force_open(client: Any, before: str) -> None:
@@ -146,7 +135,8 @@ def keep_settings(client: Any) -> None:
         client.config_rewrite()
 
 
-def _set(client: Any, mark: str, value: bytes, number: str) -> bool:
+def set_if_marked(client: Any, mark: str, value: bytes, number: str) -> bool:
+    """Set what closes or opens a master, if it still has the mark of this attempt."""
     with client.pipeline(transaction=True) as pipe:
         pipe.watch(mark)
         if pipe.get(mark) != value:
@@ -164,11 +154,7 @@ def _set(client: Any, mark: str, value: bytes, number: str) -> bool:
 def connected_to_all(
     servers: Iterable[ServerAddress], login: Callable[[ServerAddress], tuple[Entry, str]]
 ) -> Iterator[list[Any]]:
-    """Yield clients of servers.
-
-    Raises:
-        GrowthError: one does not answer.
-    """
+    """Yield clients of servers."""
     with ExitStack() as stack:
         clients = []
         for server in servers:

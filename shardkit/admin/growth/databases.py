@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from itertools import islice
 from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
@@ -52,10 +53,7 @@ def clients_of(
 
 
 def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """Call a function for each item, in threads if there are several; return when all have ended.
-
-    Raises: the first of their errors.
-    """
+    """Call a function for each item, in threads if there are several; raise the first error."""
     every = list(items)
     results: dict[int, R] = {}
     errors: dict[int, BaseException] = {}
@@ -80,13 +78,8 @@ def at_once(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 def strays(client: Any, most: int = MOST_NAMED) -> list[str]:
     """Return at most `most` keys of a database that are not shardkit's own."""
-    keys: list[str] = []
-    for key in client.scan_iter(count=_PAGE):
-        if not is_own(key):
-            keys.append(key.decode(errors="backslashreplace"))
-            if len(keys) == most:
-                break
-    return keys
+    keys = (key for key in client.scan_iter(count=_PAGE) if not is_own(key))
+    return [key.decode(errors="backslashreplace") for key in islice(keys, most)]
 
 
 def pages(client: Any, count: int = _PAGE) -> Iterator[list[bytes]]:

@@ -31,10 +31,7 @@ def push_relocation(
     keep_source: bool,
     message: str,
 ) -> int:
-    """Replace a server in all entries, unless none names it as a master; return the epoch.
-
-    Raises: as `push_changed`.
-    """
+    """Replace a server in all entries, unless none names it as a master; return the epoch."""
     return push_changed(
         lease,
         lambda components: relocated(components, source, target, same, keep_source=keep_source),

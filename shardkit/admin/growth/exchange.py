@@ -35,6 +35,11 @@ def by_server(clients: Mapping[Place, T]) -> dict[ServerAddress, dict[int, T]]:
     return found
 
 
+def one_of_each(clients: Clients) -> dict[ServerAddress, Any]:
+    """Return a client of each server."""
+    return {server: next(iter(own.values())) for server, own in by_server(clients).items()}
+
+
 class Line:
     """One connection, over which commands may be sent before earlier replies are read."""
 
@@ -90,22 +95,13 @@ def one_connection(client: Any) -> Iterator[Line]:
 
 
 def ask(client: Any, *batches: Commands) -> list[Any]:
-    """Send commands in one exchange; return the raw replies.
-
-    Raises:
-        ResponseError: the server refuses one of them.
-    """
-    with one_connection(client) as line:
-        replies = line.ask(*batches)
-    return accepted(replies)
+    """Send commands in one exchange; return the raw replies."""
+    [replies] = ask_all([(client, batches)])
+    return replies
 
 
 def ask_all(asked: Sequence[tuple[Any, Sequence[Commands]]]) -> list[list[Any]]:
-    """Send batches of commands by several clients at once; return the raw replies to each.
-
-    Raises:
-        ResponseError: a server refuses a command.
-    """
+    """Send batches of commands by several clients at once; return the raw replies to each."""
     with ExitStack() as stack:
         lines = [stack.enter_context(one_connection(client)) for client, _ in asked]
         for line, (_, batches) in zip(lines, asked, strict=True):
@@ -114,22 +110,13 @@ def ask_all(asked: Sequence[tuple[Any, Sequence[Commands]]]) -> list[list[Any]]:
 
 
 def ask_each(clients: Clients, command: Callable[[Any], Arguments]) -> list[Any]:
-    """Send a command to each database, in one exchange with each server; return the replies.
-
-    Raises:
-        ResponseError: a server refuses it.
-    """
+    """Send a command to each database, in one exchange with each server; return the replies."""
     asked = []
     for own in by_server(clients).values():
         home, first = next(iter(own.items()))
-        commands = [each for n, client in own.items() for each in (select(n), command(client))]
-        asked.append((first, [[*commands, select(home)]]))
+        commands = [each for n, client in own.items() for each in (("SELECT", n), command(client))]
+        asked.append((first, [[*commands, ("SELECT", home)]]))
     return [reply for replies in ask_all(asked) for reply in replies[1::2]]
-
-
-def select(number: int) -> Arguments:
-    """Return the command that selects a database."""
-    return ("SELECT", number)
 
 
 def accepted(replies: list[Any]) -> list[Any]:

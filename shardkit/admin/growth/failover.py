@@ -11,11 +11,9 @@ A master has crashed if it refuses connections, or if it is silent and all its r
 their links. If INFO fails for another reason (too many clients, another password, a long script),
 the master may be alive, and clients would continue to write to it beside the new one.
 
-A master that crashed comes back as a master. Until it is fenced (`apply_fences`, which
-``shardkit failover --guard`` repeats), a client that has not read the new entries could still write
-there. A fence makes it a replica of the new master, which drops its last, unreplicated writes.
-``min-replicas-to-write 1`` on all servers closes the gap: a master that is back alone takes no
-writes. The new master does without, until it has replicas.
+A master that crashed comes back as a master, where a client that has not read the new entries could
+still write. A fence (`apply_fences`) makes it a replica of the new master, which drops its last,
+unreplicated writes. ``min-replicas-to-write 1`` on all servers closes the gap until then.
 """
 
 from __future__ import annotations
@@ -23,12 +21,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from operator import eq
 from typing import Any
 
 from redis.exceptions import RedisError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.entries import push_relocation, wait_until_read
 from shardkit.admin.growth.journal import lease
@@ -63,6 +62,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError, counted
 from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.commands import Shard
 
 HOLD = 0.5  # seconds that writers may wait
 MOST_DOWN = 30  # seconds that a replica's link may have been down
@@ -148,21 +148,26 @@ def fail_over(
             why = error
         known = replicas_of(components.values(), source, same)
         wanted = None if to is None else ServerAddress.parse(to)
+
+        def connect(server: ServerAddress) -> Any:
+            """Return a client of the new master, which asks for replicas again at the end."""
+            client = stack.enter_context(connected_to(server, like, where))
+            stack.callback(ask_for_replicas, client, config, server)
+            return client
+
         forced = wanted if force and role is None else None
         successor = _taken_over(config, source, known, like, where, forced, same)
         if role is not None and not role.is_master:
             # A killed process has started this: only the entries are left.
             target = _named(known, role.master, same) or role.master
             assert target is not None
-            replica = stack.enter_context(connected_to(target, like, where))
-            stack.callback(ask_for_replicas, replica, config, target)
+            connect(target)
             epoch = push_relocation(leased, source, target, same, keep_source=True, message=message)
             return Takeover(shards, source, target, True, None, epoch=epoch)
         if successor is not None:  # after a crash, by a process that was killed before the push
             role, held, behind = None, None, 0
             target = successor
-            replica = stack.enter_context(connected_to(target, like, where))
-            stack.callback(ask_for_replicas, replica, config, target)
+            connect(target)
         elif role is not None:
             numbers = [int(name[2:]) for name in master.info("keyspace")]
             if problems := config_databases(source, like, where, numbers):
@@ -175,9 +180,8 @@ def fail_over(
             candidates = [wanted] if wanted is not None else known or seen
             offsets = _roles(candidates, like, where)
             target = _best(_following(offsets, source, same, role.history), None)
-            replica = stack.enter_context(connected_to(target, like, where))
+            replica = connect(target)
             wait_for_copy(master, replica, _COPY)
-            stack.callback(ask_for_replicas, replica, config, target)
             take_writes_alone(replica, config, target)
             follow_as(master, like, where)
             leased.check()
@@ -196,8 +200,7 @@ def fail_over(
                 offsets = _following(offsets, source, same)
             target = _best(offsets, None if force else MOST_DOWN)
             behind = max(each.offset for each in offsets.values()) - offsets[target].offset
-            replica = stack.enter_context(connected_to(target, like, where))
-            stack.callback(ask_for_replicas, replica, config, target)
+            replica = connect(target)
             least = take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
@@ -205,9 +208,7 @@ def fail_over(
             replica.execute_command("REPLICAOF", "NO", "ONE")
             persist_roles(replica)
             held = None
-        followers, failed = _repoint(
-            [each for each in known if each != target], target, like, where
-        )
+        followers, failed = repoint([each for each in known if each != target], target, like, where)
         epoch = push_relocation(
             leased, source, target, same, keep_source=role is not None, message=message
         )
@@ -234,11 +235,7 @@ def _require_crash(
     where: str,
     same: Same,
 ) -> dict[ServerAddress, ServerRole]:
-    """Return the replicas' roles if their master has crashed.
-
-    Raises:
-        GrowthError: the master may be alive.
-    """
+    """Return the replicas' roles if their master has crashed."""
     end = time.monotonic() + _NOTICE
     refused = is_refused(why)
     while True:
@@ -274,11 +271,7 @@ def _following(
     same: Same,
     history: str = "",
 ) -> dict[ServerAddress, ServerRole]:
-    """Return the roles without those of other masters' replicas.
-
-    Raises:
-        GrowthError: there are only such replicas.
-    """
+    """Return the roles without those of other masters' replicas."""
     found = {
         server: role
         for server, role in roles.items()
@@ -293,43 +286,43 @@ def _following(
     return found
 
 
-def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:
-    """Return the master of a shard or by its address, an entry of it, and where that is stored.
-
-    Raises:
-        InvalidArgumentError: there is none.
-        ConfigError: its entry does not name it by host and port.
-    """
+def shard_named(components: Mapping[str, Component], name: str) -> Shard | None:
+    """Return the shard that a name means: ``timelines:3``, or a component that has one."""
     component, _, number = name.rpartition(":")
-    for key, which in ((component, number), (name, None)):
-        found = components.get(key)
-        if found is None or not (which is None or which.isdigit()):
-            continue
-        shard = found.all_shards()[0] if which is None else None
-        at = shard.number if shard is not None else int(which or 0)
-        if which is None and len(found.shards) > 1:
-            raise InvalidArgumentError(
-                f"{name} has {counted(len(found.shards), 'shard')}", f"name one of them: {name}:0"
-            )
-        if at is not None and at >= len(found.shards):
+    if component in components and number.isdigit():
+        if int(number) >= len(components[component].shards):
             raise InvalidArgumentError(f"{name} is no shard", "see: shardkit status")
-        entry = found.entry if at is None else found.shards[at]
-        assert entry is not None
+        return Shard(component, int(number))
+    if name not in components:
+        return None
+    count = len(components[name].shards)
+    if count > 1:
+        raise InvalidArgumentError(
+            f"{name} has {counted(count, 'shard')}", f"name one of them: {name}:0"
+        )
+    return components[name].all_shards()[0]
+
+
+def master_of(components: Mapping[str, Component], name: str) -> tuple[ServerAddress, Entry, str]:
+    """Return the master of a shard or by its address, an entry of it, and where that is stored."""
+    shard = shard_named(components, name)
+    if shard is not None:
+        entry, where = components[shard.component].entry_of(shard), entry_key(*shard)
         server = address_of(entry)
         if server is None or entry.is_cluster:
             kind = "cluster" if entry.is_cluster else "Sentinels" if entry.is_sentinel else ""
             raise ConfigError(
-                f"{entry_key(key, at)} does not name its server by host and port",
+                f"{where} does not name its server by host and port",
                 f"use the failover of its {kind}" if kind else "write host and port",
             )
-        return server, entry, entry_key(key, at)
+        return server, entry, where
     server = ServerAddress.parse(name)
     entries = entries_on(components.values(), server, eq)
     if not entries:  # entries may use another name of it
         servers = KnownServers(components.values(), server)
         entries = entries_on(components.values(), server, servers.same)
-    for shard_there, entry in entries:
-        return address_of(entry) or server, entry, entry_key(*shard_there)
+    for shard, entry in entries:
+        return address_of(entry) or server, entry, entry_key(*shard)
     raise InvalidArgumentError(
         f"{name} is neither a shard nor a master that an entry names", "see: shardkit status"
     )
@@ -381,20 +374,13 @@ def _roles(
 ) -> dict[ServerAddress, ServerRole]:
     found = {}
     for server in servers:
-        try:
-            with connected_to(server, like, where) as client:
-                found[server] = role_of(client)
-        except (RedisError, OSError):
-            continue
+        with suppress(RedisError, OSError), connected_to(server, like, where) as client:
+            found[server] = role_of(client)
     return found
 
 
 def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) -> ServerAddress:
-    """Return the replica that has the most writes.
-
-    Raises:
-        GrowthError: there is none, or its link was down for too long.
-    """
+    """Return the replica that has the most writes."""
     replicas = {server: role for server, role in offsets.items() if not role.is_master}
     if not replicas and offsets:
         named = ", ".join(map(str, offsets))
@@ -420,9 +406,10 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
     return target
 
 
-def _repoint(
+def repoint(
     servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str
 ) -> tuple[list[str], dict[str, str]]:
+    """Have servers follow another master; return which do, and why others do not."""
     followers, failed = [], {}
     for server in servers:
         try:
@@ -439,7 +426,7 @@ def pending_fences(config: Any) -> list[Fence]:
     """Return the masters that were replaced while they were down, and are not fenced yet."""
     found = []
     for source, text in config.hgetall(_FENCES_KEY).items():
-        name = source.decode() if isinstance(source, bytes) else source
+        name = str_if_bytes(source)
         try:
             stored = json.loads(text)
             target = ServerAddress.parse(stored["master"])

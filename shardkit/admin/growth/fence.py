@@ -37,7 +37,6 @@ from shardkit.admin.growth.exchange import (
     ask_each,
     by_server,
     one_connection,
-    select,
 )
 from shardkit.admin.growth.relocation import Place
 from shardkit.config.stored import WITNESS_KEY
@@ -104,25 +103,17 @@ def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) ->
 
     A command that arrives late does nothing: another mover may have finished by then, so that a
     fence would close a database in use.
-
-    Raises:
-        GrowthError: the lease has ended.
     """
 
     def mark(fences: Fences) -> Writes:
         require_lease()
         return {place: [[("SET", fence_key(clients[place]), value)]] for place in fences}
 
-    while _transact(clients, mark) is None:
-        pass
+    _insist(clients, mark)
 
 
 def close_for(clients: Clients, value: bytes, seconds: float) -> None:
-    """Close databases for some seconds.
-
-    Raises:
-        GrowthError: one is already closed.
-    """
+    """Close databases for some seconds."""
     until = ("NX", "PX", max(1, round(1000 * seconds)))
     if None in ask_each(clients, lambda client: ("SET", fence_key(client), value, *until)):
         raise GrowthError(
@@ -155,8 +146,7 @@ def change(clients: Clients, move: str, value: bytes) -> None:
         own = (place for place, fence in fences.items() if move_of(fence) == move)
         return {place: [[("SET", fence_key(clients[place]), value)]] for place in own}
 
-    while _transact(clients, replace) is None:
-        pass
+    _insist(clients, replace)
 
 
 def is_permanent(client: Any, move: str) -> bool:
@@ -179,8 +169,7 @@ def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
         first.update(found)
         return {place: [[("DEL", fence_key(clients[place]))]] for place in own}
 
-    while _transact(clients, delete) is None:
-        pass
+    _insist(clients, delete)
 
 
 def lift_unless_permanent(client: Any, move: str) -> bool:
@@ -222,14 +211,17 @@ def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
         raise _taken_over()
 
 
+def _insist(clients: Clients, decide: Callable[[Fences], Writes]) -> None:
+    """Repeat `_transact` until no fence has changed in between."""
+    while _transact(clients, decide) is None:
+        pass
+
+
 def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any] | None:
     """Execute what a function makes of the fences of databases, in a transaction for each server.
 
     Return the replies; or None if a fence has changed in between, and nothing was executed on that
     server. Cost: two exchanges with each server, with all of them at once.
-
-    Raises:
-        WriteRefusedError: a server refuses one of the commands.
     """
     with ExitStack() as stack:
         lines: list[tuple[Line, list[Place]]] = []
@@ -239,7 +231,7 @@ def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any]
             commands: list[Arguments] = []
             for number, client in own.items():
                 key = fence_key(client)
-                commands += [select(number), ("WATCH", key), ("GET", key)]
+                commands += [("SELECT", number), ("WATCH", key), ("GET", key)]
             line.post(commands)
         fences: dict[Place, bytes | None] = {}
         for line, places in lines:
@@ -251,10 +243,10 @@ def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any]
                 (place, batch)
                 for place in places
                 if place in writes
-                for batch in ([select(place.database)], *writes[place])
+                for batch in ([("SELECT", place.database)], *writes[place])
             ]
             sent.append(batches)
-            home = [select(places[0].database)]
+            home = [("SELECT", places[0].database)]
             if batches:
                 line.post([("MULTI",)], *(batch for _, batch in batches), [("EXEC",)], home)
             else:
@@ -267,11 +259,7 @@ def _transact(clients: Clients, decide: Callable[[Fences], Writes]) -> list[Any]
 
 
 def _executed(sent: Sequence[tuple[Place, Commands]], replies: Sequence[Any]) -> list[Any] | None:
-    """Return what the commands of a transaction answered, but for SELECT; None if it was aborted.
-
-    Raises:
-        WriteRefusedError: the server refused one of them.
-    """
+    """Return the answers to a transaction, but for SELECT; None if it was aborted."""
     *queued, done = replies
     if done is None:
         return None

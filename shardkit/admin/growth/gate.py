@@ -97,11 +97,7 @@ def wait_for_readers(
 
 
 def update_nodes(move: Move, login: Login) -> None:
-    """Have a split into or out of a cluster name the masters that the cluster has now.
-
-    Raises:
-        GrowthError: the cluster cannot be used.
-    """
+    """Have a split into or out of a cluster name the masters that the cluster has now."""
     move.slots = {}
     sides = [move.sources, move.targets]
     for n, cluster in enumerate(move.clusters):
@@ -129,10 +125,6 @@ def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, R
 
 class CopyGate:
     """Closes databases to clients, by fences for which their connections ask.
-
-    Args:
-        move: the move.
-        lease: of this process.
 
     Attributes:
         is_cluster: whether the nodes of a cluster are closed instead.
@@ -162,11 +154,7 @@ class CopyGate:
         close_for(clients, value, seconds)
 
     def wait_for_writers(self, clients: Clients, began: float, hold: float, kill: bool) -> None:
-        """Wait until the writers that were connected before the hold have left.
-
-        Raises:
-            GrowthError: some did not leave; the error names them.
-        """
+        """Wait until the writers that were connected before the hold have left."""
         at_once(lambda own: _wait_until_left(own, began, hold, kill), by_server(clients).values())
 
     def wait_for_readers(self, clients: Clients, patience: float, epoch: int) -> None:
@@ -191,38 +179,28 @@ class CopyGate:
 
     def admit_readers(self, clients: Clients, attempt: str) -> None:
         """Have the targets be read, and not yet written."""
-        move = self._move
-        value = fence_value(move.id, attempt, move.target, readers=True)
-        change(clients, move.id, value)
+        self._change(clients, attempt, readers=True)
 
     def turn_away(self, clients: Clients, attempt: str) -> None:
         """Send all clients away from the sources, readers too."""
+        self._change(clients, attempt, readers=False)
+
+    def _change(self, clients: Clients, attempt: str, *, readers: bool) -> None:
         move = self._move
-        value = fence_value(move.id, attempt, move.target)
-        change(clients, move.id, value)
+        change(clients, move.id, fence_value(move.id, attempt, move.target, readers=readers))
 
     def open(self, clients: Clients) -> None:
         """Have the targets be written, too."""
         lift(clients, self._move.id)
 
     def require_slots(self, clients: Clients) -> None:
-        """Check that keys have the same places as at the start of the copy.
-
-        Raises:
-            GrowthError: slots of a cluster have moved, or a replica has taken over.
-        """
+        """Check that keys have the same places as at the start of the copy."""
 
 
 class ClusterGate(CopyGate):
     """Closes a cluster: its nodes refuse writes.
 
     The journal decides, as only the process that has the lease writes it.
-
-    Args:
-        move: the split.
-        lease: of this process.
-        login: returns the entry with a node's login, and where it is stored.
-        captures: returns the captures of the sources, which count calls of CONFIG SET.
     """
 
     is_cluster = True
@@ -299,7 +277,7 @@ class ClusterGate(CopyGate):
             if cluster_nodes.is_closed(client):
                 self._expect_setting(place)
                 before = self._move.minimums.get(str(place.server), "0")
-                cluster_nodes.reopen(client, fence_key(client), value, before)
+                cluster_nodes.set_if_marked(client, fence_key(client), value, before)
             cluster_nodes.go_on(client)
         self._open_replicas(clients)
 

@@ -26,6 +26,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin
 
 import redis
+from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, ServerAddress
@@ -152,11 +153,7 @@ class Move:
 
 
 def servers_in(text: str) -> list[ServerAddress]:
-    """Return the servers of `Move.source` or `Move.target`.
-
-    Raises:
-        InvalidArgumentError: one is no address.
-    """
+    """Return the servers of `Move.source` or `Move.target`."""
     return [ServerAddress.parse(each) for each in text.split(", ")]
 
 
@@ -164,9 +161,6 @@ def read(config: redis.Redis, name: str) -> Move:
     """Read the move of a server or of a shard, even if the shard moves together with others.
 
     A move in progress comes first.
-
-    Raises:
-        ConfigError: there is none, or it cannot be read.
     """
     names = [name]
     with suppress(InvalidArgumentError):
@@ -199,19 +193,11 @@ def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> li
 
 
 def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
-    """Read all moves.
-
-    Args:
-        config: a client of the config server.
-        unreadable: receives the errors of records that cannot be read.
-
-    Raises:
-        ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
-    """
+    """Read all moves; errors of records that cannot be read go to ``unreadable`` if it is given."""
     moves = []
     for key in sorted(config.scan_iter(match=f"{_MOVE_KEY}*", count=1000)):
         try:
-            move = _move_at(config, key.decode() if isinstance(key, bytes) else key)
+            move = _move_at(config, str_if_bytes(key))
         except (ConfigError, NewerFormatError) as error:
             if unreadable is None:
                 raise
@@ -275,32 +261,18 @@ class Lease:
         self._token = token
 
     def watch(self, pipe: Any) -> None:
-        """Have a transaction fail if the lease ends before it is executed.
-
-        Raises:
-            GrowthError: as `check`.
-        """
+        """Have a transaction fail if the lease ends before it is executed."""
         pipe.watch(_LEASE_KEY)
         self.check(pipe)
 
     def check(self, client: Any = None) -> None:
-        """Check that this process still has the lease, before a step that cannot depend on it.
-
-        Raises:
-            GrowthError: the lease has ended; another process may be at work.
-        """
-        holder = (client or self.config).get(_LEASE_KEY)
-        if (
-            holder.decode(errors="replace") if isinstance(holder, bytes) else holder
-        ) != self._token:
+        """Check that this process still has the lease, before a step that cannot depend on it."""
+        holder: Any = (client or self.config).get(_LEASE_KEY)
+        if str_if_bytes(holder) != self._token:
             raise self._ended()
 
     def write(self, move: Move) -> None:
-        """Write a move as it is now.
-
-        Raises:
-            GrowthError: as `check`; nothing was written.
-        """
+        """Write a move as it is now."""
         text = json.dumps({"format": FORMAT if any(move.clusters) else 1, **asdict(move)})
         key = f"{_MOVE_KEY}{move.name}"
         if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, text):
@@ -326,11 +298,7 @@ class Lease:
 
 @contextmanager
 def lease(config: redis.Redis) -> Iterator[Lease]:
-    """Hold the right to work on moves and failovers; one process has it at a time.
-
-    Raises:
-        GrowthError: another process has it; the error names that process.
-    """
+    """Hold the right to work on moves and failovers; one process has it at a time."""
     token = f"{gethostname()}/{os.getpid()}/{secrets.token_hex(8)}"
     if not config.set(_LEASE_KEY, token, nx=True, px=round(1000 * LEASE)):
         holder: Any = None
@@ -338,8 +306,7 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
             # One without an end, as after somebody's mistake, gets one; its holder renews it.
             config.pexpire(_LEASE_KEY, round(1000 * LEASE), nx=True)
             holder = config.get(_LEASE_KEY)
-        holder = holder or b"another process"
-        name = holder.decode(errors="replace") if isinstance(holder, bytes) else str(holder)
+        name = str_if_bytes(holder or "another process")
         raise GrowthError(
             f"{name.rpartition('/')[0] or name} is working on a move or failover",
             f"wait for it. If it was killed, its lease ends within {LEASE:g} s",

@@ -13,7 +13,6 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
-from typing import Any
 
 from redis.exceptions import AuthenticationError, NoPermissionError
 
@@ -95,18 +94,14 @@ def _run_id(where: str, entry: Entry) -> str:
     fields = entry.resolved(where)
     fields.pop("replicas", None)
     with client_of(fields, TIMEOUT) as client:
-        return _ask(client)
+        return str(client.info("server")["run_id"])
 
 
 def _run_id_at(server: ServerAddress, logins: Iterable[tuple[str, Entry]]) -> str:
     for where, entry in logins:
         try:
             with connected_to(server, entry, where, TIMEOUT) as client:
-                return _ask(client)
+                return str(client.info("server")["run_id"])
         except (AuthenticationError, NoPermissionError, ConfigError):
             continue  # another entry's user may be allowed to ask
     raise LookupError(f"no entry has a user of {server}")
-
-
-def _ask(client: Any) -> str:
-    return str(client.info("server")["run_id"])

@@ -20,9 +20,10 @@ from typing import Any
 
 import redis
 from redis.exceptions import RedisError, ResponseError
+from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.relocation import ServerAddress, address_of
-from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover
+from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover, connected_to
 from shardkit.admin.sentinels import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
@@ -67,10 +68,6 @@ def fail_over_sentinels(
     """Have Sentinels replace the master of a service, by the replica `to` or by their own choice.
 
     The config server keeps the former priorities in the meantime.
-
-    Raises:
-        GrowthError: they refuse, did not finish in time, or chose another replica.
-        ConfigServerError: none of them answers.
     """
     with _preferring(config, entry, where, None if to is None else ServerAddress.parse(to)):
         done = _replace_by_sentinels(components, entry, where)
@@ -106,7 +103,7 @@ def _preferring(
         yield
     finally:
         for name, noted in config.hgetall(_PRIORITIES_KEY).items():
-            address = ServerAddress.parse(name.decode() if isinstance(name, bytes) else name)
+            address = ServerAddress.parse(str_if_bytes(name))
             if address in servers and noted.isdigit():
                 with suppress(RedisError, OSError, GrowthError):  # the next failover restores it
                     _set_priority(config, servers[address], where, address, int(noted), back=True)
@@ -235,16 +232,13 @@ class _Node:
 
 
 def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
-    """Ask a cluster, or one node of it, for its nodes.
-
-    Raises:
-        GrowthError: it cannot be asked.
-    """
-    fields = entry.resolved(where)
-    if at is not None:
-        fields = {**fields, "cluster": False, "host": at.host, "port": at.port}
+    """Ask a cluster, or one node of it, for its nodes."""
     try:
-        with client_of(fields, TIMEOUT) as client:
+        with (
+            client_of(entry.resolved(where), TIMEOUT)
+            if at is None
+            else connected_to(at, entry, where)
+        ) as client:
             said: Any = client.execute_command("CLUSTER NODES")
     except ServerErrors as error:
         raise GrowthError(f"{where}: no node can be asked: {error}", "start them") from None
@@ -283,10 +277,6 @@ def fail_over_cluster(
     """Have a replica of a cluster replace its master.
 
     Either the master `name` or the replica `to` can be empty. ``force`` replaces a dead master.
-
-    Raises:
-        GrowthError: no replica can take over, or it did not in time.
-        InvalidArgumentError: neither master nor replica is named, or it is no such node.
     """
     nodes = _nodes(entry, where)
     by_id = {node.id: node for node in nodes}
@@ -316,12 +306,8 @@ def fail_over_cluster(
             f"{source.address} {state}. A failover loses what {target.address} has not got",
             "let the cluster replace a dead master by itself, or use --force",
         )
-    fields = {
-        **entry.resolved(where), "cluster": False, "host": target.address.host,
-        "port": target.address.port,
-    }  # fmt: skip
     began = time.monotonic()
-    with client_of(fields, TIMEOUT) as client:
+    with connected_to(target.address, entry, where) as client:
         words = () if source.alive else ("FORCE",)
         client.execute_command("CLUSTER", "FAILOVER", *words)
         while client.info("replication")["role"] != "master":

@@ -164,10 +164,7 @@ def _start(
         list(plan.targets),
     )
     move.keys = dict(plan.keys)
-    mover = _mover(lease, move, components, **options)
-    with _naming(move):
-        mover.run()
-    return mover.move
+    return _run(lease, move, components, **options)
 
 
 def plan_split(
@@ -228,15 +225,7 @@ def start_split(
     change at once. `resume_move`, `abort_move`, `reverse_move` and `verify_move` take the name of
     the component.
 
-    Args:
-        config: a client of the config server.
-        component: the component, with shards or without.
-        shards: as `plan_split`.
-        placement: as `plan_split`.
-        over: as `plan_split`.
-        routes: as `plan_split`.
-        to_cluster: as `plan_split`.
-        options: see `MoveOptions`.
+    The arguments are those of `plan_split`, the options those of `MoveOptions`.
 
     Returns:
         The split, with its certificate.
@@ -272,10 +261,7 @@ def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         move = journal.read(config, name)
         if move.phase == "aborted":
             raise GrowthError(f"the move of {name} was aborted", "start it again")
-        mover = _mover(lease, move, **options)
-        with _naming(move):
-            mover.run()
-        return mover.move
+        return _run(lease, move, **options)
 
 
 def abort_move(config: Any, name: str) -> Move:
@@ -330,10 +316,7 @@ def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Mo
     """Ask the process that keeps the old databases to reverse a move; without one, copy again."""
     with journal.lease(config) as lease:
         if not journal.is_kept(config, move.name):
-            back = replace(reversed_move(move), undoes=move.id)
-            with _naming(back):
-                _mover(lease, back, **options).run()
-            return back
+            return _run(lease, replace(reversed_move(move), undoes=move.id), **options)
         move.wanted = "reverse"
         lease.write(move)
     while journal.is_kept(config, move.name):
@@ -371,9 +354,7 @@ def complete_move(config: Any, name: str) -> Move:
     with journal.lease(config) as lease:
         move = journal.read(config, name)
         move.keep = False
-        with _naming(move):
-            _mover(lease, move).run()
-        return move
+        return _run(lease, move)
 
 
 def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -426,6 +407,19 @@ def _naming(move: Move) -> Iterator[None]:
             f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
             f"{move.name}, or abort it",
         ) from error
+
+
+def _run(
+    lease: Lease,
+    move: Move,
+    components: Mapping[str, Component] | None = None,
+    **options: Unpack[MoveOptions],
+) -> Move:
+    """Carry a move on to its end; return it, or its reversal."""
+    mover = _mover(lease, move, components, **options)
+    with _naming(move):
+        mover.run()
+    return mover.move
 
 
 def _mover(

@@ -18,12 +18,14 @@ from shardkit.admin.growth.databases import (
     free_databases,
     strays,
 )
-from shardkit.admin.growth.failover import master_of, replicas_of
+from shardkit.admin.growth.exchange import by_server
+from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import (
+    Side,
     config_databases,
     connected_to,
     mismatched_tls,
@@ -150,11 +152,7 @@ def noting(config: Any) -> list[str]:
 
 
 def entry_on(components: Components, server: ServerAddress, same: Same) -> tuple[Entry, str]:
-    """Return an entry of a master, and where that is stored.
-
-    Raises:
-        InvalidArgumentError: no entry names the server as a master.
-    """
+    """Return an entry of a master, and where that is stored."""
     for shard, entry in entries_on(components.values(), server, same):
         return entry, entry_key(*shard)
     raise InvalidArgumentError(
@@ -176,17 +174,17 @@ def _plan_server(
         connected_to(target, like, where) as replica,
     ):
         info = _info(master, source, problems)
-        if info.get("role", "master") != "master":
-            problems.append(f"{source} is a replica")
+        problems += _is_replica(source, info)
         if info.get("cluster_enabled"):
             problems.append(f"{source} is a node of a cluster, which moves slots itself")
         there = _info(replica, target, problems)
+        sides = (source, master, info), (target, replica, there)
         if there:
-            problems += unfit(info, there, master, replica, source, target)
-        for server, client in ((source, master), (target, replica)):
+            problems += unfit(*sides)
+        for server, client, _ in sides:
             problems += mismatched_tls(client, server, like, where)
-        notes = _compared(REPLICATION, (source, master, info), (target, replica, there), problems)
-        connections = _room({source: info}, {target: there}, {}, {}, problems)
+        notes = _compared(REPLICATION, *sides, problems)
+        connections = _room({source: sides[0]}, {target: sides[1]}, {}, {}, problems)
     problems += config_databases(source, like, where, _counts(info))
     others = replicas_of(components.values(), source, servers.same)
     steps = (
@@ -287,17 +285,10 @@ def plan_copy(
 ) -> MovePlan:
     """Plan the copy of databases, key by key.
 
-    Args:
-        move: what moves where.
-        login: returns the entry with a server's login, and where it is stored.
-        hold: how long writers may be held at a time, in seconds.
-        push: which entries are pushed, in words.
-        problems: what is already known to prevent it.
-        notes: what changes without preventing it.
-        offline: whether writers are held for the whole copy.
+    ``push`` says in words which entries are pushed; some ``problems`` and ``notes`` are known.
     """
     rule = rule_of(move)
-    sources, targets = _numbers(rule.sources), _numbers(rule.targets)
+    sources, targets = (by_server(dict.fromkeys(places)) for places in (rule.sources, rule.targets))
     notes = list(notes)
     in_cluster = bool(move.clusters and move.clusters[0])
     own_nodes = {Place.parse(each).server for each in move.slots}
@@ -333,7 +324,7 @@ def plan_copy(
                     part = memory * len(targets[server]) / len(rule.targets)
                     moving = _without_databases(info, sources[source])
                     needed = round(part) + int(there["used_memory"])
-                    problems += too_small(moving, there, other, client, server, needed)
+                    problems += too_small((source, other, moving), target, needed)
                 if info and there:
                     functions |= dict.fromkeys(_libraries(other, client, server, problems))
         first, other = next(iter(old.values())), next(iter(new.values()))
@@ -351,8 +342,8 @@ def plan_copy(
                 for server, client, _ in old.values()
             }
         connections = _room(
-            {server: info for server, _, info in old.values()},
-            {server: info for server, _, info in new.values()},
+            old,
+            new,
             using,
             {server: len(numbers) for server, numbers in {**sources, **targets}.items()},
             problems,
@@ -415,8 +406,8 @@ def plan_copy(
 
 
 def _room(
-    old: Mapping[ServerAddress, Mapping[str, Any]],
-    new: Mapping[ServerAddress, Mapping[str, Any]],
+    old: Mapping[ServerAddress, Side],
+    new: Mapping[ServerAddress, Side],
     using: Mapping[ServerAddress, int],
     databases: Mapping[ServerAddress, int],
     problems: list[str],
@@ -425,22 +416,15 @@ def _room(
 
     A process has about as many to a new server as to an old one. While writers wait, it has others
     for reads to the old one.
-
-    Args:
-        old: what INFO reports of servers that are left; empty if one does not answer.
-        new: the same of servers that take over.
-        using: how many connections use databases that move, by server; by default all.
-        databases: how many databases of a server the mover connects to.
-        problems: receives the problems.
     """
     arriving = {
         server: using.get(server, int(info.get("connected_clients", 0)))
-        for server, info in old.items()
+        for server, _, info in old.values()
         if info
     }
     most = max(arriving.values(), default=0)
     connections = {}
-    for server, info in {**old, **new}.items():
+    for server, _, info in {**old, **new}.values():
         if not info:
             continue
         now = int(info.get("connected_clients", 0))
@@ -454,14 +438,6 @@ def _room(
                 f"{needed:,} are needed at the cutover"
             )
     return connections
-
-
-def _numbers(places: Sequence[Place]) -> dict[ServerAddress, list[int]]:
-    """Return the databases of each server."""
-    found: dict[ServerAddress, list[int]] = {}
-    for place in places:
-        found.setdefault(place.server, []).append(place.database)
-    return found
 
 
 def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
@@ -498,10 +474,6 @@ def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, 
         problems.append(f"{server} cannot be used ({known.text if known else error})")
         return {}
     return info
-
-
-Side = tuple[ServerAddress, Any, Mapping[str, Any]]
-"""A server, a client of it, and what INFO reports; empty if it does not answer."""
 
 
 def _compared(
@@ -585,12 +557,8 @@ def _located(
     databases: list[int] = []
     for name in shards:
         server, _, _ = master_of(components, name)
-        component, _, number = name.rpartition(":")
-        if component in components and number.isdigit():
-            shard = Shard(component, int(number))
-        elif name in components:
-            shard = components[name].all_shards()[0]
-        else:
+        shard = shard_named(components, name)
+        if shard is None:
             raise InvalidArgumentError(f"{name} is not a shard", "see: shardkit status")
         entry = components[shard.component].entry_of(shard)
         database = database_of(entry.fields)

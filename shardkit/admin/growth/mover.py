@@ -62,11 +62,7 @@ class Mover(ABC):
 
     @abstractmethod
     def abort(self) -> None:
-        """Undo what was done.
-
-        Raises:
-            GrowthError: the target has taken over.
-        """
+        """Undo what was done."""
 
     @abstractmethod
     def verify(self) -> None:

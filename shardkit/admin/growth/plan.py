@@ -11,10 +11,9 @@
     …
     4            256                1     192
 
-The number of shards never changes, so keys stay in their shards: there are as many shards as there
-will be servers in the end, and shards move. Each has its own database number, so any shard can go
-to any server. Databases of a server share its single thread: with ``separate`` each shard has its
-own server from the start, several on a machine.
+There are as many shards as there will be servers in the end, so keys stay in their shards, and
+shards move. Each has its own database number, so any can go to any server. Databases of a server
+share its single thread; with ``separate`` each shard has its own server from the start.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ All other fields stay. In a ``url`` only host and port are replaced.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -42,11 +42,7 @@ class ServerAddress(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ServerAddress:
-        """Read ``host:port``, ``[::1]:6379`` or a host alone.
-
-        Raises:
-            InvalidArgumentError: it is not an address.
-        """
+        """Read ``host:port``, ``[::1]:6379`` or a host alone."""
         found = re.fullmatch(r"(?:\[([^\]]+)\]|([^:\[\]/\s]+))(?::([0-9]{1,5}))?", text)
         port = int(found[3] or DEFAULT_PORT) if found else 0
         if not found or not 0 < port < 65536:
@@ -65,11 +61,7 @@ class Place(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read ``host:port/database``.
-
-        Raises:
-            InvalidArgumentError: it is not a place.
-        """
+        """Read ``host:port/database``."""
         server, _, database = text.rpartition("/")
         if not re.fullmatch("[0-9]{1,9}", database):
             raise InvalidArgumentError(
@@ -105,6 +97,15 @@ def entries_on(
     ]
 
 
+def masters_in(components: Iterable[Component]) -> Iterator[tuple[ServerAddress, Entry, str]]:
+    """Yield the master that each entry names, with the entry and where that is stored."""
+    for component in components:
+        for shard, entry in component.entries():
+            server = None if entry.is_cluster else address_of(entry)
+            if server is not None:
+                yield server, entry, entry_key(*shard)
+
+
 def relocated(
     components: Mapping[str, Component],
     source: ServerAddress,
@@ -117,9 +118,29 @@ def relocated(
 
     With ``keep_source`` the source is a replica from now on; otherwise no entry names it.
     """
-    return _changed(
-        components, lambda entry, where: _entry(entry, where, source, target, same, keep_source)
-    )
+
+    def change(entry: Entry, where: str) -> Entry:
+        if entry.is_cluster or not same(address_of(entry), source):
+            return entry
+        fields = entry.fields
+        former = {"host": source.host, "port": source.port}
+        if "zone" in fields:
+            former["zone"] = fields.pop("zone")
+        replicas = []
+        for replica, each in _replicas(entry):
+            if same(address_of(each), target):
+                if "zone" in replica:
+                    fields["zone"] = replica["zone"]
+            elif not same(address_of(each), source):
+                replicas.append(_standing_alone(replica, each))
+        if keep_source:
+            replicas.append(former)
+        fields.pop("replicas", None)
+        if replicas:
+            fields["replicas"] = replicas
+        return Entry(at_server(fields, target, where), where)
+
+    return _changed(components, change)
 
 
 def with_replica(
@@ -249,37 +270,6 @@ def _changed(
     return changed
 
 
-def _entry(
-    entry: Entry,
-    where: str,
-    source: ServerAddress,
-    target: ServerAddress,
-    same: Same,
-    keep_source: bool,
-) -> Entry:
-    if entry.is_cluster or not same(address_of(entry), source):
-        return entry
-    fields = entry.fields
-    replicas = [_standing_alone(replica, each) for replica, each in _replicas(entry)]
-    former = {"host": source.host, "port": source.port}
-    if "zone" in fields:
-        former["zone"] = fields.pop("zone")
-    for replica, each in _replicas(entry):
-        if same(address_of(each), target) and "zone" in replica:
-            fields["zone"] = replica["zone"]
-    replicas = [
-        replica
-        for replica, (_, each) in zip(replicas, _replicas(entry), strict=True)
-        if not (same(address_of(each), target) or same(address_of(each), source))
-    ]
-    if keep_source:
-        replicas.append(former)
-    fields.pop("replicas", None)
-    if replicas:
-        fields["replicas"] = replicas
-    return Entry(at_server(fields, target, where), where)
-
-
 def _replicas(entry: Entry) -> list[tuple[dict[str, Any], Entry]]:
     return list(zip(entry.fields.get("replicas", ()), entry.replicas, strict=True))
 
@@ -293,11 +283,7 @@ def _standing_alone(fields: dict[str, Any], entry: Entry) -> dict[str, Any]:
 
 
 def at_server(fields: Mapping[str, Any], server: ServerAddress, where: str) -> dict[str, Any]:
-    """Return an entry's fields with another server.
-
-    Raises:
-        ConfigError: its whole URL is a reference.
-    """
+    """Return an entry's fields with another server."""
     found = dict(fields)
     if "url" not in found:
         return {**found, "host": server.host, "port": server.port}

@@ -18,9 +18,9 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.relocation import ServerAddress, masters_in
 from shardkit.admin.growth.servers import ServerRole, connected_to, role_of
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 
 _DEEPEST = 5
@@ -56,11 +56,9 @@ def replica_tree(components: Iterable[Component]) -> list[ReplicaNode]:
     components = list(components)
     same = KnownServers(components).same
     masters: dict[ServerAddress, tuple[Entry, str]] = {}
-    for component in components:
-        for shard, entry in component.entries():
-            server = None if entry.is_cluster else address_of(entry)
-            if server is not None and not any(same(server, each) for each in masters):
-                masters[server] = entry, entry_key(*shard)
+    for server, entry, where in masters_in(components):
+        if not any(same(server, each) for each in masters):
+            masters[server] = entry, where
     tree: list[ReplicaNode] = []
     for server, (like, where) in masters.items():
         below = _visit(server, like, where, 0, None)

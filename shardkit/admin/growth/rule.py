@@ -59,11 +59,7 @@ class CopyRule(ABC):
 
     @abstractmethod
     def there(self, source: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:
-        """Return where keys of a database go.
-
-        Raises:
-            GrowthError: a key is not where its name says.
-        """
+        """Return where keys of a database go."""
 
     @abstractmethod
     def back(self, target: Place, keys: Sequence[bytes]) -> Mapping[Place, list[bytes]]:

@@ -24,7 +24,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.growth.entries import LEAVE, push_relocation
-from shardkit.admin.growth.failover import replicas_of
+from shardkit.admin.growth.failover import replicas_of, repoint
 from shardkit.admin.growth.move_plan import entry_on
 from shardkit.admin.growth.mover import Mover
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
@@ -138,12 +138,8 @@ class ServerMover(Mover):
             keep_source=False,
             message=f"move of {self._source} to {self._target}",
         )
-        for each in self._move.others:
-            with (
-                suppress(RedisError, OSError),
-                connected_to(ServerAddress.parse(each), self._like, self._where) as other,
-            ):
-                replicate(other, self._target, self._like, self._where)
+        others = map(ServerAddress.parse, self._move.others)
+        repoint(others, self._target, self._like, self._where)
         self._reached("pushed")
 
     def _wait_for_clients(self) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import redis
 from redis.exceptions import RedisError, ResponseError
@@ -31,26 +31,15 @@ _LEAST_KEY = "config:growth:least"  # that setting of servers that take writes a
 
 @dataclass(frozen=True)
 class ServerRole:
-    """The replication state of a server, by INFO.
-
-    Attributes:
-        is_master: whether it takes writes.
-        master: the master that it follows, if it is a replica.
-        linked: whether it is filled and its link to the master is up.
-        offset: how much of the history of writes it has, in bytes.
-        history: the replication id of that history.
-        down_for: for how many seconds its link has been down; 0 if it is up.
-        replicas: its replicas as it sees them: address and offset.
-        raw: the whole reply.
-    """
+    """The replication state of a server, by INFO."""
 
     is_master: bool
     master: ServerAddress | None
-    linked: bool
-    offset: int
-    history: str
-    down_for: int
-    replicas: tuple[tuple[ServerAddress, int], ...]
+    linked: bool  # it is filled, and its link to the master is up
+    offset: int  # how much of the history of writes it has, in bytes
+    history: str  # the replication id of that history
+    down_for: int  # seconds; 0 if its link is up
+    replicas: tuple[tuple[ServerAddress, int], ...]  # as it sees them, with their offsets
     raw: Mapping[str, Any]
 
 
@@ -212,18 +201,8 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
     Writers are held until the replica has acknowledged everything. It does so once a second, and a
     master that holds writers does not ask; asked from here, it takes milliseconds.
 
-    Args:
-        master: a client of the master.
-        replica: a client of the replica, which must be up to date.
-        to: the replica.
-        seconds: how long writers may be held at a time. If the replica has not caught up by then,
-            nothing has changed; it is tried five times.
-
     Returns:
         How long writers were held at most, in seconds.
-
-    Raises:
-        GrowthError: the replica did not catch up in time.
     """
     with _acknowledging(replica) as acknowledge:
         # A master counts a replica as online once that has acknowledged the copy.
@@ -327,12 +306,7 @@ def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
 
 
 def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:
-    """Wait until a replica has been filled and is near its master's offset.
-
-    Raises:
-        GrowthError: it took longer, or was restarted as a master.
-        redis.exceptions.TimeoutError: after that time, one of the two did not answer.
-    """
+    """Wait until a replica has been filled and is near its master's offset."""
     end = time.monotonic() + seconds
     while True:
         try:
@@ -358,15 +332,13 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
         time.sleep(10 * STEP)
 
 
-def unfit(
-    info: Mapping[str, Any],
-    there: Mapping[str, Any],
-    master: Any,
-    replica: Any,
-    source: ServerAddress,
-    target: ServerAddress,
-) -> list[str]:
-    """Return why a server cannot replicate a master; `info` is empty if that does not answer."""
+Side: TypeAlias = tuple[ServerAddress, Any, Mapping[str, Any]]
+"""A server, a client of it, and what INFO reports; empty if it does not answer."""
+
+
+def unfit(master: Side, replica: Side) -> list[str]:
+    """Return why a server that answers cannot replicate a master."""
+    (source, _, info), (target, _, there) = master, replica
     problems = []
     follows = there["role"] == "slave" and same_server(
         ServerAddress(str(there["master_host"]), int(there["master_port"])), source
@@ -376,24 +348,18 @@ def unfit(
     if not follows and any(name.startswith("db") and name[2:].isdigit() for name in there):
         problems.append(f"{target} is not empty: it would lose its keys")
     used = int(info.get("used_memory", 0))
-    return problems + too_small(info, there, master, replica, target, used)
+    return problems + too_small(master, replica, used)
 
 
-def too_small(
-    info: Mapping[str, Any],
-    there: Mapping[str, Any],
-    master: Any,
-    other: Any,
-    target: ServerAddress,
-    needed: int,
-) -> list[str]:
+def too_small(master: Side, replica: Side, needed: int) -> list[str]:
     """Return why a server cannot receive a master's data; it needs `needed` bytes in all."""
+    (_, old, info), (target, new, there) = master, replica
     problems = []
     if there.get("loading"):
         problems.append(f"{target} is loading")
     if not info:
         return problems
-    refused = refused_copy(info, there, reads_later(other))
+    refused = refused_copy(info, there, reads_later(new))
     if refused is not None:
         problems.append(f"{target} {refused.text}: {refused.remedy}")
     elif ("valkey_version" in info) == ("valkey_version" in there) and (
@@ -404,7 +370,7 @@ def too_small(
     if limit and limit < needed:
         problems.append(f"{target} has too little memory: maxmemory is {limit:,} bytes")
     with suppress(RedisError):
-        mine = int(master.config_get("databases")["databases"])
-        if int(other.config_get("databases")["databases"]) < mine:
+        mine = int(old.config_get("databases")["databases"])
+        if int(new.config_get("databases")["databases"]) < mine:
             problems.append(f"{target} has fewer databases than {mine}")
     return problems

@@ -7,9 +7,7 @@
     changed keys ─► the same, or DEL          3. while no client writes: copy the rest
 
 The last copy of a key is always younger than its last change, because the notification arrives
-before the key is read. So nothing has to be atomic, and deleted keys are deleted at the target.
-DUMP preserves values, expiries and encodings. Other databases of both servers may be in use, which
-replication does not allow.
+before the key is read. So nothing has to be atomic. Other databases of both servers may be in use.
 """
 
 from __future__ import annotations
@@ -65,11 +63,7 @@ def libraries(client: Any) -> dict[str, bytes]:
 
 
 def copy_libraries(source: Any, target: Any) -> None:
-    """Load the libraries of functions that a server lacks.
-
-    Raises:
-        GrowthError: it refuses, or has another one of the same name.
-    """
+    """Load the libraries of functions that a server lacks."""
     there = libraries(target)
     for name, code in libraries(source).items():
         if there.get(name) != code:
@@ -85,19 +79,8 @@ def copy_libraries(source: Any, target: Any) -> None:
 class DatabaseCopy:
     """The copy of some databases of one server at their targets.
 
-    Args:
-        server: the server.
-        sources: clients of its databases, by number.
-        targets: clients of the targets.
-        rule: says where each key goes.
-        value: the fence of this attempt at the targets.
-        capture: the capture of the server's databases.
-        share: the share of the time in which `copy_all` works; it pauses for the rest.
-
-    Attributes:
-        value: the fence of this attempt.
-        keys: how many keys were copied, including repetitions.
-        bytes: the size of their values, as DUMP packs them.
+    It writes under ``value``, the fence of this attempt. It counts the ``keys`` that it has copied,
+    repetitions included, and their ``bytes``, as DUMP packs them.
     """
 
     def __init__(
@@ -127,11 +110,7 @@ class DatabaseCopy:
         self.keys = self.bytes = 0
 
     def copy_all(self, progress: Callable[[], object]) -> None:
-        """Copy every key.
-
-        Raises:
-            GrowthError: a server or the connection was lost, or the target refuses values.
-        """
+        """Copy every key."""
 
         def told(source: Any) -> Iterator[list[bytes]]:
             for page in pages(source, _PAGE):
@@ -343,11 +322,7 @@ class Follower:
         return self._error is None
 
     def stop(self) -> None:
-        """Stop when few changed keys are left.
-
-        Raises:
-            GrowthError: it could not follow.
-        """
+        """Stop when few changed keys are left."""
         self._end.set()
         self._thread.join()
         if isinstance(self._error, GrowthError):

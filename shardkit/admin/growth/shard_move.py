@@ -10,12 +10,10 @@
     pushed   waiting clients have continued at the target
     done     the source is emptied, except for keys that were written there since; they are reported
 
-Until it is fenced, a move can be aborted, and nothing has changed for any client. If the mover dies
-within the hold, the source opens by itself. Afterwards the move can be reversed.
-No client can write at the source unnoticed: new connections ask for the fence, and older ones are
-in CLIENT LIST, where the mover sees them leave (see `fence.py`). Readers never wait: while writers
-do, the data does not change and is the same on both sides. Both servers may have other databases in
-use. Subscriptions do not move.
+Until it is fenced, a move can be aborted; afterwards it can be reversed. If the mover dies in the
+hold, the source opens by itself. No client can write at the source unnoticed: new connections ask
+for the fence, and the mover sees older ones leave (see `fence.py`). Readers never wait, as the data
+is the same on both sides while writers do. Subscriptions do not move.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from shardkit.admin.growth.databases import (
     strays,
 )
 from shardkit.admin.growth.entries import LEAVE, push_changed, wait_until_read
-from shardkit.admin.growth.exchange import Clients, ask_all, by_server
+from shardkit.admin.growth.exchange import Clients, ask_all, by_server, one_of_each
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.fence import (
     OWN_KEYS,
@@ -229,8 +227,8 @@ class ShardMover(Mover):
         move = self._move
         move.certificate = None
         self._lease.write(move)
-        for server, clients in by_server(new).items():
-            if not role_of(next(iter(clients.values()))).is_master:
+        for server, client in one_of_each(new).items():
+            if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
         for place, client in new.items():
             fence = client.get(fence_key(client))
@@ -246,8 +244,8 @@ class ShardMover(Mover):
                     move.fences[str(place)] = fence.decode(errors="replace")
         if not (move.notifications or self._offline):
             move.notifications = {
-                str(server): turn_on_notifications(next(iter(clients.values())))
-                for server, clients in by_server(old).items()
+                str(server): turn_on_notifications(client)
+                for server, client in one_of_each(old).items()
             }
         self._lease.write(move)
         if self._take_over(old, new):
@@ -290,8 +288,8 @@ class ShardMover(Mover):
             for server, capture in captures.items()
         ]
         compared = None if self._offline else self._copied(old, new, copies)
-        for source, target in product(sources.values(), by_server(new).values()):
-            copy_libraries(next(iter(source.values())), next(iter(target.values())))
+        for source, target in product(one_of_each(old).values(), one_of_each(new).values()):
+            copy_libraries(source, target)
         self._hold_and_decide(old, new, copies, compared, before, stack)
 
     def _copied(
@@ -353,8 +351,8 @@ class ShardMover(Mover):
     def _run_of(clients: Clients) -> list[tuple[bytes, ...]]:
         """Return each server's run, and how many keys it has evicted."""
         sections = [("INFO", "server"), ("INFO", "stats")]
-        servers = [next(iter(own.values())) for own in by_server(clients).values()]
-        texts = [b"\n".join(said) for said in ask_all([(client, [sections]) for client in servers])]
+        asked = [(client, [sections]) for client in one_of_each(clients).values()]
+        texts = [b"\n".join(said) for said in ask_all(asked)]
         return [
             tuple(re.findall(rb"^(?:run_id|evicted_keys):(\w+)", text, re.MULTILINE))
             for text in texts
@@ -388,8 +386,8 @@ class ShardMover(Mover):
                 self._held(move.name)
                 self._old_gate.wait_for_writers(old, began, self._hold, self._kill)
                 move.decided = {
-                    str(server): int(next(iter(own.values())).time()[0])
-                    for server, own in by_server(old).items()
+                    str(server): int(client.time()[0])
+                    for server, client in one_of_each(old).items()
                 }
                 if compared is None:
                     compared = self._copied(old, new, copies)
@@ -522,8 +520,8 @@ class ShardMover(Mover):
         patience = _READ * self._hold - waited
         self._old_gate.wait_for_readers(old, patience, epoch)
         if move.keep:  # before anything changes there
-            for server, clients in by_server(new).items():
-                setting = turn_on_notifications(next(iter(clients.values())))
+            for server, client in one_of_each(new).items():
+                setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(new, stack)
         self._new_gate.open(new)
@@ -696,10 +694,10 @@ class ShardMover(Mover):
         self._move = back
 
     def _restore_notifications(self, old: Clients) -> None:
-        for server, clients in by_server(old).items():
+        for server, client in one_of_each(old).items():
             with suppress(RedisError, KeyError):
                 setting = self._move.notifications[str(server)]
-                next(iter(clients.values())).config_set("notify-keyspace-events", setting)
+                client.config_set("notify-keyspace-events", setting)
 
     def _maybe_written(
         self, place: Place, old: Any, new: Clients, keys: Sequence[bytes]

@@ -18,11 +18,7 @@ T = TypeVar("T")
 
 
 class Slices:
-    """The number of keys for one exchange, adapted to the size of the values before.
-
-    Args:
-        size: bytes of values in one exchange, about.
-    """
+    """The number of keys for one exchange, adapted to the size of the values before."""
 
     def __init__(self, size: int = _BYTES) -> None:
         self._bytes = size

@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ from redis.exceptions import RedisError
 
 from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
 from shardkit.admin.growth.databases import database_client, free_databases, pages
+from shardkit.admin.growth.exchange import by_server
 from shardkit.admin.growth.journal import KEYS, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move_plan import Components, MovePlan, noting, plan_copy
@@ -85,25 +86,53 @@ def new_split(
     rules = component.routes if routes is None else routes
     KeyRoutes(rules)  # raises ConfigError
     if to_cluster is not None:
-        node = ServerAddress.parse(to_cluster)
-        nodes, _ = masters_of(node, *like_of(component))
+        entered = ServerAddress.parse(to_cluster)
+        nodes, _ = masters_of(entered, *like_of(component))
         targets = list(map(Place.parse, nodes))
-        clusters = [str(left or ""), str(node)]
-        return _split(component, before, "", sources, targets, rules, clusters, slots | nodes)
+        slots |= nodes
+        after = ""
+    else:
+        entered = None
+        sources, targets = _placed(components, component, sources, over, count)
+    return Move(
+        name,
+        KEYS,
+        ", ".join(map(str, dict.fromkeys(place.server for place in sources))),
+        ", ".join(map(str, dict.fromkeys(place.server for place in targets))),
+        shard_names(name, len(component.shards)),
+        list(map(str, sources)),
+        list(map(str, targets)),
+        [before, after],
+        list(rules),
+        clusters=[str(left or ""), str(entered or "")] if left or entered else [],
+        slots=slots,
+    )
+
+
+def _placed(
+    components: Components,
+    component: Component,
+    sources: Sequence[Place],
+    over: Sequence[str],
+    count: int,
+) -> tuple[list[Place], list[Place]]:
+    """Return the sources and as many unused databases, with one name for each server."""
     named = [ServerAddress.parse(each) for each in over] or [place.server for place in sources]
     same = KnownServers(components.values(), *named).same
     servers: list[ServerAddress] = []
-    for server in (*(place.server for place in sources), *named):
-        if not any(same(server, each) for each in servers):
+
+    def known(server: ServerAddress) -> ServerAddress:
+        found = next((each for each in servers if same(server, each)), None)
+        if found is None:
             servers.append(server)
-    # One name for each server, whatever entries and arguments call it.
-    known = {each: next(s for s in servers if same(each, s)) for each in (*servers, *named)}
-    sources = [Place(next(s for s in servers if same(p.server, s)), p.database) for p in sources]
+        return found or server
+
+    left = [Place(known(place.server), place.database) for place in sources]
     free = {
         server: free_databases(components, server, *like_of(component), same)
-        for server in dict.fromkeys(known[each] for each in named)
+        for server in dict.fromkeys(map(known, named))
     }
-    targets = []
+    targets: list[Place] = []
     for n in range(count):
         server = list(free)[n % len(free)]
         try:
@@ -115,34 +144,7 @@ def new_split(
                 f"{counted(count, 'shard')} over {counted(len(free), 'server')}",
                 "specify more servers (--over), or set a higher `databases` there",
             ) from None
-    clusters = [] if left is None else [str(left), ""]
-    return _split(component, before, after, sources, targets, rules, clusters, slots)
-
-
-def _split(
-    component: Component,
-    before: str,
-    after: str,
-    sources: Sequence[Place],
-    targets: Sequence[Place],
-    rules: Sequence[str],
-    clusters: list[str],
-    slots: dict[str, Ranges],
-) -> Move:
-    name = component.name
-    return Move(
-        name,
-        KEYS,
-        ", ".join(map(str, dict.fromkeys(place.server for place in sources))),
-        ", ".join(map(str, dict.fromkeys(place.server for place in targets))),
-        shard_names(name, len(component.shards)),
-        list(map(str, sources)),
-        list(map(str, targets)),
-        [before, after],
-        list(rules),
-        clusters=clusters,
-        slots=slots,
-    )
+    return left, targets
 
 
 def _cluster_of(component: Component) -> ServerAddress | None:
@@ -223,8 +225,8 @@ def plan_split_of(
             "sharded_connection first, which also serve a component without shards"
         )
     shown = "; ".join(
-        f"{server}: {', '.join(f'{rule.names[p]} in {p.database}' for p in places)}"
-        for server, places in _by_server(rule.targets).items()
+        f"{server}: {', '.join(f'{name} in {number}' for number, name in own.items())}"
+        for server, own in by_server(rule.names).items()
     )
     described = f"{{shards: {len(split.targets)}, placement: {after}}}" if after else "one entry"
     push = f"push {described} with epoch + 1 and these entries: {shown}"
@@ -250,13 +252,6 @@ def _sharing(components: Components, split: Move) -> list[str]:
             if concerned & set(nodes) or str(Place(node, 0)) in concerned:
                 problems.append(f"{shard} is in the cluster of {node}, too: use another one")
     return problems
-
-
-def _by_server(places: Sequence[Place]) -> Mapping[ServerAddress, list[Place]]:
-    found: dict[ServerAddress, list[Place]] = {}
-    for place in places:
-        found.setdefault(place.server, []).append(place)
-    return found
 
 
 def _misplaced(

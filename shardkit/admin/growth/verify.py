@@ -23,9 +23,9 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress, address_of
+from shardkit.admin.growth.relocation import ServerAddress, address_of, masters_in
 from shardkit.admin.growth.servers import connected_to
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.network.server_queries import STEPS, query_all
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -138,14 +138,12 @@ def verify_replicas(
     components = list(components)
     same = KnownServers(components).same
     pairs: dict[tuple[ServerAddress, ServerAddress], tuple[Entry, str]] = {}
-    for component in components:
-        for shard, entry in component.entries():
-            master = None if entry.is_cluster else address_of(entry)
-            for replica in map(address_of, entry.replicas):
-                if master is None or replica is None:
-                    continue
-                if not any(same(master, one) and same(replica, other) for one, other in pairs):
-                    pairs[master, replica] = entry, entry_key(*shard)
+    for master, entry, where in masters_in(components):
+        for replica in map(address_of, entry.replicas):
+            if replica is not None and not any(
+                same(master, one) and same(replica, other) for one, other in pairs
+            ):
+                pairs[master, replica] = entry, where
 
     def verify(
         pair: tuple[ServerAddress, ServerAddress], entry: Entry, where: str

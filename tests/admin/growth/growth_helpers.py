@@ -8,19 +8,23 @@ import os
 import shutil
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
 import redis
+from click.testing import CliRunner, Result
+from faces import eventually
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import gate, shard_move
+from shardkit.admin.growth import Move, gate, journal, shard_move, start_move
+from shardkit.cli.app import app
 from shardkit.local import LocalServer
-from shardkit.testing.simulation.linearizability import RecordedCall
+from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
 
 # How long a call may take, on a machine that does much else.
 PATIENT = 3.0
@@ -39,14 +43,34 @@ class Fleet:
     def name(self, number: int) -> str:
         return f"127.0.0.1:{self.servers[number].port}"
 
+    def at(self, number: int, **fields: Any) -> dict[str, Any]:
+        """An entry that names a server."""
+        return {"host": "127.0.0.1", "port": self.servers[number].port, **fields}
+
+    def describe(self, components: dict[str, Any], **options: Any) -> None:
+        describe(self.config, components, **options)
+
     def push(self, master: int, replicas: tuple[int, ...] = ()) -> None:
         """Describe ``users`` on a server, which others replicate."""
-        listed = [{"host": "127.0.0.1", "port": self.servers[each].port} for each in replicas]
-        entry: dict[str, Any] = {"host": "127.0.0.1", "port": self.servers[master].port}
-        if listed:
-            entry["replicas"] = listed
-        components = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
-        push(self.config, ShardMap.parse(json.dumps({"components": components})))
+        named = {"replicas": [self.at(each) for each in replicas]} if replicas else {}
+        self.describe({"users": {"shards": [self.at(master, db=db, **named) for db in (1, 2)]}})
+
+    def move_server(self, to: int = 1, **options: Any) -> Move:
+        """Move the first server."""
+        return start_move(self.config, self.name(0), self.name(to), **options)
+
+    def move_shard(self, **options: Any) -> Move:
+        """Move one of the two shards to the second server."""
+        return start_move(self.config, ["users:1"], self.name(1), **{"hold": PATIENT, **options})
+
+    def move(self, of_shards: bool, **options: Any) -> Move:
+        return self.move_shard(**options) if of_shards else self.move_server(**options)
+
+    def run(self, *words: str, code: int = 0) -> Result:
+        """Run a command of shardkit, which ends with this code."""
+        done = CliRunner().invoke(app, [*words, "--config", self.url])
+        assert done.exit_code == code, done.output
+        return done
 
     def replicated(self, *replicas: int) -> list[LocalServer]:
         """Have servers follow the first one, and push that; return all servers."""
@@ -63,6 +87,11 @@ class Fleet:
         """The value of a key where its entry says that it is."""
         with shardkit.connect(self.url) as kit:
             return int(kit.key_sharded("users")[key].get(key) or 0)
+
+
+def describe(config: redis.Redis, components: dict[str, Any], **options: Any) -> None:
+    """Push components, as a shard map has them."""
+    push(config, ShardMap.parse(json.dumps({"components": components})), **options)
 
 
 REDIS = shutil.which("redis-server")
@@ -106,12 +135,27 @@ def killed(*args: object, **options: object) -> Any:
 
 
 @contextmanager
-def killed_at(owner: Any, *names: str) -> Iterator[None]:
-    """Have a mover inside be killed where it calls one of these functions."""
+def killed_at(*moments: tuple[Any, str]) -> Iterator[None]:
+    """Have a mover inside be killed where it calls one of these functions of modules or classes."""
     with pytest.MonkeyPatch.context() as patched:
-        for name in names:
+        for owner, name in moments:
             patched.setattr(owner, name, killed)
-        yield
+        with pytest.raises(Killed):
+            yield
+
+
+LET_GO = (shard_move.ShardMover, "_let_go")  # what a mover that is killed does not do
+
+
+def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:
+    """Write the record of a move, as a mover that was killed leaves it."""
+    a, b = fleet.name(0), fleet.name(1)
+    move = Move(a, "replication", a, b, [], **fields)
+    if of_shards:
+        move = Move("users:1", "keys", a, b, ["users:1"], [f"{a}/2"], [f"{b}/2"], **fields)
+    with journal.lease(fleet.config) as lease:
+        lease.write(move)
+    return move
 
 
 def certified(move: Any) -> dict[str, Any]:
@@ -121,18 +165,40 @@ def certified(move: Any) -> dict[str, Any]:
     return dict(move.certificate)
 
 
-def filled(fleet: Fleet) -> None:
-    """Write keys of every type, with and without expiry."""
+def filled(fleet: Fleet) -> dict[str, Any]:
+    """Write keys of every type, most to the second of two shards; return what they are."""
     with shardkit.connect(fleet.url) as kit:
-        kit.key_sharded("users").mset({f"k{n}": "v" * n for n in range(200)})
-        client = kit.client("users", 1)
-        assert isinstance(client, redis.Redis)
-        client.set("soon", 1, ex=1000)
-        client.hset("hash", mapping={f"f{n}": n for n in range(3000)})
-        client.sadd("set", *range(500))
-        client.zadd("zset", {f"m{n}": n / 3 for n in range(1500)})
-        client.rpush("list", *range(2500))
-        client.xadd("stream", {"a": 1})
+        router = kit.key_sharded("users")
+        router.mset({f"k{n}": "v" * n for n in range(200)})
+        router["one soon"].set("one soon", 1, ex=1000)
+        router["one hash"].hset("one hash", mapping={f"f{n}": n for n in range(3000)})
+        router["one set"].sadd("one set", *range(500))
+        router["one zset"].zadd("one zset", {f"m{n}": n / 3 for n in range(1500)})
+        router["one list"].rpush("one list", *range(2500))
+        router["one stream"].xadd("one stream", {"a": 1}, id="1-1")
+        router["one stream"].xgroup_create("one stream", "readers", "0")
+        router["one stream"].xreadgroup("readers", "one", {"one stream": ">"})
+        router["{tag}:1"].set("{tag}:1", "tagged")
+    return there(fleet)
+
+
+def there(fleet: Fleet) -> dict[str, Any]:
+    """What `filled` wrote, as a client finds it."""
+    with shardkit.connect(fleet.url) as kit:
+        router: Any = kit.key_sharded("users")
+        assert 0 < router["one soon"].ttl("one soon") <= 1000
+        return {
+            "strings": router.mget([f"k{n}" for n in range(200)]),
+            "hash": router["one hash"].hgetall("one hash"),
+            "encodings": [
+                router[key].object("encoding", key) for key in ("one hash", "one set", "one zset")
+            ],
+            "set": router["one set"].smembers("one set"),
+            "zset": router["one zset"].zrange("one zset", 0, -1, withscores=True),
+            "list": router["one list"].lrange("one list", 0, -1),
+            "pending": router["one stream"].xpending("one stream", "readers"),
+            "tagged": router["{tag}:1"].get("{tag}:1"),
+        }
 
 
 def small(fleet: Fleet) -> None:
@@ -149,11 +215,15 @@ def still_there(fleet: Fleet) -> bool:
     return bool(values == [b"%d" % n for n in range(50)])
 
 
+def replication(server: LocalServer) -> dict[str, Any]:
+    with server.client() as client:
+        return dict(client.info("replication"))
+
+
 def follow(replica: LocalServer, master: LocalServer) -> None:
     with replica.client() as client:
         client.replicaof("127.0.0.1", str(master.port))
-        while client.info("replication")["master_link_status"] != "up":
-            time.sleep(0.01)
+    assert eventually(lambda: replication(replica)["master_link_status"] == "up", 60)
 
 
 # Between a client's rounds: at full speed they take the processor from what they are a test of.
@@ -171,10 +241,10 @@ def ask_for_a_replica(master: LocalServer, *others: LocalServer) -> None:
             client.config_set(LEAST, 1)
             client.config_rewrite()
     with master.client() as client:
-        end = time.monotonic() + 30
-        while not client.info("replication")["min_slaves_good_slaves"]:
-            assert time.monotonic() < end, "the master counts no replica as good"
-            time.sleep(0.01)
+        assert eventually(lambda: client.info("replication")["min_slaves_good_slaves"], 30)
+
+
+FAILURES = (redis.RedisError, shardkit.ShardKitError, ExceptionGroup)
 
 
 class Writers:
@@ -191,8 +261,8 @@ class Writers:
         self._replicas = replicas
         self._shards = shards
         self._end = threading.Event()
-        self.acknowledged: dict[str, int] = {}
-        self.uncertain: dict[str, int] = {}
+        self.acknowledged: Counter[str] = Counter()
+        self.uncertain: Counter[str] = Counter()
         self.longest: dict[str, float] = {}
         self.errors: list[str] = []
         self.gone: list[str] = []
@@ -209,32 +279,35 @@ class Writers:
             return nullcontext()
         return kit.durable(replicas=self._replicas, timeout=5.0)
 
-    def _count(self, kit: Any, name: str, key: str, call: Any) -> None:
+    @contextmanager
+    def _noting(self, who: str) -> Iterator[None]:
+        try:
+            yield
+        except FAILURES as error:
+            self.errors.append(f"{who}: {error!r}")
+
+    @contextmanager
+    def _counting(self, name: str, key: str) -> Iterator[None]:
         began = time.monotonic()
         try:
-            with self._durable(kit):
-                call()
-        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
-            self.uncertain[key] = self.uncertain.get(key, 0) + 1
+            yield
+            self.acknowledged[key] += 1
+        except FAILURES as error:
+            self.uncertain[key] += 1
             self.errors.append(f"{name}: {error!r}")
-        else:
-            self.acknowledged[key] = self.acknowledged.get(key, 0) + 1
         self.longest[name] = max(self.longest.get(name, 0.0), time.monotonic() - began)
 
-    def _record(self, client: str, name: str, key: str, args: tuple[Any, ...], call: Any) -> None:
+    @contextmanager
+    def _recording(self, client: str, name: str, key: str, *args: str) -> Iterator[RecordedCall]:
         record = RecordedCall(client, name, args, key, time.monotonic())
         self.history.append(record)
-        try:
-            result = call()
-        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
-            self.errors.append(f"{client}: {error!r}")
-            return
-        record.ended = time.monotonic()
-        record.result = result
+        with self._noting(client):
+            yield record
+            record.ended = time.monotonic()
 
     def _end_keys(self, kit: Any, router: Any, n: int) -> None:
         """Write a key and delete it, and one that expires."""
-        try:
+        with self._noting("ending"):
             with self._durable(kit):
                 router[f"gone{n}"].set(f"gone{n}", n)
                 router[f"soon{n}"].set(f"soon{n}", n, px=100)
@@ -242,8 +315,6 @@ class Writers:
             with self._durable(kit):
                 router[f"gone{n}"].delete(f"gone{n}")
             self.gone.append(f"gone{n}")
-        except (redis.RedisError, shardkit.ShardKitError, ExceptionGroup) as error:
-            self.errors.append(f"ending: {error!r}")
 
     def _blocking(self) -> None:
         with shardkit.connect(self._url) as kit:
@@ -252,19 +323,16 @@ class Writers:
             while not self._end.wait(PAUSE):
                 n += 1
                 key = f"b{n % 7}"
-                self._count(kit, "blocking", key, lambda key=key: router[key].incr(key))
-                self._count(kit, "structure", "ids", lambda n=n: ids.sadd(n))
+                with self._counting("blocking", key), self._durable(kit):
+                    router[key].incr(key)
+                with self._counting("structure", "ids"), self._durable(kit):
+                    ids.sadd(n)
                 if n % 5 == 0:
                     self._end_keys(kit, router, n)
                 # Other keys again and again: the check takes long for many calls of one key.
-                self._shared, value = f"shared{n // 50}", str(n)
-                self._record(
-                    "blocking",
-                    "set",
-                    self._shared,
-                    (value,),
-                    lambda name=self._shared, value=value: router[name].set(name, value) and None,
-                )
+                self._shared = name = f"shared{n // 50}"
+                with self._recording("blocking", "set", name, str(n)):
+                    router[name].set(name, str(n))
 
     def _awaiting(self) -> None:
         async def run() -> None:
@@ -273,17 +341,10 @@ class Writers:
                 while not self._end.is_set():
                     await asyncio.sleep(PAUSE)  # see there
                     n += 1
-                    key, began = f"a{n % 7}", time.monotonic()
-                    try:
+                    key = f"a{n % 7}"
+                    with self._counting("awaiting", key):
                         async with self._durable(kit):
                             await router[key].incr(key)
-                    except (redis.RedisError, shardkit.ShardKitError) as error:
-                        self.uncertain[key] = self.uncertain.get(key, 0) + 1
-                        self.errors.append(f"awaiting: {error!r}")
-                    else:
-                        self.acknowledged[key] = self.acknowledged.get(key, 0) + 1
-                    took = time.monotonic() - began
-                    self.longest["awaiting"] = max(self.longest.get("awaiting", 0.0), took)
 
         asyncio.run(run())
 
@@ -303,9 +364,11 @@ class Writers:
             while not self._end.wait(PAUSE):
                 n += 1
                 key = f"d{n % 7}"
-                self._count(kit, "decorated", key, lambda key=key: count(key))
+                with self._counting("decorated", key), self._durable(kit):
+                    count(key)
                 name = self._shared
-                self._record("decorated", "get", name, (), lambda name=name: read(name))
+                with self._recording("decorated", "get", name) as record:
+                    record.result = read(name)
 
     def start(self) -> None:
         for thread in self._threads:
@@ -332,6 +395,19 @@ def writing(fleet: Fleet, replicas: int = 0, shards: int | None = 2) -> Iterator
         writers.stop()
 
 
+@contextmanager
+def losing_nothing(
+    fleet: Fleet, shards: int | None = 2, may_fail: tuple[str, ...] = ()
+) -> Iterator[Writers]:
+    """Have clients write inside, of whom no call fails otherwise, and check what they were told."""
+    with writing(fleet, shards=shards) as writers:
+        yield writers
+    errors = [each for each in writers.errors if not any(said in each for said in may_fail)]
+    assert errors == [], errors
+    check_nothing_lost(fleet, writers)
+    check_linearizable(writers.history, Register())
+
+
 def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
     """Every acknowledged increment is there, once; what was not acknowledged may be there.
 
@@ -345,10 +421,9 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
                 found = kit.set("ids", component="users", total=10_000, members=int).scard()
             else:
                 found = int(router[key].get(key) or 0)
-            unsure = writers.uncertain.get(key, 0)
+            unsure = writers.uncertain[key]
             assert count <= found <= count + unsure, (key, count, found, unsure)
         assert writers.gone
-        end = time.monotonic() + 30
-        while left := [key for key in writers.gone if router[key].exists(key)]:
-            assert time.monotonic() < end, f"was deleted or expired, and is there: {left}"
-            time.sleep(0.05)
+        assert eventually(
+            lambda: not [key for key in writers.gone if router[key].exists(key)], 30
+        ), "what was deleted or has expired is there"

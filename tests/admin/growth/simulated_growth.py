@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from operator import call, eq
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
+from shardkit.errors import GrowthError
 from shardkit.operations.steps import run_steps
-from shardkit.testing.simulation import Client, Protocol
+from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
 from shardkit.testing.simulation.connections import SimulatedConnection, SimulatedConnector
 from shardkit.testing.simulation.linearizability import Register
 from shardkit.testing.simulation.processes import SimulatedProcess
@@ -66,12 +67,39 @@ class InUse(Protocol):
             time.sleep(client.choose([0.01, 0.1, 0.5]))
         client.kit.close()
 
+    def attempt(self, client: Client, function: Callable[[], Any], pause: float = 0.0) -> None:
+        """Call a function of growth; if that cannot be done, wait so many simulated seconds."""
+        try:
+            function()
+        except GrowthError as error:
+            client.log(str(error))
+            if pause:
+                time.sleep(pause)  # simulated seconds
+
     def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
         """Call, and record that for the history of the key."""
         client.call(function, *args, key="k", name=name)
 
     def allows(self, error: Exception) -> bool:
         return is_outage(error)
+
+
+class Mutation(NamedTuple):
+    """A part of the steps that is left out, what that leads to, and a schedule that shows it."""
+
+    what: str
+    protocol: type[InUse]
+    owner: Any
+    name: str
+    instead: Any
+    known: int
+    why: str = "NotLinearizable"
+
+    def shows(self, patched: pytest.MonkeyPatch) -> None:
+        """Check that without this part the protocol fails."""
+        patched.setattr(self.owner, self.name, self.instead)
+        with pytest.raises(SimulationFailure, match=self.why):
+            simulate(self.protocol(), schedules=MOST_FOR_A_MUTATION, seed=self.known, shrink_runs=0)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import random
@@ -10,16 +9,18 @@ import threading
 from collections import Counter
 
 import pytest
-from click.testing import CliRunner
-from growth_helpers import PATIENT, Fleet, certified, check_nothing_lost, writing
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    certified,
+    describe,
+    losing_nothing,
+)
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
     LoadReport,
     apply_balance,
-    awaiting,
     balance,
     measure_balance,
     plan_balance,
@@ -27,19 +28,14 @@ from shardkit.admin.growth import (
     reverse_move,
 )
 from shardkit.admin.growth.balance_plan import Unit, place
-from shardkit.cli.app import app
 from shardkit.errors import GrowthError, InvalidArgumentError
 
 
 def skewed(fleet: Fleet) -> None:
     """Six shards of 40 KB to 240 KB on the first server, and one of 40 KB on the second."""
-    a, b = ({"host": "127.0.0.1", "port": each.port} for each in fleet.servers[:2])
-    shards = [*({**a, "db": n} for n in range(1, 7)), {**b, "db": 7}]
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
-    for server, number, kilobytes in [
-        *((0, n, 40 * n) for n in range(1, 7)),
-        (1, 7, 40),
-    ]:
+    shards = [*(fleet.at(0, db=n) for n in range(1, 7)), fleet.at(1, db=7)]
+    fleet.describe({"users": {"shards": shards}})
+    for server, number, kilobytes in [*((0, n, 40 * n) for n in range(1, 7)), (1, 7, 40)]:
         with fleet.servers[server].client(db=number) as client:
             pipe = client.pipeline(transaction=False)
             for n in range(kilobytes // 4):
@@ -70,12 +66,10 @@ def test_shards_are_moved_until_servers_are_near_the_mean(fleet: Fleet) -> None:
     assert sum(each.bytes for each in plan.moves) == pytest.approx(a * 500 / 840, rel=0.1)
     assert f"{fleet.name(0)} has 2.86 times the mean bytes of a server" in plan.uneven
     told: list[str] = []
-    with writing(fleet, shards=None) as writers:
+    with losing_nothing(fleet, shards=None):
         done = apply_balance(fleet.config, plan, hold=PATIENT, progress=told.append)
     assert [each.phase for each in done] == ["done"] * len(plan.moves)
     assert any(each.startswith("move 1 of ") for each in told)
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
     again = plan_balance(
         fleet.config, measure_balance(fleet.config, seconds=0.1, share=1.0), tolerance=0.25
     )
@@ -153,9 +147,8 @@ def test_a_sample_tells_about_the_whole_and_nothing_is_changed(fleet: Fleet) -> 
 
 
 def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) -> None:
-    a, b = ({"host": "127.0.0.1", "port": each.port} for each in fleet.servers[:2])
-    shards = [{**a, "db": 1}, {**b, "db": 1}, {**a, "db": 2}, {**b, "db": 2}]
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
+    shards = [fleet.at(server, db=db) for db in (1, 2) for server in (0, 1)]
+    fleet.describe({"users": {"shards": shards}})
     for number in (1, 2):
         with fleet.servers[0].client(db=number) as client:
             client.mset({f"k{number}:{n}": "v" * 4000 for n in range(20 * number)})
@@ -164,7 +157,7 @@ def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) 
     plan = plan_balance(fleet.config, report, tolerance=0.4)
     assert plan.fits
     assert [each.shards for each in plan.moves] == [("users:0",)]
-    with writing(fleet, shards=None) as writers:
+    with losing_nothing(fleet, shards=None):
         [done] = apply_balance(fleet.config, plan, hold=PATIENT)
         assert done.targets == [f"{fleet.name(1)}/0"]
         with fleet.servers[1].client(db=0) as client:
@@ -172,8 +165,6 @@ def test_shards_in_databases_of_the_same_numbers_are_balanced_too(fleet: Fleet) 
         certified(reverse_move(fleet.config, "users:0", hold=PATIENT))
         with fleet.servers[0].client(db=1) as client:
             assert all(client.exists(f"k1:{n}") for n in range(20))
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
     # Without a database that is free, none can move.
     for number in range(16):
         with fleet.servers[1].client(db=number) as client:
@@ -222,16 +213,13 @@ def test_what_cannot_be_balanced_is_said(fleet: Fleet) -> None:
 
 
 def test_databases_that_must_stay_do(fleet: Fleet) -> None:
-    a = {"host": "127.0.0.1", "port": fleet.servers[0].port}
-    cluster = {"cluster": True, "host": "127.0.0.1", "port": 1}
-    alias = {"host": "localhost", "port": fleet.servers[0].port, "db": 2}
     components = {
-        "users": {"shards": [{**a, "db": 1}, {**a, "db": 2}]},
-        "more": {"entry": alias},
-        "slots": {"entry": cluster},
+        "users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]},
+        "more": {"entry": {**fleet.at(0, db=2), "host": "localhost"}},
+        "slots": {"entry": {"cluster": True, "host": "127.0.0.1", "port": 1}},
     }
     with fleet.servers[0].client(db=1) as config:
-        push(config, ShardMap.parse(json.dumps({"components": components})))
+        describe(config, components)
         config.set("k", "v" * 100_000)
         with fleet.servers[0].client(db=2) as client:
             client.set("k", "v" * 100_000)
@@ -247,36 +235,20 @@ def test_databases_that_must_stay_do(fleet: Fleet) -> None:
 
 def test_a_command_shows_the_balance_and_moves_shards(fleet: Fleet) -> None:
     skewed(fleet)
-    words = ["balance", "--to", fleet.name(2), "--tolerance", "0.2", "--seconds", "0.1"]
-    words += ["--share", "1", "--config", fleet.url]
-    shown = CliRunner().invoke(app, words)
-    assert shown.exit_code == 1, shown.output
-    assert f"{fleet.name(0)} has 2.86 times the mean bytes of a server" in shown.output
-    assert "shardkit move shards users:" in shown.output
-    assert "no plan moves less" in shown.output
-    assert max(map(len, shown.output.splitlines())) < 160
-    done = CliRunner().invoke(app, [*words, "--move", "--hold", str(PATIENT), "--json"])
-    assert done.exit_code == 0, done.output
+    words = ["balance", "--to", fleet.name(2), "--seconds", "0.1", "--share", "1", "--tolerance"]
+    shown = fleet.run(*words, "0.2", code=1).output
+    assert f"{fleet.name(0)} has 2.86 times the mean bytes of a server" in shown
+    assert "shardkit move shards users:" in shown
+    assert "no plan moves less" in shown
+    assert max(map(len, shown.splitlines())) < 160
+    done = fleet.run(*words, "0.2", "--move", "--hold", str(PATIENT), "--json")
     document = json.loads(done.stdout)
     assert {each["phase"] for each in document["moved"]} == {"done"}
     assert document["plan"]["fits"]
-    shown = CliRunner().invoke(app, [*words[:4], "0.3", *words[5:]])
-    assert (shown.exit_code, "all servers are within 30%" in shown.output) == (0, True)
+    assert "all servers are within 30%" in fleet.run(*words, "0.3").output
     with shardkit.connect(fleet.url) as kit:
-        places = Counter(entry.address.partition("/")[0] for entry in kit.component("users").shards)
-    assert set(places) == {fleet.name(n) for n in range(3)}
-
-
-def test_measuring_can_be_awaited(fleet: Fleet) -> None:
-    skewed(fleet)
-
-    async def main() -> None:
-        report = await awaiting.measure_balance(fleet.config, seconds=0.1, share=1.0)
-        plan = await awaiting.plan_balance(fleet.config, report, tolerance=0.3)
-        [move, *_] = await awaiting.apply_balance(fleet.config, plan, hold=PATIENT)
-        assert move.phase == "done"
-
-    asyncio.run(main())
+        places = {entry.address.partition("/")[0] for entry in kit.component("users").shards}
+    assert places == {fleet.name(n) for n in range(3)}
 
 
 def fewest(units: list[Unit], room: list[float], free: list[int], tolerance: float) -> float | None:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from growth_helpers import FAST, Fleet, check_nothing_lost, writing
+from faces import eventually
+from growth_helpers import (
+    FAST,
+    Fleet,
+    Writers,
+    check_nothing_lost,
+    replication,
+    writing,
+)
 from redis.crc import key_slot
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import fail_over
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.local.cluster import SLOTS
@@ -29,29 +35,11 @@ def on_a_cluster() -> Iterator[tuple[Fleet, LocalCluster]]:
     ):
         fleet = Fleet(config, list(cluster.nodes))
         entry = {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}
-        components = {"users": {"entry": entry}}
-        push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
+        fleet.describe({"users": {"entry": entry}})
         try:
             yield fleet, cluster
         finally:
             fleet.config.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
-
-
-def role_of(server: LocalServer) -> str:
-    with server.client() as client:
-        return str(client.info("replication")["role"])
-
-
-def has_replica(server: LocalServer) -> bool:
-    with server.client() as client:
-        return bool(client.info("replication")["connected_slaves"])
 
 
 def of_second_master() -> list[str]:
@@ -59,6 +47,13 @@ def of_second_master() -> list[str]:
     counters = [f"{kind}{n}" for kind in "abd" for n in range(7)]
     owned = range(SLOTS // 3, 2 * SLOTS // 3)
     return [key for key in counters if key_slot(key.encode()) in owned]
+
+
+def go_on(writers: Writers) -> None:
+    """Wait until clients have written more to the second master."""
+    wrote = Counter(writers.acknowledged)
+    keys = of_second_master()
+    assert eventually(lambda: all(writers.acknowledged[key] > wrote[key] + 3 for key in keys), 60)
 
 
 @pytest.mark.timeout(180)
@@ -80,14 +75,17 @@ def test_a_crash_of_a_master_in_a_cluster_loses_no_durable_write() -> None:
         dead, replica = cluster.nodes[1], cluster.nodes[4]
         with writing(fleet, replicas=1, shards=None) as writers:
             dead.kill()
-            wait_for(lambda: role_of(replica) == "master", "no replica took over")
-            dead.restart()
-            wait_for(lambda: has_replica(replica), "the former master does not replicate")
-            wrote = {key: writers.acknowledged.get(key, 0) for key in of_second_master()}
-            wait_for(
-                lambda: all(writers.acknowledged.get(key, 0) > wrote[key] + 3 for key in wrote),
-                "clients do not go on",
+            assert eventually(lambda: replication(replica)["role"] == "master", 60), (
+                "no replica took over"
             )
+            dead.restart()
+            assert eventually(lambda: bool(replication(replica)["connected_slaves"]), 60), (
+                "the former master does not replicate"
+            )
+            wrote = {key: writers.acknowledged[key] for key in of_second_master()}
+            assert eventually(
+                lambda: all(writers.acknowledged[key] > wrote[key] + 3 for key in wrote), 60
+            ), "clients do not go on"
         check_nothing_lost(fleet, writers)
 
 
@@ -100,26 +98,29 @@ def test_a_crash_of_a_master_in_a_cluster_loses_only_what_its_replica_lacked() -
         with dead.client() as master, replica.client() as copy:
             copy.execute_command("READONLY")
             with writing(fleet, shards=None) as writers:
-                wait_for(lambda: set(keys) <= set(writers.acknowledged), "clients do not write")
+                assert eventually(lambda: set(keys) <= set(writers.acknowledged), 60), (
+                    "clients do not write"
+                )
                 # The replica cannot log in again, so it lacks what is written from now on.
                 copy.config_set("masteruser", "nobody")
                 copy.config_set("masterauth", "-")
                 master.execute_command("CLIENT", "KILL", "TYPE", "replica")
                 wrote = dict(writers.acknowledged)
-                wait_for(
-                    lambda: all(writers.acknowledged[key] > wrote[key] + 3 for key in keys),
-                    "clients do not go on",
-                )
+                assert eventually(
+                    lambda: all(writers.acknowledged[key] > wrote[key] + 3 for key in keys), 60
+                ), "clients do not go on"
                 dead.kill()
                 time.sleep(0.5)  # replies that came before that are counted
-                acknowledged, uncertain = dict(writers.acknowledged), dict(writers.uncertain)
+                acknowledged, uncertain = Counter(writers.acknowledged), Counter(writers.uncertain)
                 copied = {key: int(copy.get(key) or 0) for key in keys}
-                assert role_of(replica) == "slave", "it took over before it was asked"
-                wait_for(lambda: role_of(replica) == "master", "no replica took over")
-                wait_for(
-                    lambda: all(writers.acknowledged[key] > acknowledged[key] + 3 for key in keys),
-                    "clients do not go on",
+                assert replication(replica)["role"] == "slave", "it took over before it was asked"
+                assert eventually(lambda: replication(replica)["role"] == "master", 60), (
+                    "no replica took over"
                 )
+                assert eventually(
+                    lambda: all(writers.acknowledged[key] > acknowledged[key] + 3 for key in keys),
+                    60,
+                ), "clients do not go on"
         assert sum(acknowledged[key] - copied[key] for key in keys) > 0, "nothing was lost"
         with shardkit.connect(fleet.url) as kit:
             router = kit.key_sharded("users")
@@ -127,8 +128,8 @@ def test_a_crash_of_a_master_in_a_cluster_loses_only_what_its_replica_lacked() -
                 if key == "ids":
                     continue  # its parts are on all masters
                 found = int(router[key].get(key) or 0)
-                unsure = writers.uncertain.get(key, 0)
+                unsure = writers.uncertain[key]
                 if key in copied:  # it goes on from what the replica had
                     count += copied[key] - acknowledged[key]
-                    unsure -= uncertain.get(key, 0)
+                    unsure -= uncertain[key]
                 assert count <= found <= count + unsure, (key, count, found, unsure)

@@ -25,11 +25,8 @@ def component(name: str, server: LocalServer, database: int) -> Component:
 
 
 def others_push(config: redis.Redis, server: LocalServer, database: int) -> None:
-    push(
-        config,
-        ShardMap({"others": component("others", server, database)}, source="test"),
-        check=False,
-    )
+    others = {"others": component("others", server, database)}
+    push(config, ShardMap(others, source="test"), check=False)
 
 
 def test_a_mover_repeats_its_push_a_few_times(own_server: LocalServer) -> None:

@@ -12,46 +12,43 @@ from typing import Any
 
 import pytest
 import redis
+from faces import eventually
 from growth_helpers import (
     LEAST,
     PATIENT,
     Fleet,
-    Killed,
     ask_for_a_replica,
     check_nothing_lost,
+    describe,
     follow,
-    killed,
+    killed_at,
+    losing_nothing,
     on_redis_too,
+    replication,
     writing,
 )
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import apply_fences, fail_over, failover, pending_fences
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
-from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
 @on_redis_too
 def test_a_planned_failover_loses_nothing_and_no_call_fails(fleet: Fleet) -> None:
     fleet.replicated(1, 2)
-    with writing(fleet) as writers:
+    with losing_nothing(fleet) as writers:
         done = fail_over(fleet.config, "users:1", fleet.name(1))
         time.sleep(0.3)  # they go on writing at the new master
-    assert writers.errors == []
     assert done.planned
     assert done.held is not None
     assert done.held < 1.0
     assert done.shards == ("users:0", "users:1")
     assert fleet.masters() == [fleet.name(1)] * 2
     assert max(writers.longest.values()) < 2 * PATIENT
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
     with fleet.servers[0].client() as old, fleet.servers[2].client() as other:
         for client in (old, other):
             assert client.info("replication")["master_port"] == fleet.servers[1].port
@@ -74,8 +71,7 @@ def test_after_a_crash_the_best_replica_takes_over_and_the_old_master_is_fenced(
         c.pause()  # it lags, while b gets more
         router["more"].set("more", 1)
         with a.client() as client, b.client() as replica:
-            while role_of(replica).offset < role_of(client).offset:
-                time.sleep(0.01)
+            assert eventually(lambda: role_of(replica).offset >= role_of(client).offset)
         a.kill()
         c.resume()
         done = fail_over(fleet.config, "users:0")
@@ -111,15 +107,14 @@ def test_a_crash_under_load_loses_no_durable_write_and_repeats_none(
         time.sleep(0.5)  # it is a second master, until it is fenced
         [fence] = apply_fences(fleet.config, wait=30)
         assert fence.applied
-        before, end = sum(writers.acknowledged.values()), time.monotonic() + 30
-        while sum(writers.acknowledged.values()) < before + 20:
-            assert time.monotonic() < end, writers.errors[-3:]
-            time.sleep(0.05)
+        before = writers.acknowledged.total()
+        goes_on = eventually(lambda: writers.acknowledged.total() >= before + 20, 30)
+        assert goes_on, writers.errors[-3:]
     if replicas:
         check_nothing_lost(fleet, writers)
     for key, count in writers.acknowledged.items():
         if key != "ids":
-            assert fleet.value(key) <= count + writers.uncertain.get(key, 0)
+            assert fleet.value(key) <= count + writers.uncertain[key]
 
 
 @pytest.mark.parametrize("durable", [0, 1])
@@ -151,10 +146,7 @@ def test_locks_exclude_while_roles_change(fleet: Fleet, durable: int) -> None:
             time.sleep(0.3)
             fail_over(fleet.config, "users:0", fleet.name(target))
         so_far = entered.total()
-        until = time.monotonic() + 30
-        while entered.total() < so_far + 20:
-            assert time.monotonic() < until, errors[-3:]
-            time.sleep(0.05)
+        assert eventually(lambda: entered.total() >= so_far + 20, 30), errors[-3:]
     finally:
         end.set()
         for thread in threads:
@@ -178,10 +170,8 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
 ) -> None:
     a, b, _ = fleet.replicated(1)
     ask_for_a_replica(a, b)
-    with writing(fleet) as writers:
+    with losing_nothing(fleet):
         fail_over(fleet.config, "users:0")
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
     with b.client() as client:
         assert client.config_get(LEAST)[LEAST] == "1"
     b.kill()
@@ -200,15 +190,12 @@ def test_masters_that_ask_for_replicas_are_fenced_without_a_guard_and_no_call_fa
 
 @pytest.mark.parametrize("moment", ["hand_over", "push_relocation"])
 def test_a_failover_that_is_killed_leaves_no_master_that_asks_for_fewer_replicas(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+    fleet: Fleet, moment: str
 ) -> None:
     a, b, _ = fleet.replicated(1, 2)
     ask_for_a_replica(a, b)
-    with monkeypatch.context() as patched:
-        patched.setattr(failover, moment, killed)
-        patched.setattr(failover, "ask_for_replicas", lambda *args: None)  # it is killed, after all
-        with pytest.raises(Killed):
-            fail_over(fleet.config, "users:0", fleet.name(1))
+    with killed_at((failover, moment), (failover, "ask_for_replicas")):
+        fail_over(fleet.config, "users:0", fleet.name(1))
     with b.client() as client:
         assert client.config_get(LEAST)[LEAST] == "0"
         fail_over(fleet.config, "users:0", fleet.name(1))
@@ -294,41 +281,32 @@ def test_a_refusing_master_is_not_replaced(fleet: Fleet, monkeypatch: pytest.Mon
 
 def test_a_master_that_is_silent_to_all_its_replicas_is_replaced(fleet: Fleet) -> None:
     a, b, c = fleet.replicated(1, 2)
-    with b.client() as first, c.client() as second:
-        a.pause()
-        first.config_set("repl-timeout", 2)
-        until_link_is_down(first)
-        with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} has a link to it"):
-            fail_over(fleet.config, "users:0")
-        second.config_set("repl-timeout", 2)
-        until_link_is_down(second)
-        assert not fail_over(fleet.config, "users:0").planned
+    a.pause()
+    lose_link(b)
+    with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} has a link to it"):
+        fail_over(fleet.config, "users:0")
+    c.pause()
+    with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} cannot say, but INFO"):
+        fail_over(fleet.config, "users:0")
+    assert fleet.masters() == [fleet.name(0)] * 2
+    c.resume()
+    lose_link(c)
+    assert not fail_over(fleet.config, "users:0").planned
     assert fleet.masters()[0] != fleet.name(0)
 
 
-def test_a_replica_that_does_not_answer_cannot_say_that_its_master_is_dead(fleet: Fleet) -> None:
-    a, b, c = fleet.replicated(1, 2)
-    c.kill()
-    with b.client() as client:
-        a.pause()
+def lose_link(replica: LocalServer) -> None:
+    """Have a replica notice that its master is silent."""
+    with replica.client() as client:
         client.config_set("repl-timeout", 2)
-        until_link_is_down(client)
-        with pytest.raises(GrowthError, match=rf"its replica {fleet.name(2)} cannot say, but INFO"):
-            fail_over(fleet.config, "users:0")
-    assert fleet.masters() == [fleet.name(0)] * 2
-
-
-def until_link_is_down(replica: redis.Redis) -> None:
-    while replica.info("replication")["master_link_status"] == "up":
-        time.sleep(0.01)
+    assert eventually(lambda: replication(replica)["master_link_status"] == "down")
 
 
 def hand_over(master: LocalServer, replica: LocalServer) -> None:
     """What a failover does before it pushes the entries."""
-    with master.client() as client, replica.client() as other:
+    with master.client() as client:
         client.execute_command("FAILOVER", "TO", "127.0.0.1", replica.port)
-        while other.info("replication")["role"] != "master":
-            time.sleep(0.01)
+    assert eventually(lambda: replication(replica)["role"] == "master")
 
 
 def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -> None:
@@ -339,15 +317,12 @@ def test_a_failover_that_was_killed_before_its_push_is_completed(fleet: Fleet) -
 
 
 def test_a_failover_after_a_crash_that_was_killed_before_its_push_is_completed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+    fleet: Fleet,
 ) -> None:
     a, _, _ = fleet.replicated(1, 2)
     a.kill()
-    with monkeypatch.context() as patched:
-        patched.setattr(failover, "push_relocation", killed)
-        patched.setattr(failover, "_repoint", killed)
-        with pytest.raises(Killed):
-            fail_over(fleet.config, "users:0", fleet.name(1))
+    with killed_at((failover, "repoint")):
+        fail_over(fleet.config, "users:0", fleet.name(1))
     assert fleet.masters() == [fleet.name(0)] * 2
     a.restart()  # as a master, which it is no longer
     done = fail_over(fleet.config, "users:0")
@@ -369,21 +344,21 @@ def test_a_replica_that_is_a_master_takes_over_only_by_force(fleet: Fleet) -> No
 
 def test_what_cannot_be_failed_over_is_refused(fleet: Fleet) -> None:
     fleet.push(0)
-    with pytest.raises(GrowthError, match="no replica that answers"):
-        fail_over(fleet.config, "users:0")
-    with pytest.raises(InvalidArgumentError, match="users has 2 shards"):
-        fail_over(fleet.config, "users")
-    with pytest.raises(InvalidArgumentError, match="neither a shard nor a master"):
-        fail_over(fleet.config, "nobody:7")
-    with pytest.raises(InvalidArgumentError, match="is no shard"):
-        fail_over(fleet.config, "users:9")
-    push(fleet.config, ShardMap.parse("components: {far: {entry: {url: 'redis://${HOST}/1'}}}"))
-    with pytest.raises(ConfigError, match=r"config:redis:far does not name its server .*; write"):
-        fail_over(fleet.config, "far")
-    gone = f"components: {{gone: {{entry: {{cluster: true, port: {free_port()}}}}}}}"
-    push(fleet.config, ShardMap.parse(gone), force=True)
-    with pytest.raises(GrowthError, match=r"config:redis:gone: no node can be asked: .*; start"):
-        fail_over(fleet.config, "gone")
+    gone = {"cluster": True, "host": "127.0.0.1", "port": free_port()}
+    fleet.describe(
+        {"far": {"entry": {"url": "redis://${HOST}/1"}}, "gone": {"entry": gone}}, force=True
+    )
+    refusals: list[tuple[str, type[Exception], str]] = [
+        ("users:0", GrowthError, "no replica that answers"),
+        ("users", InvalidArgumentError, "users has 2 shards"),
+        ("nobody:7", InvalidArgumentError, "neither a shard nor a master"),
+        ("users:9", InvalidArgumentError, "is no shard"),
+        ("far", ConfigError, "config:redis:far does not name its server .*; write"),
+        ("gone", GrowthError, "config:redis:gone: no node can be asked: .*; start"),
+    ]
+    for name, error, said in refusals:
+        with pytest.raises(error, match=said):
+            fail_over(fleet.config, name)
     follow(fleet.servers[2], fleet.servers[1])
     others = f"{fleet.name(2)} replicates {fleet.name(1)}, not {fleet.name(0)}: nothing has"
     with pytest.raises(GrowthError, match=others):
@@ -408,7 +383,7 @@ def test_lost_masters_get_fenced(own_server: LocalServer, monkeypatch: pytest.Mo
     monkeypatch.setattr(failover, "time", clock)
     entry = {"host": "127.0.0.1", "port": own_server.port}
     with own_server.client(db=9) as config:
-        push(config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        describe(config, {"data": {"entry": entry}})
         master = f"127.0.0.1:{own_server.port}"
         config.hset("config:growth:fences", "127.0.0.1:1", json.dumps({"master": master}))
         clock.sleep = slept.append
@@ -436,7 +411,7 @@ def test_a_fence_that_cannot_be_read_is_named(fleet: Fleet, stored: str) -> None
 
 def test_a_master_that_was_replaced_stays_a_replica_when_it_is_restarted(fleet: Fleet) -> None:
     a, b, _ = fleet.replicated(1)
-    with writing(fleet) as writers:
+    with losing_nothing(fleet):
         fail_over(fleet.config, "users:0")
         a.restart()
         with a.client() as client:
@@ -444,6 +419,4 @@ def test_a_master_that_was_replaced_stays_a_replica_when_it_is_restarted(fleet: 
         # At once: it may still be being filled.
         assert str(fail_over(fleet.config, "users:0").target) == fleet.name(0)
         b.restart()
-    assert writers.errors == []
     assert fleet.masters() == [fleet.name(0)] * 2
-    check_nothing_lost(fleet, writers)

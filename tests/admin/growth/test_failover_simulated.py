@@ -15,14 +15,14 @@ from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
-from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
+from simulated_growth import SCHEDULES, InUse, Mutation, config_of, simulated_servers
 
 from shardkit.admin.growth import failover, moves, resume_move, server_move, servers, start_move
 from shardkit.admin.growth.entries import push_relocation
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError
-from shardkit.testing.simulation import Client, SimulationFailure, simulate
+from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.protocol import is_outage
 
 OLD, NEW = ServerAddress("old", 1), ServerAddress("new", 2)
@@ -62,7 +62,7 @@ class Replaced(InUse):
             mine = [each for each in history if each.client == client.name]
             history.remove(mine[-1])
 
-    def attempt(self, client: Client, function: Callable[[], T]) -> T | None:
+    def attempted(self, client: Client, function: Callable[[], T]) -> T | None:
         """Call a function of growth; a little later again if that cannot be done."""
         try:
             return function()
@@ -94,13 +94,13 @@ class MovedServer(Replaced):
 
     def operate(self, client: Client) -> None:
         config = config_of(client)
-        self.attempt(client, lambda: start_move(config, *self.replicating, hold=HOLD))
+        self.attempted(client, lambda: start_move(config, *self.replicating, hold=HOLD))
 
     def carry_on(self, client: Client) -> None:
         config = config_of(client)
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
         while [each for each in moves(config) if each.phase != "done"]:
-            self.attempt(client, lambda: resume_move(config, str(OLD), hold=HOLD))
+            self.attempted(client, lambda: resume_move(config, str(OLD), hold=HOLD))
 
 
 class FailedOver(Replaced):
@@ -120,7 +120,7 @@ class FailedOver(Replaced):
                 failover.fail_over(config, "data", str(NEW), hold=HOLD)
             return True
 
-        while not self.attempt(client, once):
+        while not self.attempted(client, once):
             pass
 
 
@@ -146,7 +146,7 @@ class Crashed(FailedOver):
                 time.sleep(0.001)
             self.old.crash(client.choose([2.0, 0.5, 15.0]))
         super().fail_over(client, config)
-        while not self.attempt(client, lambda: self.guard(config)):
+        while not self.attempted(client, lambda: self.guard(config)):
             pass
         self.is_fenced = True
 
@@ -210,44 +210,29 @@ def nobody(*args: object) -> list[Any]:
     return []
 
 
-LOST = "NotLinearizable"
-
-# What is left out, what that leads to, and in which schedules, so that none has to be looked for.
-MUTATIONS: list[tuple[str, type[Replaced], Any, str, Any, str, int]] = [
-    ("writers are held", MovedServer, server_move, "hand_over", without_a_hold, LOST, 951),
-    (
-        "the source is a replica",
-        MovedServer,
-        server_move.ServerMover,
-        "_require_handover",
-        lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"),
-        LOST,
-        2,
+# What is left out, in which schedules that shows, and what it leads to.
+MUTATIONS = [
+    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 951),
+    Mutation(
+        *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
+        *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
     ),
-    ("entries follow roles", MovedServer, server_move, "take_writes_alone", push_first, LOST, 137),
-    ("writers are held", FailedOver, failover, "hand_over", without_a_hold, LOST, 148),
-    ("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, LOST, 17),
-    ("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, LOST, 158),
-    ("it takes no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, LOST, 25),
-    ("it is fenced", Crashed, failover, "apply_fences", nobody, "not fenced", 0),
-    ("entries follow roles", Crashed, failover, "take_writes_alone", push_first, "not fenced", 20),
+    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 137),
+    Mutation("writers are held", FailedOver, failover, "hand_over", without_a_hold, 148),
+    Mutation("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, 17),
+    Mutation("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, 158),
+    Mutation("no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, 25),
+    Mutation("it is fenced", Crashed, failover, "apply_fences", nobody, 0, "not fenced"),
+    Mutation(
+        *("entries follow roles", Crashed, failover, "take_writes_alone", push_first, 20),
+        "not fenced",
+    ),
 ]
 
 
-@pytest.mark.parametrize(
-    ("what", "protocol", "owner", "name", "instead", "why", "known"), MUTATIONS
-)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_real_steps_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    protocol: type[Replaced],
-    owner: Any,
-    name: str,
-    instead: Any,
-    why: str,
-    known: int,
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation
 ) -> None:
     with replicating_servers(monkeypatch) as patched:
-        patched.setattr(owner, name, instead)
-        with pytest.raises(SimulationFailure, match=why):
-            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+        mutation.shows(patched)

@@ -26,7 +26,7 @@ from shardkit.admin.growth.fence import (
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.connections.databases import FENCE_KEY, lets_readers_pass
 
 MINE, OTHERS = fence_value("mine", "1", "a:1"), fence_value("other's", "1", "a:1")
 
@@ -55,15 +55,8 @@ def late_client(server: LocalServer, **options: Any) -> redis.Redis:
 def test_what_is_no_fence_is_of_no_move(value: bytes | None) -> None:
     assert move_of(value) is None
     assert move_of(MINE) == "mine"
-
-
-def test_a_database_that_is_closed_is_not_closed_once_more(own_server: LocalServer) -> None:
-    with own_server.client() as client:
-        close_for({ZERO: client}, MINE, 60)
-        with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
-            close_for({ZERO: client}, OTHERS, 60)
-        assert client.get(FENCE_KEY) == MINE
-        assert not is_permanent(client, "mine")
+    assert not lets_readers_pass(MINE)
+    assert lets_readers_pass(fence_value("mine", "1", "a:1", readers=True))
 
 
 def test_a_database_is_opened_unless_it_is_closed_for_good(own_server: LocalServer) -> None:
@@ -144,7 +137,7 @@ def test_databases_of_a_server_are_changed_together(own_server: LocalServer) -> 
     ):
         both = {FIVE: late, THREE: three}
         close_for(both, MINE, 60)
-        with pytest.raises(GrowthError, match="is already closed"):
+        with pytest.raises(GrowthError, match=f"is already closed: {FENCE_KEY} is set; wait until"):
             close_for({ZERO: zero, **both}, OTHERS, 60)
         assert fences_of({**both, ZERO: zero}) == [MINE, MINE, OTHERS]
 

@@ -18,7 +18,9 @@ from shardkit.errors import InvalidArgumentError
 def test_every_function_that_works_on_servers_can_be_awaited() -> None:
     offered = {name for name in growth.__all__ if isfunction(getattr(growth, name))}
     of_no_server = {"plan_growth", "compare", "with_operations"}
-    assert {name for name in offered if hasattr(awaiting, name)} == offered - of_no_server
+    awaited = {name: vars(awaiting)[name] for name in offered if name in vars(awaiting)}
+    assert awaited.keys() == offered - of_no_server
+    assert all(each.__wrapped__ is getattr(growth, name) for name, each in awaited.items())
 
 
 def test_who_waits_no_more_is_not_told_what_came_of_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -16,16 +17,8 @@ from shardkit.errors import ConfigError, InvalidArgumentError
 
 
 def test_four_times_each_half_year_for_two_years_are_256_shards() -> None:
-    plan = plan_growth(
-        "users",
-        ["a:6379"],
-        growth=4,
-        periods=4,
-        data=8e9,
-        commands=400_000 / 256,
-        size=10,
-        processes=20,
-    )
+    load: dict[str, Any] = {"data": 8e9, "commands": 400_000 / 256, "size": 10, "processes": 20}
+    plan = plan_growth("users", ["a:6379"], growth=4, periods=4, **load)
     assert plan.count == 256
     assert plan.databases == 257
     assert [step.servers for step in plan.steps] == [1, 4, 16, 64, 256]
@@ -35,9 +28,8 @@ def test_four_times_each_half_year_for_two_years_are_256_shards() -> None:
     assert {round(step.memory) for step in plan.steps} == {12_000_000_000}
     assert [step.connections for step in plan.steps] == [20] * 5
     assert plan.steps[-1].append * 256 == 4e6  # 400,000 small commands are few MB a second
-    assert [sum(len(shards) for *_, shards in step.moves) for step in plan.steps] == [
-        *(0, 192, 192, 192, 192)
-    ]
+    moved = [sum(len(shards) for *_, shards in step.moves) for step in plan.steps]
+    assert moved == [0, 192, 192, 192, 192]
     shard_map = ShardMap.parse(plan.to_yaml())
     assert len(shard_map.components["users"].shards) == 256
 

@@ -2,7 +2,8 @@
 
 One process moves a shard, another one resumes that, as soon or late as the schedule says, and two
 write and read. What simulated servers cannot tell is told in their place: their roles, and which
-keys change. That who was stopped decides and copies nothing, the models show (`growth_models`).
+keys change. That who was stopped decides and copies nothing, real servers show (`test_fences`,
+`test_move_shards`).
 ``SCHEDULES=1000`` tries more.
 """
 
@@ -16,7 +17,7 @@ from operator import eq
 from typing import Any
 
 import pytest
-from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, InUse, config_of, simulated_servers
+from simulated_growth import SCHEDULES, InUse, Mutation, config_of, simulated_servers
 
 from shardkit.admin.growth import (
     MovePlan,
@@ -37,7 +38,7 @@ from shardkit.errors import ConfigError, GrowthError, MissedChangesError
 from shardkit.network.connections import clients, databases
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase
 from shardkit.testing.fakes.fakeredis_private import writes
-from shardkit.testing.simulation import Client, SimulationFailure, simulate
+from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 SPLIT_KEYS = "b", "m"  # on shards 1 and 0 of two, both on shard 2 of three
@@ -98,21 +99,17 @@ class MovedShard(InUse):
 
     def move(self, client: Client) -> None:
         config = config_of(client)
-        try:
-            start_move(config, ["data"], "new:1", hold=HOLD, kill=True)
-        except GrowthError as error:
-            client.log(str(error))
+        self.attempt(client, lambda: self.start(config))
+
+    def start(self, config: Any) -> None:
+        start_move(config, ["data"], "new:1", hold=HOLD, kill=True)
 
     def resume(self, client: Client) -> None:
         """Carry on with what somebody else began, who was killed perhaps, or only delayed."""
         config = config_of(client)
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
         while [each for each in moves(config) if each.phase != "done"]:
-            try:
-                resume_move(config, "data", hold=HOLD, kill=True)
-            except GrowthError as error:
-                client.log(str(error))
-                time.sleep(1)
+            self.attempt(client, lambda: resume_move(config, "data", hold=HOLD, kill=True), 1)
 
 
 class SplitData(MovedShard):
@@ -124,12 +121,8 @@ class SplitData(MovedShard):
                                                      {host: other, port: 1, db: 1}]},
                                      other: {entry: {host: old, port: 1}}}"""
 
-    def move(self, client: Client) -> None:
-        config = config_of(client)
-        try:
-            start_split(config, "data", shards=3, hold=HOLD, kill=True)
-        except GrowthError as error:
-            client.log(str(error))
+    def start(self, config: Any) -> None:
+        start_split(config, "data", shards=3, hold=HOLD, kill=True)
 
     def write(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
@@ -178,12 +171,8 @@ class KeptSplit(SplitData):
     writes, reads = 24, 80  # so that they read after the way back
     pauses = 0.4, 0.1, 1.0
 
-    def move(self, client: Client) -> None:
-        config = config_of(client)
-        try:
-            start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
-        except GrowthError as error:
-            client.log(str(error))
+    def start(self, config: Any) -> None:
+        start_split(config, "data", shards=3, hold=HOLD, kill=True, keep=True)
 
     def resume(self, client: Client) -> None:
         config = config_of(client)
@@ -199,10 +188,7 @@ class KeptSplit(SplitData):
                 return
             if found and found[0].phase == "kept":
                 time.sleep(2)
-                try:
-                    reverse_move(config, "data", hold=HOLD, kill=True)
-                except GrowthError as error:
-                    client.log(str(error))
+                self.attempt(client, lambda: reverse_move(config, "data", hold=HOLD, kill=True))
             elif found:
                 threading.Thread(target=resume).start()
             time.sleep(2)
@@ -236,17 +222,8 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "turn_on_notifications", lambda client: "")
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
-        plan = MovePlan(
-            str(OLD),
-            str(NEW),
-            ("data",),
-            {},
-            0,
-            0.0,
-            (),
-            sources=("old:1/1",),
-            targets=("new:1/1",),
-        )
+        places: dict[str, Any] = {"sources": ("old:1/1",), "targets": ("new:1/1",)}
+        plan = MovePlan(str(OLD), str(NEW), ("data",), {}, 0, 0.0, (), **places)
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
         names = "old:1, other:1", "new:1"
         split = MovePlan(*names, ("data:0", "data:1"), {}, 0, 0.0, (), sources=("old:1/1",))
@@ -322,92 +299,27 @@ def push_first(mover: Any, new: Any) -> None:
         raise GrowthError("the decision came too late", "try again")
 
 
-# What is left out, and in which schedules that shows, so that none has to be looked for.
-MUTATIONS: list[tuple[str, type[MovedShard], Any, str, Any, int]] = [
-    (
-        "writers are held until none is left",
-        MovedShard,
-        gate,
-        "_wait_until_left",
-        nothing,
-        24,
+# What is left out of the steps of moves and of splits, and which schedules show that.
+MUTATIONS = [
+    Mutation(what, protocol, owner, name, instead, known)
+    for what, owner, name, instead, schedules in [
+        ("writers are held until none is left", gate, "_wait_until_left", nothing, (24, 46)),
+        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (2, 31)),
+        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (91,)),
+        ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
+        ("entries follow the decision", ShardMover, "_require_target", push_first, (91, 19)),
+        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (32, 6)),
+        ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
+    ]
+    for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
+]
+MUTATIONS += [
+    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 43),
+    Mutation(
+        *("who has waited finds the shard of its key", SplitData, clients._Successors, "_number"),
+        *(lambda self, component, args: self._shard.number, 6),
     ),
-    (
-        "writers wait until no reader is left",
-        MovedShard,
-        gate,
-        "wait_for_readers",
-        nothing,
-        2,
-    ),
-    ("what changes is copied again", MovedShard, Capture, "take", take_fences, 2),
-    (
-        "entries are pushed when it is decided",
-        MovedShard,
-        shard_move.ShardMover,
-        "_require_target",
-        push_first,
-        91,
-    ),
-    ("clients ask for the fence", MovedShard, ClientDatabase, "is_fenced", lambda *args: False, 32),
-    (
-        "connections say which databases they use",
-        MovedShard,
-        databases,
-        "_ranges",
-        lambda numbers: "",
-        2,
-    ),
-    ("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 43),
-    (
-        "a split holds writers until none is left",
-        SplitData,
-        gate,
-        "_wait_until_left",
-        nothing,
-        46,
-    ),
-    (
-        "writers wait until no reader of a shard that is split is left",
-        SplitData,
-        gate,
-        "wait_for_readers",
-        nothing,
-        31,
-    ),
-    ("what changes during a split is copied again", SplitData, Capture, "take", take_fences, 2),
-    (
-        "entries are pushed when a split is decided",
-        SplitData,
-        shard_move.ShardMover,
-        "_require_target",
-        push_first,
-        19,
-    ),
-    (
-        "clients ask for the fence of a split",
-        SplitData,
-        ClientDatabase,
-        "is_fenced",
-        lambda *args: False,
-        6,
-    ),
-    (
-        "who has waited finds the shard of its key",
-        SplitData,
-        clients._Successors,
-        "_number",
-        lambda self, component, args: self._shard.number,
-        6,
-    ),
-    (
-        "all shards of a split are closed",
-        SplitData,
-        gate.CopyGate,
-        "close",
-        close_first,
-        439,
-    ),
+    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 439),
 ]
 
 
@@ -417,20 +329,12 @@ def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[Mov
         simulate(protocol(), schedules=SCHEDULES)
 
 
-@pytest.mark.parametrize(("what", "protocol", "owner", "name", "instead", "known"), MUTATIONS)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_real_steps_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    protocol: type[MovedShard],
-    owner: Any,
-    name: str,
-    instead: Any,
-    known: int,
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation
 ) -> None:
     with simulated_shards(monkeypatch):
-        monkeypatch.setattr(owner, name, instead)
-        with pytest.raises(SimulationFailure, match="NotLinearizable"):
-            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+        mutation.shows(monkeypatch)
 
 
 def test_the_reverse_copy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -441,7 +345,6 @@ def test_the_reverse_copy_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
         return ServerComparison() if mover._move.undoes else compare(mover, *args)
 
     with simulated_shards(monkeypatch):
-        monkeypatch.setattr(ShardMover, "_follow", forget)
         monkeypatch.setattr(ShardMover, "_caught_up", unseen)
-        with pytest.raises(SimulationFailure, match="NotLinearizable"):
-            simulate(KeptSplit(), schedules=MOST_FOR_A_MUTATION, seed=28, shrink_runs=0)
+        what = "what changes is copied back"
+        Mutation(what, KeptSplit, ShardMover, "_follow", forget, 28).shows(monkeypatch)

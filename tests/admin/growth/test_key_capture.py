@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import Mock
 
@@ -19,37 +21,35 @@ from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY
 
 
+@contextmanager
+def capturing(client: redis.Redis) -> Iterator[KeyCapture]:
+    turn_on_notifications(client)
+    capture = KeyCapture(client, [0])
+    try:
+        yield capture
+    finally:
+        capture.close()
+
+
 def test_changes_are_not_taken_for_complete_after_the_connection_was_lost() -> None:
-    with LocalServer() as server, server.client() as client:
-        turn_on_notifications(client)
-        capture = KeyCapture(client, [0])
-        try:
-            client.set("told", 1)
-            capture.wait_until_told()
-            assert capture.take() == {(0, b"told"): True}
-            client.set("told", 2)
-            client.client_kill_filter(_type="pubsub")
+    with LocalServer() as server, server.client() as client, capturing(client) as capture:
+        client.set("told", 1)
+        capture.wait_until_told()
+        assert capture.take() == {(0, b"told"): True}
+        client.set("told", 2)
+        client.client_kill_filter(_type="pubsub")
+        for ask in (capture.wait_until_told, capture.take):
             with pytest.raises(GrowthError, match="that tells of changes was lost"):
-                capture.wait_until_told()
-            with pytest.raises(GrowthError, match="that tells of changes was lost"):
-                capture.take()
-        finally:
-            capture.close()
+                ask()
 
 
 def test_a_lost_link_is_noticed(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with own_server.client() as client:
-        turn_on_notifications(client)
-        capture = KeyCapture(client, [0])
-        try:
-            away = redis.ConnectionError("away")
-            monkeypatch.setattr(capture._connection, "send_command", Mock(side_effect=away))
+    with own_server.client() as client, capturing(client) as capture:
+        away = redis.ConnectionError("away")
+        monkeypatch.setattr(capture._connection, "send_command", Mock(side_effect=away))
+        for ask in (capture.wait_until_told, capture.take):
             with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\); copy a"):
-                capture.wait_until_told()
-            with pytest.raises(GrowthError, match=r"tells of changes was lost \(away\)"):
-                capture.take()
-        finally:
-            capture.close()
+                ask()
 
 
 @pytest.mark.parametrize(("patience", "looks"), [(60.0, 3), (-1.0, 1)])
@@ -66,18 +66,16 @@ def test_a_copy_catches_up(monkeypatch: pytest.MonkeyPatch, patience: float, loo
 def test_a_silent_or_lost_server_stops_the_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shardkit.admin.growth.capture._BARRIER", 0.05)
     with LocalServer() as server, server.client() as client:
-        turn_on_notifications(client)
-        capture = KeyCapture(client, [0])
-        try:
+        with capturing(client) as capture:
             client.mset({f"k{n}": n for n in range(5)})
             capture.wait_until_told()
             assert [len(capture.take(3)), len(capture.take(3))] == [3, 2]
             server.pause()
-            with pytest.raises(GrowthError, match="does not answer: nothing has changed; try"):
-                capture.wait_until_told()
-        finally:
-            server.resume()
-            capture.close()
+            try:
+                with pytest.raises(GrowthError, match="does not answer: nothing has changed; try"):
+                    capture.wait_until_told()
+            finally:
+                server.resume()
         client.execute_command("ACL", "SETUSER", "default", "-psubscribe")
         said = r"does not tell of changed keys: .*psubscribe.*; see docs/rights\.md"
         with pytest.raises(GrowthError, match=said):
@@ -141,11 +139,9 @@ def test_what_a_capture_needs(own_server: LocalServer, monkeypatch: pytest.Monke
 
 def test_a_capture_is_complete_until_keys_may_change_without_a_notification() -> None:
     with LocalServer() as server, server.client() as client:
-        turn_on_notifications(client)
         client.execute_command("ACL", "SETUSER", "default", "-object")  # refused, and counted
         for command in ("CONFIG RESETSTAT", "SWAPDB 0 1", "REPLICAOF NO ONE"):
-            capture = KeyCapture(client, [0])
-            try:
+            with capturing(client) as capture:
                 client.set("k", 1)
                 client.config_get("notify-keyspace-events")
                 capture.require_complete()
@@ -153,5 +149,3 @@ def test_a_capture_is_complete_until_keys_may_change_without_a_notification() ->
                 name = command.split()[0] if "CONFIG" not in command else command
                 with pytest.raises(MissedChangesError, match=f"{name}.* was called; copy again"):
                     capture.require_complete()
-            finally:
-                capture.close()

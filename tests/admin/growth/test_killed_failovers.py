@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 
 import pytest
 import redis
+from faces import eventually
 from growth_helpers import (
     FAST,
     REDIS,
@@ -26,12 +26,11 @@ from growth_helpers import (
     check_nothing_lost,
     follow,
     no_redis,
+    replication,
     writing,
 )
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import fail_over
 from shardkit.local import LocalSentinel, LocalServer
 from shardkit.testing.simulation.linearizability import Register, check_linearizable
@@ -53,9 +52,7 @@ def under_sentinels(
         follow(watched.replicas[0], watched.master)
         entry: dict[str, Any] = dict(watched.entry.fields)
         shards = [{**entry, "db": 1}, {**entry, "db": 2}]
-        push(
-            fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}}))
-        )
+        fleet.describe({"users": {"shards": shards}})
         try:
             yield fleet, watched
         finally:
@@ -64,23 +61,18 @@ def under_sentinels(
 
 def replicated(watched: LocalSentinel) -> bool:
     """Whether one of the two servers replicates the other one, as the Sentinels know."""
-    roles = []
-    for server in (watched.master, *watched.replicas):
-        try:
-            with server.client() as client:
-                roles.append(client.info("replication"))
-        except redis.RedisError:
-            return False
+    try:
+        roles = [replication(server) for server in (watched.master, *watched.replicas)]
+    except redis.RedisError:
+        return False
     masters = [role for role in roles if role["role"] == "master"]
     linked = [role for role in roles if role.get("master_link_status") == "up"]
     return len(masters) == len(linked) == 1
 
 
 def wait_until_replicated(watched: LocalSentinel) -> None:
-    end = time.monotonic() + 180  # Sentinels on a busy machine stop for 30 s at a time (TILT)
-    while not replicated(watched):
-        assert time.monotonic() < end, "the Sentinels did not get a master with its replica"
-        time.sleep(0.05)
+    # Sentinels on a busy machine stop for 30 s at a time (TILT).
+    assert eventually(lambda: replicated(watched), 180), "there is no master with its replica"
 
 
 @pytest.mark.timeout(120 + 20 * KILLS)
@@ -95,7 +87,7 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
                 replicas = [
                     server.address
                     for server in (watched.master, *watched.replicas)
-                    if role_of(server) == "slave"
+                    if replication(server)["role"] == "slave"
                 ]
                 preferred = ["--to", *replicas[:1]] if replicas and turn % 2 else []
                 process = subprocess.Popen(
@@ -115,11 +107,6 @@ def test_failovers_by_sentinels_that_are_killed_at_random_moments_lose_nothing()
         assert not fleet.config.exists("config:growth:priorities")
 
 
-def role_of(server: LocalServer) -> str:
-    with server.client() as client:
-        return str(client.info("replication")["role"])
-
-
 @pytest.mark.timeout(180 + 40 * KILLS)
 @pytest.mark.parametrize("binary", [None, pytest.param(REDIS, marks=no_redis)])
 def test_servers_that_die_under_sentinels_lose_nothing_that_was_durable(
@@ -131,7 +118,7 @@ def test_servers_that_die_under_sentinels_lose_nothing_that_was_durable(
         with writing(fleet, replicas=1) as writers:
             for turn in range(KILLS):
                 servers = [watched.master, *watched.replicas]
-                master = next(each for each in servers if role_of(each) == "master")
+                master = next(each for each in servers if replication(each)["role"] == "master")
                 others = [each for each in servers if each is not master]
                 dies = [master, *others, chance.choice(watched.sentinels)][turn % 3]
                 dies.kill()
@@ -139,11 +126,9 @@ def test_servers_that_die_under_sentinels_lose_nothing_that_was_durable(
                 time.sleep(chance.choice([0.0, 1.0, 2.5]))
                 dies.restart()
                 wait_until_replicated(watched)
-            before = sum(writers.acknowledged.values())
-            end = time.monotonic() + 30
-            while sum(writers.acknowledged.values()) < max(before + 20, 150):
-                assert time.monotonic() < end, (seed, writers.errors[-3:])
-                time.sleep(0.05)
+            enough = max(writers.acknowledged.total() + 20, 150)
+            goes_on = eventually(lambda: writers.acknowledged.total() >= enough, 30)
+            assert goes_on, (seed, writers.errors[-3:])
         check_nothing_lost(fleet, writers)
         with shardkit.connect(fleet.url) as kit:
             assert kit.key_sharded("users")["last"].set("last", 1)

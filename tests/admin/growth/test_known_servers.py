@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from growth_helpers import FAST, Fleet, Killed, follow, killed_at
+from growth_helpers import FAST, Fleet, follow, killed_at
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
     abort_move,
     attach_replica,
@@ -33,20 +30,10 @@ from shardkit.local import LocalServer
 HOSTS = {"a": "127.0.0.1", "b": "localhost"}
 
 
-def describe(fleet: Fleet, numbers: dict[str, int], **more: Any) -> None:
+def two_names(fleet: Fleet, numbers: dict[str, int], **more: Any) -> None:
     """Push two components whose entries have two names of the first server."""
-    described = {
-        name: {
-            "entry": {
-                "host": HOSTS[name],
-                "port": fleet.servers[0].port,
-                "db": number,
-                **more,
-            }
-        }
-        for name, number in numbers.items()
-    }
-    push(fleet.config, ShardMap.parse(json.dumps({"components": described})))
+    entries = {name: fleet.at(0, db=db, **more) for name, db in numbers.items()}
+    fleet.describe({name: {"entry": {**entries[name], "host": HOSTS[name]}} for name in entries})
 
 
 def addresses(fleet: Fleet) -> dict[str, str]:
@@ -62,16 +49,16 @@ def write_and_read(fleet: Fleet, value: str) -> list[str | None]:
 
 
 def test_move_server_moves_entries_with_every_name_of_the_server(fleet: Fleet) -> None:
-    describe(fleet, {"a": 1, "b": 2})
+    two_names(fleet, {"a": 1, "b": 2})
     assert write_and_read(fleet, "old") == [None, None]
     assert plan_move(fleet.config, fleet.name(0), fleet.name(1)).shards == ("a", "b")
-    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    assert fleet.move_server().phase == "done"
     assert addresses(fleet) == {"a": f"{fleet.name(1)}/1", "b": f"{fleet.name(1)}/2"}
     assert write_and_read(fleet, "new") == ["old", "old"]
 
 
 def test_move_shards_moves_a_database_with_every_name_of_its_server(fleet: Fleet) -> None:
-    describe(fleet, {"a": 1, "b": 1})
+    two_names(fleet, {"a": 1, "b": 1})
     assert write_and_read(fleet, "old") == [None, "old"]
     with pytest.raises(GrowthError, match="b is in the same database: specify it as well"):
         start_move(fleet.config, ["a"], fleet.name(1))
@@ -85,8 +72,7 @@ def test_move_shards_moves_a_database_with_every_name_of_its_server(fleet: Fleet
 @pytest.mark.parametrize("crashed", [False, True])
 def test_failover_repoints_every_name_of_the_master(fleet: Fleet, crashed: bool) -> None:
     follow(fleet.servers[1], fleet.servers[0])
-    replicas = [{"host": "127.0.0.1", "port": fleet.servers[1].port}]
-    describe(fleet, {"a": 1, "b": 2}, replicas=replicas)
+    two_names(fleet, {"a": 1, "b": 2}, replicas=[fleet.at(1)])
     if crashed:
         fleet.servers[0].stop(0)
     done = fail_over(fleet.config, "a")
@@ -112,24 +98,8 @@ def test_a_server_may_be_named_otherwise_than_in_entries(fleet: Fleet) -> None:
     assert not read_components(fleet.config)["users"].shards[0].replicas
 
 
-def test_every_name_of_a_server_has_its_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    fleet.push(0)
-
-    def killed(*args: object) -> None:
-        raise GrowthError("killed")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.server_move.wait_for_copy", killed)
-        with pytest.raises(GrowthError, match="killed"):
-            start_move(fleet.config, f"localhost:{fleet.servers[0].port}", fleet.name(1))
-    with pytest.raises(
-        GrowthError, match=r"already being moved to .*; resume it: shardkit move resume localhost:"
-    ):
-        start_move(fleet.config, fleet.name(0), fleet.name(2))
-
-
 def test_the_replica_tree_has_a_server_with_two_names_once(fleet: Fleet) -> None:
-    describe(fleet, {"a": 1, "b": 2})
+    two_names(fleet, {"a": 1, "b": 2})
     assert len(replica_tree(read_components(fleet.config).values())) == 1
 
 
@@ -139,7 +109,7 @@ def test_an_entry_with_a_unix_socket_stops_a_move(fleet: Fleet, tmp_path: Path) 
         there = {"host": "127.0.0.1", "port": server.port, "db": 1}
         entries = {"a": there, "b": {"unix_socket_path": path, "db": 2}}
         described = {name: {"entry": entry} for name, entry in entries.items()}
-        push(fleet.config, ShardMap.parse(json.dumps({"components": described})))
+        fleet.describe(described)
         said = "config:redis:b leads to .* by a socket, Sentinels or a reference"
         with pytest.raises(GrowthError, match=said):
             start_move(fleet.config, f"127.0.0.1:{server.port}", fleet.name(1))
@@ -147,7 +117,7 @@ def test_an_entry_with_a_unix_socket_stops_a_move(fleet: Fleet, tmp_path: Path) 
             fail_over(fleet.config, "a")
         assert plan_move(fleet.config, ["a"], fleet.name(1)).problems == ()
         described["b"]["entry"]["db"] = 1
-        push(fleet.config, ShardMap.parse(json.dumps({"components": described})), force=["b"])
+        fleet.describe(described, force=["b"])
         with pytest.raises(GrowthError, match=said):
             start_move(fleet.config, ["a"], fleet.name(1))
 
@@ -171,12 +141,14 @@ def test_run_ids_decide_unless_a_server_is_away(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_move_is_found_by_any_name_of_its_server(fleet: Fleet) -> None:
-    describe(fleet, {"a": 1, "b": 2})
+    two_names(fleet, {"a": 1, "b": 2})
     names = [f"{host}:{fleet.servers[0].port}" for host in HOSTS.values()]
-    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
+    with killed_at((server_move, "hand_over")):
         start_move(fleet.config, names[0], fleet.name(1))
-    with pytest.raises(GrowthError, match=f"^{names[0]} is already being moved to {fleet.name(1)}"):
-        start_move(fleet.config, names[1], fleet.name(1))
+    said = f"^{names[0]} is already being moved to .*; resume it: shardkit move resume {names[0]}"
+    for to in (1, 2):
+        with pytest.raises(GrowthError, match=said):
+            start_move(fleet.config, names[1], fleet.name(to))
     assert abort_move(fleet.config, names[1]).phase == "aborted"
     assert start_move(fleet.config, names[1], fleet.name(1)).phase == "done"
     assert [(each.name, each.phase) for each in moves(fleet.config)] == [(names[0], "done")]

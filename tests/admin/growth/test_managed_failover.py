@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import threading
-import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -14,11 +14,17 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
-from growth_helpers import REDIS, follow, no_redis
+from faces import eventually
+from growth_helpers import (
+    REDIS,
+    describe,
+    follow,
+    no_redis,
+    replication,
+)
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import fail_over, managed_failover
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import Takeover
@@ -35,8 +41,7 @@ def counting(url: str, cut_off: int, unsent: str = "-") -> Iterator[None]:
     At most so many calls may be cut off; errors of the one kind, that nothing was sent, may come.
     """
     ended = threading.Event()
-    counted: dict[str, int] = {}
-    uncertain: dict[str, int] = {}
+    counted, uncertain = Counter[str](), Counter[str]()
     errors: list[str] = []
 
     def write(router: Any) -> None:
@@ -46,10 +51,10 @@ def counting(url: str, cut_off: int, unsent: str = "-") -> Iterator[None]:
             key = f"k{n % 50}"
             try:
                 router[key].incr(key)
-                counted[key] = counted.get(key, 0) + 1
+                counted[key] += 1
             except (redis.RedisError, shardkit.ShardKitError) as error:
                 errors.append(repr(error))
-                uncertain[key] = uncertain.get(key, 0) + 1
+                uncertain[key] += 1
 
     with shardkit.connect(url) as kit:
         router = kit.key_sharded("data")
@@ -62,22 +67,24 @@ def counting(url: str, cut_off: int, unsent: str = "-") -> Iterator[None]:
             thread.join()
         for key, count in counted.items():
             found = int(router[key].get(key) or 0)
-            assert count <= found <= count + uncertain.get(key, 0)
+            assert count <= found <= count + uncertain[key]
         errors = [error for error in errors if unsent not in error]
         assert len(errors) <= cut_off, errors
 
 
-def described(entry: dict[str, Any]) -> ShardMap:
-    return ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}}))
+def watched_as(config: redis.Redis, watched: LocalSentinel, service: str = "main") -> None:
+    """Describe a component by the Sentinels of a service."""
+    sentinels = [["127.0.0.1", each.port] for each in watched.sentinels]
+    entry = {"sentinel": {"service": service, "sentinels": sentinels}}
+    describe(config, {"data": {"entry": entry}}, force=True)
 
 
 def test_sentinels_replace_the_master_and_no_write_is_lost() -> None:
     with LocalServer() as server, LocalSentinel("main", sentinels=2) as watched:
         follow(watched.replicas[0], watched.master)
-        sentinels = [["127.0.0.1", each.port] for each in watched.sentinels]
         url = f"redis://{server.address}"
         with server.client() as config:
-            push(config, described({"sentinel": {"service": "main", "sentinels": sentinels}}))
+            watched_as(config, watched)
             with counting(url, cut_off=1):  # the call under way, when Sentinels cut all off
                 done = fail_over(config, "data")
             assert done.planned
@@ -88,8 +95,7 @@ def test_sentinels_replace_the_master_and_no_write_is_lost() -> None:
                 fail_over(config, "data", "127.0.0.1:1")
             with pytest.raises(GrowthError, match="is the master already"):
                 fail_over(config, "data", watched.replicas[0].address)
-            unknown = {"service": "other", "sentinels": sentinels}
-            push(config, described({"sentinel": unknown}), force=True)
+            watched_as(config, watched, "other")
             with pytest.raises(ConfigServerError, match="no Sentinel knows the servers of 'other'"):
                 fail_over(config, "data")
 
@@ -97,12 +103,11 @@ def test_sentinels_replace_the_master_and_no_write_is_lost() -> None:
 @no_redis
 def test_sentinels_of_redis_promote_a_replica_without_handing_over() -> None:
     with LocalServer() as server, LocalSentinel("main", sentinels=2, binary=REDIS) as watched:
-        sentinels = [["127.0.0.1", each.port] for each in watched.sentinels]
         with watched.master.client() as client:
             client.set("k", 1)
             assert client.wait(1, 5000) == 1
         with server.client() as config:
-            push(config, described({"sentinel": {"service": "main", "sentinels": sentinels}}))
+            watched_as(config, watched)
             done = fail_over(config, "data")
         assert not done.planned, "these Sentinels know no COORDINATED"
         assert str(done.target) == watched.replicas[0].address
@@ -114,13 +119,12 @@ def test_sentinels_promote_the_replica_that_was_asked_for_and_priorities_are_as_
     with LocalServer() as server, LocalSentinel("main", sentinels=2, replicas=3) as watched:
         for replica in watched.replicas:
             follow(replica, watched.master)
-        sentinels = [["127.0.0.1", each.port] for each in watched.sentinels]
         priorities = [100, 1, 50]  # they would choose the second
         for replica, priority in zip(watched.replicas, priorities, strict=True):
             with replica.client() as client:
                 client.config_set("replica-priority", priority)
         with server.client() as config:
-            push(config, described({"sentinel": {"service": "main", "sentinels": sentinels}}))
+            watched_as(config, watched)
             with watched.replicas[0].client() as client:  # somebody was killed who had it so
                 client.config_set("replica-priority", 2)
                 config.hset("config:growth:priorities", watched.replicas[0].address, 100)
@@ -286,7 +290,7 @@ def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPat
     idle = SimpleNamespace(
         execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
     )
-    monkeypatch.setattr(managed_failover, "client_of", lambda *_: contextlib.nullcontext(idle))
+    monkeypatch.setattr(managed_failover, "connected_to", lambda *_: contextlib.nullcontext(idle))
     monkeypatch.setattr(managed_failover, "_SECONDS", 0.01)
     with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
         managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
@@ -305,12 +309,8 @@ def test_a_replica_of_a_cluster_takes_its_masters_place_and_no_write_is_lost() -
         master, replica = cluster.nodes[1].address, cluster.nodes[4].address
         url = f"redis://{server.address}"
         with server.client() as config:
-            push(
-                config,
-                described(
-                    {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
-                ),
-            )
+            entry = {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
+            describe(config, {"data": {"entry": entry}})
             with counting(url, cut_off=2):  # one for each failover, seldom
                 done = fail_over(config, master)
                 assert (done.planned, str(done.target)) == (True, replica)
@@ -338,17 +338,14 @@ def test_of_a_dead_master_of_a_cluster_a_replica_takes_the_place_only_if_that_is
     ):
         master, replica = cluster.nodes[1], cluster.nodes[4]
         entry = {"cluster": True, "host": "127.0.0.1", "port": int(cluster.nodes[0].port)}
-        push(stored, described(entry))
+        describe(stored, {"data": {"entry": entry}})
         master.kill()
-        end = time.monotonic() + 60
-        while "fail" not in seen.cluster("nodes")[master.address]["flags"].split(","):
-            assert time.monotonic() < end, "nobody notices that the master is dead"
-            time.sleep(0.05)
+        assert eventually(
+            lambda: "fail" in seen.cluster("nodes")[master.address]["flags"].split(","), 60
+        ), "nobody notices that the master is dead"
         with pytest.raises(GrowthError, match=f"{master.address} is dead. A failover loses what"):
             fail_over(stored, "data", replica.address)
-        with replica.client() as client:
-            assert client.info("replication")["role"] == "slave", "nothing was changed"
+        assert replication(replica)["role"] == "slave", "nothing was changed"
         done = fail_over(stored, "data", replica.address, force=True)
         assert (done.planned, str(done.target)) == (False, replica.address)
-        with replica.client() as client:
-            assert client.info("replication")["role"] == "master"
+        assert replication(replica)["role"] == "master"

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,29 +19,30 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner
+from faces import eventually
 from growth_helpers import (
     LEAST,
     PATIENT,
     Fleet,
-    Killed,
     ask_for_a_replica,
     certified,
-    check_nothing_lost,
+    describe,
     filled,
     follow,
-    killed,
     killed_at,
+    losing_nothing,
     on_redis_too,
+    recorded,
+    replication,
     small,
-    writing,
+    there,
 )
 from secure_server import SecureServer, secure_server
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
     Move,
+    ServerComparison,
     abort_move,
     attach_replica,
     certificate,
@@ -73,7 +71,6 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, GrowthError, NewerFormatError
 from shardkit.local import LocalServer
-from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 
 @pytest.mark.parametrize("dual_channel", [False, True])
@@ -88,26 +85,23 @@ def test_a_server_is_moved_under_load_and_back_without_losing_anything(
                     pytest.skip("only Valkey copies over a connection of its own")
                 client.config_set("dual-channel-replication-enabled", "yes")
     fleet.push(0)
-    filled(fleet)
-    with writing(fleet) as writers:
-        move = start_move(fleet.config, fleet.name(0), fleet.name(1))
+    before = filled(fleet)
+    with losing_nothing(fleet):
+        move = fleet.move_server()
         assert fleet.masters() == [fleet.name(1)] * 2
         assert move.phase == "done"
-        assert certified(move)
-        assert move.certificate["keys_now"] >= 206
+        assert certified(move)["keys_now"] >= 206
         assert move.held is not None
         assert move.held < 1.0
+        assert there(fleet) == before
         with (
             fleet.servers[0].client() as client,
             pytest.raises(redis.ReadOnlyError, match="can't write against a read only replica"),
         ):
             client.set("stray", 1)
-        back = reverse_move(fleet.config, fleet.name(0))
-        assert certified(back)
+        assert certified(reverse_move(fleet.config, fleet.name(0)))
         assert fleet.masters() == [fleet.name(0)] * 2
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
+        assert there(fleet) == before
     assert verify_move(fleet.config, fleet.name(1)).certificate is not None
 
 
@@ -158,16 +152,12 @@ def test_a_move_that_is_killed_before_and_after_each_phase_is_resumed(
 
 @pytest.mark.parametrize("go_on", [resume_move, abort_move])
 def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, go_on: Callable[..., Move]
+    fleet: Fleet, go_on: Callable[..., Move]
 ) -> None:
     fleet.replicated(2)
     ask_for_a_replica(*fleet.servers[:2])
-
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.server_move.hand_over", killed)
-        patched.setattr("shardkit.admin.growth.server_move.ask_for_replicas", lambda *args: None)
-        with pytest.raises(Killed):
-            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with killed_at((server_move, "hand_over"), (server_move, "ask_for_replicas")):
+        fleet.move_server()
     with fleet.servers[1].client() as client:
         assert client.config_get(LEAST)[LEAST] == "0"
         assert go_on(fleet.config, fleet.name(0)).phase in ("done", "aborted")
@@ -175,29 +165,35 @@ def test_a_move_that_is_killed_leaves_no_server_that_asks_for_fewer_replicas(
     assert not fleet.config.exists("config:growth:least")
 
 
+@pytest.mark.parametrize("of_shards", [False, True])
 @on_redis_too
-def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_server_that_was_left(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_place(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, of_shards: bool
 ) -> None:
     fleet.push(0)
+    monkeypatch.setattr("shardkit.network.connections.databases.FENCE_WAIT", 0.2)
+    refused: Any = redis.ReadOnlyError, "read only replica"
+    if of_shards:
+        refused = redis.ConnectionError, "shardkit move resume users:1"
     with shardkit.connect(fleet.url) as kit:
-        client = kit.client("users", 1)
-        assert isinstance(client, redis.Redis)
+        client: Any = kit.client("users", 1)
         assert client.incr("count") == 1
-        # From now on it reads nothing new, as if the config server were away for it alone.
-        monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
-        monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
-        with pytest.raises(redis.ReadOnlyError, match="read only replica"):
-            client.incr("count")
-        assert client.get("count") == b"1", "the old server follows the new one"
-        monkeypatch.undo()
+        with monkeypatch.context() as patched:
+            # It reads nothing new, as if the config server were away for it alone.
+            patched.setattr(kit.topology, "_read_again", lambda names: [])
+            patched.setattr(kit.topology, "reread", kit.topology.last_known)
+            move = fleet.move(of_shards, **({"hold": 1, "kill": True} if of_shards else {}))
+            with pytest.raises(refused[0], match=refused[1]):
+                client.incr("count")
+            if of_shards:
+                with pytest.raises(refused[0], match=refused[1]):
+                    client.get("count")
+            else:
+                assert client.get("count") == b"1", "the old server follows the new one"
         assert client.incr("count") == 2, "the call itself finds the new entries"
-    for server in fleet.servers[:2]:
-        with server.client(db=2) as there:
-            while there.get("count") != b"2":
-                time.sleep(0.01)
-    assert certified(verify_move(fleet.config, fleet.name(0)))
+    with fleet.servers[0].client(db=2) as old:
+        assert eventually(lambda: old.get("count") == (None if of_shards else b"2"))
+    assert certified(verify_move(fleet.config, move.name))
 
 
 def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
@@ -210,39 +206,23 @@ def test_a_lost_copy_is_made_again(fleet: Fleet) -> None:
         with pytest.raises(GrowthError, match="copy was not complete within 0 s"):
             resume_move(fleet.config, fleet.name(0), copy=0)
         old.config_set("repl-diskless-sync-delay", 0)
+    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is working"):
+        resume_move(fleet.config, fleet.name(0))
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
 
 
-def test_two_movers_exclude_each_other(fleet: Fleet) -> None:
-    fleet.push(0)
-    with journal.lease(fleet.config), pytest.raises(GrowthError, match="is working"):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
-    start_move(fleet.config, fleet.name(0), fleet.name(1))
-
-
-def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(fleet: Fleet) -> None:
     small(fleet)
-
-    def not_now(*args: object, **options: object) -> float:
-        raise GrowthError("it did not catch up", "try again")
-
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.server_move.hand_over", not_now)
-        with pytest.raises(GrowthError, match="did not catch up"):
-            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    not_handed_over(fleet)
     with pytest.raises(GrowthError, match="is already being moved"):
-        start_move(fleet.config, fleet.name(0), fleet.name(2))
+        fleet.move_server(to=2)
     assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[1].client() as client:
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace") == {}
-    with monkeypatch.context() as patched:
-        patched.setattr("shardkit.admin.growth.server_move.push_relocation", not_now)
-        with pytest.raises(GrowthError, match="did not catch up"):
-            start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with killed_at((server_move, "push_relocation")):
+        fleet.move_server()
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, fleet.name(0))
     assert resume_move(fleet.config, fleet.name(0)).phase == "done"
@@ -252,8 +232,8 @@ def test_a_move_is_aborted_before_it_is_handed_over_and_not_afterwards(
 
 def not_handed_over(fleet: Fleet) -> None:
     """Have a mover be killed when the second server has everything."""
-    with killed_at(server_move, "hand_over"), pytest.raises(Killed):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
+    with killed_at((server_move, "hand_over")):
+        fleet.move_server()
 
 
 def test_an_abort_leaves_a_replica_that_was_there_before(fleet: Fleet) -> None:
@@ -264,7 +244,7 @@ def test_an_abort_leaves_a_replica_that_was_there_before(fleet: Fleet) -> None:
     with fleet.servers[1].client(db=2) as client:
         assert client.info("replication")["master_link_status"] == "up"
         assert client.dbsize() > 10
-    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    assert fleet.move_server().phase == "done"
 
 
 def test_an_abort_ends_when_the_target_is_empty(fleet: Fleet) -> None:
@@ -292,18 +272,14 @@ def test_a_server_that_a_failover_promoted_is_not_emptied(fleet: Fleet) -> None:
         assert client.info("keyspace")
 
 
-def move(fleet: Fleet) -> None:
-    start_move(fleet.config, fleet.name(0), fleet.name(1))
-
-
 def hand_over_planned(fleet: Fleet) -> None:
     follow(fleet.servers[1], fleet.servers[0])
     fail_over(fleet.config, "users:0", fleet.name(1))
 
 
-@pytest.mark.parametrize("replace", [move, hand_over_planned])
+@pytest.mark.parametrize("replace", [Fleet.move_server, hand_over_planned])
 def test_blocked_calls_go_on_at_the_new_server(
-    fleet: Fleet, replace: Callable[[Fleet], None]
+    fleet: Fleet, replace: Callable[[Fleet], object]
 ) -> None:
     fleet.push(0)
 
@@ -351,14 +327,13 @@ def test_pushes_of_the_old_map_during_a_move_lose_nothing(
 
     def push_again() -> None:
         while not end.wait(0.05):
-            entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "max_connections": 50}
-            entry["max_connections"] += len(codes) % 2  # so that each push changes something
-            entries = {"users": {"shards": [{**entry, "db": 1}, {**entry, "db": 2}]}}
-            path.write_text(json.dumps({"components": entries}))
+            more = len(codes) % 2  # so that each push changes something
+            entries = [fleet.at(0, db=db, max_connections=50 + more) for db in (1, 2)]
+            path.write_text(json.dumps({"components": {"users": {"shards": entries}}}))
             command = ["config", "push", str(path), "--config", fleet.url]
             codes.append(CliRunner().invoke(app, command).exit_code)
 
-    with writing(fleet) as writers, ThreadPoolExecutor() as threads:
+    with losing_nothing(fleet), ThreadPoolExecutor() as threads:
         pushing = threads.submit(push_again)
         while not codes:
             time.sleep(0.01)
@@ -369,8 +344,6 @@ def test_pushes_of_the_old_map_during_a_move_lose_nothing(
         pushing.result()
     assert (codes[0], codes[-1]) == (0, 1), "the old map is refused once the data is elsewhere"
     assert fleet.masters() == [fleet.name(1)] * 2
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
 
 
 def test_servers_with_passwords_hand_over(fleet: Fleet) -> None:
@@ -378,15 +351,13 @@ def test_servers_with_passwords_hand_over(fleet: Fleet) -> None:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
             client.execute_command("ACL", "SETUSER", "default", "-psync")
-    entry = {"host": "127.0.0.1", "port": fleet.servers[0].port, "username": "app"}
-    shards = [{**entry, "password": "pw", "db": number} for number in (1, 2)]
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": {"shards": shards}}})))
-    assert start_move(fleet.config, fleet.name(0), fleet.name(1)).phase == "done"
+    shards = [fleet.at(0, username="app", password="pw", db=number) for number in (1, 2)]
+    fleet.describe({"users": {"shards": shards}})
+    assert fleet.move_server().phase == "done"
     with fleet.servers[1].client() as client:
         client.config_set("masterauth", "")
-        assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
-        while client.info("replication")["master_link_status"] != "up":
-            time.sleep(0.01)
+    assert fail_over(fleet.config, "users:0", fleet.name(0)).planned
+    assert eventually(lambda: replication(fleet.servers[1])["master_link_status"] == "up")
 
 
 def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
@@ -405,16 +376,11 @@ def test_the_config_servers_server_stays_the_master(fleet: Fleet) -> None:
 
 
 def test_a_server_that_was_left_is_kept_up_to_date_by_replication(fleet: Fleet) -> None:
-    fleet.push(0)
-    filled(fleet)
-    assert certified(start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT))
-    with (
-        shardkit.connect(fleet.url) as kit,
-        fleet.servers[0].client(db=1) as old,
-        fleet.servers[1].client(db=1) as new,
-    ):
+    small(fleet)
+    assert certified(fleet.move_server(hold=PATIENT))
+    with shardkit.connect(fleet.url) as kit, fleet.servers[1].client() as new:
         router = kit.key_sharded("users")
-        router.mset({f"k{n}": "new" for n in range(200)})
+        router.mset({f"k{n}": "new" for n in range(50)})
         with pytest.raises(GrowthError, match="is kept up to date by replication"):
             complete_move(fleet.config, fleet.name(0))
         copies = new.info("stats")["sync_full"]
@@ -422,8 +388,7 @@ def test_a_server_that_was_left_is_kept_up_to_date_by_replication(fleet: Fleet) 
         assert new.info("stats")["sync_full"] == copies
         assert new.info("replication")["master_link_status"] == "up"
         assert fleet.masters() == [fleet.name(0)] * 2
-        assert router.mget([f"k{n}" for n in range(200)]) == [b"new"] * 200
-        assert old.get(next(key for key in old.scan_iter(match="k*"))) == b"new"
+        assert router.mget([f"k{n}" for n in range(50)]) == [b"new"] * 50
 
 
 def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fleet) -> None:
@@ -439,7 +404,7 @@ def test_a_dry_run_says_what_would_be_done_and_what_stands_in_the_way(fleet: Fle
     [problem] = plan_move(fleet.config, fleet.name(0), fleet.name(1)).problems
     assert "is not empty" in problem
     with pytest.raises(GrowthError, match="is not empty"):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
+        fleet.move_server()
     fleet.servers[1].kill()
     [problem] = plan_move(fleet.config, fleet.name(0), fleet.name(1)).problems
     assert "cannot be used" in problem
@@ -459,8 +424,7 @@ def over_tls(config: redis.Redis, servers: Sequence[SecureServer]) -> Iterator[l
     """Describe ``users`` on the first of servers with TLS; give their names, and stop them."""
     try:
         shards = [{**servers[0].tls, "db": number} for number in (1, 2)]
-        text = json.dumps({"components": {"users": {"shards": shards}}})
-        push(config, ShardMap.parse(text))
+        describe(config, {"users": {"shards": shards}})
         yield [f"localhost:{each.tls['port']}" for each in servers]
     finally:
         for each in servers:
@@ -492,15 +456,12 @@ def test_a_server_is_moved_over_tls_and_back(fleet: Fleet, tmp_path: Path) -> No
     servers = [each for each in found if each is not None]
     if not servers:
         pytest.skip("no server on PATH speaks TLS")
-    with over_tls(fleet.config, servers) as [a, b]:
-        with writing(fleet) as writers:
-            assert certified(start_move(fleet.config, a, b, hold=PATIENT))
-            assert fleet.masters() == [b, b]
-            assert reverse_move(fleet.config, a, hold=PATIENT).phase == "done"
-            attach_replica(fleet.config, b, a)
-            assert fail_over(fleet.config, "users:0", b).planned
-        assert writers.errors == []
-        check_nothing_lost(fleet, writers)
+    with over_tls(fleet.config, servers) as [a, b], losing_nothing(fleet):
+        assert certified(start_move(fleet.config, a, b, hold=PATIENT))
+        assert fleet.masters() == [b, b]
+        assert reverse_move(fleet.config, a, hold=PATIENT).phase == "done"
+        attach_replica(fleet.config, b, a)
+        assert fail_over(fleet.config, "users:0", b).planned
 
 
 def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:
@@ -511,54 +472,64 @@ def test_a_master_that_refuses_to_hand_over_says_why(fleet: Fleet) -> None:
             hand_over(master, replica, ServerAddress("127.0.0.1", fleet.servers[1].port), 0.01)
 
 
-def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet) -> None:
-    fleet.push(1)
+@pytest.mark.parametrize("of_shards", [False, True])
+def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet, of_shards: bool) -> None:
+    fleet.push(0 if of_shards else 1)
     a, b = fleet.name(0), fleet.name(1)
+    name = "users:1" if of_shards else a
+    key = f"config:growth:move:{name}"
+    damaged = f"{key} does not describe a move; check it, and delete it if nothing"
     refusals: list[tuple[str, Callable[..., object], str]] = [
-        ("", resume_move, f"{a} has no move; see: shardkit move status"),
-        ("aborted", resume_move, f"the move of {a} was aborted; start it again"),
-        ("begun", verify_move, f"the move of {a} is begun; resume it first"),
-        ("pushed", verify_move, f"{a} no longer follows {b}: nothing can be compared"),
-        ("begun", reverse_move, f"the move of {a} is begun; resume it, or abort it"),
-        ("pushed", abort_move, f"{b} has taken over; resume it, and .*: shardkit move reverse {a}"),
-        (
-            "unheard",
-            resume_move,
-            f"move:{a} does not describe a move; check it, and delete it if nothing",
+        ("", resume_move, f"{name} has no move; see: shardkit move status"),
+        ("aborted", resume_move, f"the move of {name} was aborted; start it again"),
+        ("begun", verify_move, f"the move of {name} is begun; resume it first"),
+        ("begun", reverse_move, f"the move of {name} is begun; resume it, or abort it"),
+        ("done", abort_move, f"the move of {name} is done: nothing to abort is left"),
+        ("unheard", resume_move, damaged),
+        *(
+            (
+                ("pushed", verify_move, f"{a} no longer follows {b}: nothing can be compared"),
+                ("pushed", abort_move, f"{b} has taken over; resume .*: shardkit move reverse {a}"),
+            )
+            if not of_shards
+            else ()
         ),
     ]
     for phase, work, said in refusals:
         if phase:
-            with journal.lease(fleet.config) as lease:
-                lease.write(Move(a, "replication", a, b, [], phase=phase))
+            recorded(fleet, of_shards, phase=phase)
         with pytest.raises((GrowthError, ConfigError), match=said):
-            work(fleet.config, a)
-    key = f"config:growth:move:{a}"
+            work(fleet.config, name)
     fleet.config.set(key, json.dumps({**json.loads(fleet.config.get(key)), "format": 99}))
     with pytest.raises(NewerFormatError, match=f"{key} has format 99; use the release that"):
         moves(fleet.config)
+    fleet.config.set(key, "[]")
+    with pytest.raises(ConfigError, match=damaged):
+        moves(fleet.config)
 
 
-def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(fleet: Fleet) -> None:
+@pytest.mark.parametrize("of_shards", [False, True])
+def test_a_target_that_somebody_else_has_filled_meanwhile_is_not_emptied(
+    fleet: Fleet, of_shards: bool
+) -> None:
     fleet.push(0)
-    with journal.lease(fleet.config) as lease:
-        lease.write(Move(fleet.name(0), "replication", fleet.name(0), fleet.name(1), []))
-    with fleet.servers[1].client() as client:
+    name = recorded(fleet, of_shards).name
+    said = r"has keys and is not a replica .*: something else uses"
+    if of_shards:
+        said = f"{fleet.name(1)} has keys in database 2; empty it, or abort the"
+    with fleet.servers[1].client(db=2) as client:
         client.set("somebody's", 1)
-        with pytest.raises(
-            GrowthError, match=r"has keys and is not a replica .*: something else uses"
-        ):
-            resume_move(fleet.config, fleet.name(0))
+        with pytest.raises(GrowthError, match=said):
+            resume_move(fleet.config, name)
         assert client.get("somebody's") == b"1"
-        assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+        assert abort_move(fleet.config, name).phase == "aborted"
         assert client.get("somebody's") == b"1"
 
 
 def test_a_move_that_was_handed_over_before_that_was_noted_is_not_aborted(fleet: Fleet) -> None:
     fleet.push(0)
     follow(fleet.servers[0], fleet.servers[1])
-    with journal.lease(fleet.config) as lease:
-        lease.write(Move(fleet.name(0), "replication", fleet.name(0), fleet.name(1), []))
+    recorded(fleet, False)
     with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and then"):
         abort_move(fleet.config, fleet.name(0))
     assert [each.phase for each in moves(fleet.config)] == ["begun"]
@@ -705,8 +676,9 @@ def test_a_copy_that_does_not_come_is_not_waited_for(replica: dict[str, Any], sa
 def test_no_move_to_a_small_or_old_server(there: dict[str, Any], problems: list[str]) -> None:
     here = {"valkey_version": "8.1.0", "redis_version": "7.2.4", "databases": 16, "maxmemory": 0}
     said = {name: value for name, value in {**here, **there}.items() if value is not None}
-    assert too_small(here, said, Answering(here), Answering(said), B, 3000) == problems
-    assert too_small({}, said, Answering(here), Answering(said), B, 3000) == [
+    old, new = Answering(here), Answering(said)
+    assert too_small((A, old, here), (B, new, said), 3000) == problems
+    assert too_small((A, old, {}), (B, new, said), 3000) == [
         each for each in problems if each.endswith("loading")
     ]
 
@@ -714,12 +686,12 @@ def test_no_move_to_a_small_or_old_server(there: dict[str, Any], problems: list[
 def test_what_differs_is_found(fleet: Fleet) -> None:
     fleet.push(0)
     filled(fleet)
-    start_move(fleet.config, fleet.name(0), fleet.name(1))
+    fleet.move_server()
     with fleet.servers[0].client(db=2) as client:
         client.config_set("replica-read-only", "no")
-        client.hset("hash", "f1", "other")
+        client.hset("one hash", "f1", "other")
         client.set("stray", 1)
-        client.delete("set")
+        client.delete("one set")
     # In a database that nobody used when the move was planned.
     with fleet.servers[1].client(db=7) as now, fleet.servers[0].client(db=7) as before:
         now.set("new", 1)
@@ -730,11 +702,12 @@ def test_what_differs_is_found(fleet: Fleet) -> None:
     assert not found["same"]
     assert found["differing"] == 4
     assert sorted(line.partition(":")[0] for line in found["different"]) == [
-        "2 hash",
-        "2 set",
-        "2 stray",
-        "7 new",
+        *("2 one hash", "2 one set", "2 stray", "7 new")
     ]
+
+
+def compared(one: redis.Redis, other: redis.Redis, **options: Any) -> ServerComparison:
+    return compare(lambda number: one, lambda number: other, [0], **options)
 
 
 def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
@@ -755,7 +728,7 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
             client.copy("hash", "fields")
             client.execute_command("HPEXPIREAT", "fields", 2**42, "FIELDS", 1, "f4999")
         told: list[int] = []
-        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0], told.append)
+        found = compared(one, other, progress=told.append)
         assert (found.differing, found.total) == (0, 11)
         assert told[-1] == 11
         other.setrange("string", 2_099_999, "w")
@@ -769,7 +742,7 @@ def test_what_differs_far_into_a_value_is_found(fleet: Fleet) -> None:
         other.xgroup_create("groups", "more", "0")
         other.xack("pending", "all", "1-1000")
         other.execute_command("HPERSIST", "fields", "FIELDS", 1, "f4999")
-        differs = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        differs = compared(one, other)
         assert sorted(line.split(":")[0] for line in differs.different) == [
             *("0 fields", "0 groups", "0 hash", "0 last id", "0 list", "0 pending", "0 set"),
             *("0 short", "0 stream", "0 string", "0 zset"),
@@ -807,7 +780,7 @@ def test_a_busy_key_is_the_same(own_server: LocalServer, monkeypatch: pytest.Mon
     with touching(own_server, touch) as one, own_server.client(db=2) as other:
         for client in (one, other):
             client.mset({"count": 0, "k": 1})
-        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        found = compared(one, other)
     assert (found.changing, found.differing, found.different) == (1, 0, [])
     assert found.same
     assert found.keys == {"0 string": 2}
@@ -829,7 +802,7 @@ def test_a_busy_key_that_is_copied_late_is_the_same_and_one_that_is_quiet_is_not
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+            found = compared(one, other)
         finally:
             ended.set()
             writer.join()
@@ -846,7 +819,7 @@ def test_a_key_that_changes_its_type_is_read_again(own_server: LocalServer) -> N
     with touching(own_server, touch) as one, own_server.client(db=2) as other:
         one.set("k", 1)
         other.rpush("k", 1)
-        found = compare({0: one}.__getitem__, {0: other}.__getitem__, [0])
+        found = compared(one, other)
     assert (found.differing, found.keys) == (0, {"0 list": 1})
 
 
@@ -857,9 +830,7 @@ def test_keys_are_compared_once(own_server: LocalServer, monkeypatch: pytest.Mon
         one.mset({f"k{n}": n for n in range(1000)})
         other.mset({f"k{n}": n if n >= 30 else -1 for n in range(1000)})
         one.set("config:witness", 1)
-        found = compare(
-            {0: one}.__getitem__, {0: other}.__getitem__, [0], ignored={b"config:witness"}
-        )
+        found = compared(one, other, ignored={b"config:witness"})
     assert (found.total, found.differing, len(found.different)) == (1000, 30, 20)
     assert all(each.endswith(": has another value") for each in found.different)
 
@@ -894,33 +865,19 @@ def test_slices_have_fewer_keys_the_larger_their_values_are() -> None:
     assert sizes[6:11] == [2, 4, 8, 10, 10]
 
 
-def test_the_command_moves_and_says_so(fleet: Fleet, tmp_path: Path) -> None:
-    fleet.push(0)
-    filled(fleet)
-    environment = {**os.environ, "SHARDKIT_CONFIG": fleet.url}
-
-    def run(*words: str, code: int = 0) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "shardkit", *words],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == code, done.stderr
-        return done.stdout
-
+def test_the_command_moves_and_says_so(fleet: Fleet) -> None:
+    small(fleet)
     source, target = fleet.name(0), fleet.name(1)
-    assert "REPLICAOF" in run("move", "server", source, "--to", target, "--dry-run")
-    assert "both servers hold the same" in run(
-        "move", "server", source, "--to", target, "--share", "0.5"
-    )
-    [shown] = json.loads(run("move", "status", "--json"))
-    head, row = run("move", "status").splitlines()
+    words = "move", "server", source, "--to", target
+    assert "REPLICAOF" in fleet.run(*words, "--dry-run").output
+    assert "both servers hold the same" in fleet.run(*words, "--share", "0.5").output
+    [shown] = json.loads(fleet.run("move", "status", "--json").stdout)
+    head, row = fleet.run("move", "status").stdout.splitlines()
     assert head.split() == ["what", "from", "to", "phase", "keys", "epoch", "same"]
     assert row.split()[:3] == ["server", source, target]
     assert shown["phase"] == "done"
-    assert f"{source} is the master in place" in run("failover", target, "--to", source)
+    done = fleet.run("failover", target, "--to", source)
+    assert f"{source} is the master in place" in done.output
 
 
 def test_only_a_late_new_server_is_waited_for(fleet: Fleet) -> None:

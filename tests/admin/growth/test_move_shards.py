@@ -8,7 +8,7 @@ import json
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -17,35 +17,32 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
+from faces import eventually, faced
 from growth_helpers import (
     FAST,
+    LET_GO,
     PATIENT,
     Fleet,
     Killed,
     certified,
-    check_nothing_lost,
     filled,
     follow,
-    killed,
     killed_at,
+    losing_nothing,
     module_of,
     on_redis_too,
+    recorded,
     small,
     still_there,
-    writing,
+    there,
 )
 from secure_server import SecureServer, TlsProxy
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
-    Move,
     abort_move,
     certificate,
     gate,
-    journal,
     moves,
     plan_move,
     resume_move,
@@ -55,43 +52,36 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
-from shardkit.admin.growth.fence import fence_value, write_under
+from shardkit.admin.growth.fence import fence_value
 from shardkit.admin.growth.relocation import Place
 from shardkit.admin.growth.shard_copy import copy_libraries
-from shardkit.cli.app import app
 from shardkit.config.read_from import in_use
-from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError
+from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
-from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING, lets_readers_pass
-from shardkit.testing.simulation.linearizability import Register, check_linearizable
+from shardkit.network.connections.databases import FENCE_KEY, READING, WAITING
 
 
 @on_redis_too
 def test_a_shard_is_moved_under_load_and_back_without_losing_anything(fleet: Fleet) -> None:
     fleet.push(0)
-    filled(fleet)
-    with writing(fleet) as writers:
-        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    before = filled(fleet)
+    with losing_nothing(fleet):
+        move = fleet.move_shard()
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
         assert move.phase == "done"
-        assert certified(move)
-        assert move.certificate["stale"] == []
-        assert move.certificate["keys_now"] >= 106
+        certificate = certified(move)
+        assert certificate["stale"] == []
+        assert certificate["keys_now"] >= 106
         assert move.held is not None
         assert move.held < PATIENT
+        assert there(fleet) == before
         with fleet.servers[0].client(db=2) as old, fleet.servers[1].client(db=2) as new:
             assert set(old.keys()) <= {b"config:fence", b"config:witness"}
-            assert new.hlen("hash") == 3000
-            assert new.object("encoding", "hash") == b"hashtable"
-            assert 0 < new.ttl("soon") <= 1000
             assert new.config_get("notify-keyspace-events") == {"notify-keyspace-events": ""}
-        back = reverse_move(fleet.config, "users:1", hold=PATIENT)
-        assert certified(back)
+        assert certified(reverse_move(fleet.config, "users:1", hold=PATIENT))
         assert fleet.masters() == [fleet.name(0)] * 2
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
+        assert there(fleet) == before
     assert verify_move(fleet.config, "users:1").certificate is not None
 
 
@@ -211,7 +201,7 @@ def test_checks_end_with_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, e
         monkeypatch.setattr(shard_move, "_ATTEMPTS", 1)
         monkeypatch.setattr(shard_move, "differing", while_held)
         try:
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            fleet.move_shard()
         except GrowthError:
             abort_move(fleet.config, "users:1")
         assert seen[0]
@@ -235,31 +225,21 @@ MOMENTS = {
 }
 
 
-def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_move_of_a_shard_that_is_killed_at_any_point_is_resumed(fleet: Fleet) -> None:
     small(fleet)
     with shardkit.connect(fleet.url) as kit:
-        router, more = kit.key_sharded("users"), 0
+        router = kit.key_sharded("users")
         for moment, decided in MOMENTS.items():
-            found = [each.phase for each in moves(fleet.config)]
-
-            begin = partial(start_move, what=["users:1"], to=fleet.name(1))
-            carry_on = partial(resume_move, name="users:1")
-            with monkeypatch.context() as patched:
-                patched.setattr(module_of(moment), moment, killed)
-                patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
-                with pytest.raises(Killed):
-                    (carry_on if found else begin)(fleet.config, hold=0.3)
+            go_on = partial(resume_move, fleet.config, "users:1")
+            with killed_at((module_of(moment), moment), LET_GO):
+                (go_on if moves(fleet.config) else fleet.move_shard)(hold=0.3)
             router["more"].incr("more")  # waits, at most until the fence of the killed one expires
-            more += 1
             assert (fleet.masters()[1] == fleet.name(1)) == decided, moment
             if not decided:
                 assert still_there(fleet)
-        done = resume_move(fleet.config, "users:1", hold=PATIENT)
-        assert done.phase == "done"
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert fleet.masters() == [fleet.name(0), fleet.name(1)]
-        assert int(router["more"].get("more")) == more
+        assert int(router["more"].get("more") or 0) == len(MOMENTS)
     assert still_there(fleet)
 
 
@@ -271,8 +251,8 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     if not seen:
         monkeypatch.setattr(gate, "is_permanent", lambda client, move: False)
 
-    with killed_at(shard_move.ShardMover, "_reached"), pytest.raises(Killed):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with killed_at((shard_move.ShardMover, "_reached")):
+        fleet.move_shard()
     assert moves(fleet.config)[0].phase == "begun"
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, "users:1")
@@ -287,7 +267,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
     small(fleet)
     both, decide, closed = ["users:0", "users:1"], gate.make_permanent, []
 
-    def killed(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
+    def once(clients: Mapping[Place, redis.Redis], value: bytes) -> bool:
         if closed:  # the first of the databases, which decides, comes last
             raise Killed
         closed.append(decide(clients, value))
@@ -303,11 +283,9 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
         for client in (old1, old2):
             client.client_setname("shardkit-move/test")
         new2.set(FENCE_KEY, left)
-        with monkeypatch.context() as patched:
-            patched.setattr(gate, "make_permanent", killed)
-            patched.setattr(shard_move.ShardMover, "_let_go", lambda self, old, value: None)
-            with pytest.raises(Killed):
-                start_move(fleet.config, both, fleet.name(1), hold=PATIENT)
+        with monkeypatch.context() as patched, killed_at(LET_GO):
+            patched.setattr(gate, "make_permanent", once)
+            start_move(fleet.config, both, fleet.name(1), hold=PATIENT)
         assert closed == [True]
         assert old1.pttl(FENCE_KEY) > 0
         assert old2.pttl(FENCE_KEY) == -1
@@ -329,21 +307,20 @@ def test_what_is_written_at_the_old_place_between_a_kill_and_its_emptying_is_kep
     fleet: Fleet, owner: Any, moment: str
 ) -> None:
     small(fleet)
-    with killed_at(owner, moment), pytest.raises(Killed):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with killed_at((owner, moment)):
+        fleet.move_shard()
     with fleet.servers[0].client(db=2) as old:  # by somebody who does not ask for the fence
-        there = sorted(key for key in old.scan_iter(match="k*"))
+        keys = sorted(key for key in old.scan_iter(match="k*"))
         old.set("stray", 1)
-        old.append(there[0], "and more")
-        old.expire(there[1], 100)
-        move = resume_move(fleet.config, "users:1")
-        assert move.certificate is not None
-        stale = [b"stray", *there[:2]]
-        assert sorted(move.certificate["stale"]) == sorted(f"2 {key.decode()}" for key in stale)
+        old.append(keys[0], "and more")
+        old.expire(keys[1], 100)
+        certificate = certified(resume_move(fleet.config, "users:1"))
+        stale = [b"stray", *keys[:2]]
+        assert sorted(certificate["stale"]) == sorted(f"2 {key.decode()}" for key in stale)
         left = [key for key in old.scan_iter() if not key.startswith(b"config:")]
         assert sorted(left) == sorted(stale)
         assert old.get("stray") == b"1"
-        assert move.certificate["unsure"] == (moment == "attest")
+        assert certificate["unsure"] == (moment == "attest")
     said = f"{fleet.name(0)} has keys in database 2, such as .*: delete them if nothing needs them"
     with pytest.raises(GrowthError, match=said):
         reverse_move(fleet.config, "users:1")
@@ -354,8 +331,8 @@ def test_what_nobody_wrote_at_the_old_place_after_a_kill_is_not_kept(fleet: Flee
     with shardkit.connect(fleet.url) as kit:
         client: Any = kit.client("users", 1)
         client.set("key", "before")
-        with killed_at(shard_move.ShardMover, "_push"), pytest.raises(Killed):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        with killed_at((shard_move.ShardMover, "_push")):
+            fleet.move_shard()
         assert client.get("key") == b"before"
         writer = threading.Thread(target=client.set, args=("key", "after"))
         writer.start()
@@ -386,28 +363,12 @@ def test_a_mover_that_was_stopped_for_longer_than_its_hold_decides_nothing(
         patched.setattr(gate, "make_permanent", stopped)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="the shards are where they were"):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.5)
+            fleet.move_shard(hold=0.5)
     assert fleet.masters() == [fleet.name(0)] * 2
     assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
     with shardkit.connect(fleet.url) as kit:
         assert kit.client("users", 1).get("meanwhile") == b"1"  # type: ignore[union-attr]
     assert written == [1]
-
-
-def test_a_fence_says_whether_readers_may_pass() -> None:
-    assert lets_readers_pass(fence_value("a", "1", "b", readers=True))
-    assert not lets_readers_pass(fence_value("a", "1", "b"))
-
-
-def test_of_two_movers_the_one_that_was_stopped_writes_nothing_any_more(fleet: Fleet) -> None:
-    small(fleet)
-    with fleet.servers[1].client(db=2) as new:
-        stopped = fence_value("a", "1", "b")
-        new.set("config:fence", fence_value("a", "2", "b"))
-        place = Place.parse(f"{fleet.name(1)}/2")
-        with pytest.raises(GrowthError, match="has taken over"):
-            write_under({place: new}, stopped, {place: [[("SET", "k1", "old")]]})
-        assert new.get("k1") is None
 
 
 def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -423,7 +384,7 @@ def test_differing_keys_are_copied_again(fleet: Fleet, monkeypatch: pytest.Monke
         patched.setattr("shardkit.admin.growth.mover.compare", spoiled)
         said = "^both servers differ in 1 key, such as 2 stray: is only on the .*: nothing has ch"
         with pytest.raises(GrowthError, match=said):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+            fleet.move_shard()
     assert fleet.masters() == [fleet.name(0)] * 2
     with pytest.raises(GrowthError, match="the copy was not complete within 0 s: nothing has cha"):
         resume_move(fleet.config, "users:1", copy=0)
@@ -453,7 +414,7 @@ def test_a_lost_target_is_fatal(fleet: Fleet, monkeypatch: pytest.MonkeyPatch, g
     monkeypatch.setattr(shard_move, "_ATTEMPTS", 5 if gone else 1)
     said = "^the target is away; start it" if gone else "^another process has taken over this move"
     with pytest.raises(GrowthError, match=said):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        fleet.move_shard()
     assert attempts == 1
     assert fleet.masters() == [fleet.name(0)] * 2
     assert still_there(fleet)
@@ -473,7 +434,7 @@ def test_readers_that_stay_are_closed(fleet: Fleet, monkeypatch: pytest.MonkeyPa
             stack.enter_context(fleet.servers[2].client(db=2, client_name="shardkit:batch")),
         ]
         before = [client.client_id() for client in stay]
-        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        move = fleet.move_shard()
         assert move.phase == "done"
         after = [client.client_id() for client in stay]
         assert all(now > then for now, then in zip(after, before, strict=True))
@@ -496,7 +457,7 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
         patched.setattr(shard_move.DatabaseCopy, "finish", finished)
         patched.setattr(shard_move, "_ATTEMPTS", 1)
         with pytest.raises(GrowthError, match="both servers differ in 1 key, such as"):
-            start_move(fleet.config, ["users:1"], fleet.name(1), hold=60)
+            fleet.move_shard(hold=60)
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[0].client(db=2) as client:
         assert client.get(FENCE_KEY) is None, "clients go on at once"
@@ -510,7 +471,7 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
     stranger = fleet.servers[0].client(db=2, client_name="batch-job")
     stranger.ping()
     with pytest.raises(GrowthError, match=r"did not leave within 0\.15 s: batch-job"):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=0.3)
+        fleet.move_shard(hold=0.3)
     assert still_there(fleet)
     assert fleet.masters() == [fleet.name(0)] * 2
     assert abort_move(fleet.config, "users:1").phase == "aborted"
@@ -527,101 +488,70 @@ def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(
 
     with ThreadPoolExecutor() as threads:
         threads.submit(work)
-        move = start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
+        move = fleet.move_shard(hold=1, kill=True)
     assert move.phase == "done"
     assert still_there(fleet)
-    verify = ["move", "verify", "users:1", "--config", fleet.url]
-    right = CliRunner().invoke(app, verify)
-    assert right.exit_code == 0
-    assert "written at" not in right.output
+    assert "written at" not in fleet.run("move", "verify", "users:1").output
     stranger.set("stray", 1)  # by another library, which does not ask for the fence
     stranger.close()
-    certificate = verify_move(fleet.config, "users:1").certificate
-    assert certificate is not None
-    assert certificate["stale"] == ["2 stray"]
-    wrong = CliRunner().invoke(app, verify)
-    assert wrong.exit_code == 1
-    assert f"written at {fleet.name(0)} afterwards, and kept there:" in wrong.output
-    assert "database 2 stray" in wrong.output
-
-
-@on_redis_too
-def test_a_client_that_cannot_read_the_config_server_writes_nothing_at_the_old_place(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small(fleet)
-    monkeypatch.setattr("shardkit.network.connections.databases.FENCE_WAIT", 0.2)
-    with shardkit.connect(fleet.url) as kit:
-        client = kit.client("users", 1)
-        assert client.incr("count") == 1  # type: ignore[union-attr]
-        # From now on it reads nothing new, as if the config server were away for it alone.
-        monkeypatch.setattr(kit.topology, "_read_again", lambda names: [])
-        monkeypatch.setattr(kit.topology, "reread", kit.topology.last_known)
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=1, kill=True)
-        with pytest.raises(redis.ConnectionError, match="shardkit move resume users:1"):
-            client.incr("count")  # type: ignore[union-attr]
-        monkeypatch.undo()
-        assert kit.client("users", 1).incr("count") == 2  # type: ignore[union-attr]
-    with fleet.servers[0].client(db=2) as old:
-        assert old.get("count") is None
+    assert certified(verify_move(fleet.config, "users:1"))["stale"] == ["2 stray"]
+    wrong = fleet.run("move", "verify", "users:1", code=1).output
+    assert f"written at {fleet.name(0)} afterwards, and kept there:" in wrong
+    assert "database 2 stray" in wrong
 
 
 @on_redis_too
 def test_a_worker_that_blocks_is_woken_and_goes_on_at_the_new_place(fleet: Fleet) -> None:
     small(fleet)
-    taken: list[object] = []
 
-    def work(kit: shardkit.ShardKit) -> None:
-        while not taken:
-            found = kit.client("users", 1).blpop(["jobs"], 60)  # type: ignore[union-attr]
-            if found:
-                taken.append(found)
+    def work(client: Any) -> Any:
+        return next(job for job in iter(lambda: client.blpop(["jobs"], 60), "") if job)
 
-    with shardkit.connect(fleet.url) as kit:
-        worker = threading.Thread(target=work, args=(kit,))
-        worker.start()
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
-        kit.client("users", 1).rpush("jobs", "one")  # type: ignore[union-attr]
-        worker.join()
-    assert taken == [(b"jobs", b"one")]
+    with shardkit.connect(fleet.url) as kit, ThreadPoolExecutor() as threads:
+        client: Any = kit.client("users", 1)
+        worker = threads.submit(work, client)
+        fleet.move_shard()
+        client.rpush("jobs", "one")
+        assert worker.result() == (b"jobs", b"one")
 
 
 def test_a_dry_run_says_what_stands_in_the_way_of_a_shard(fleet: Fleet) -> None:
     small(fleet)
-    plan = plan_move(fleet.config, ["users:1"], fleet.name(1))
+    source, target = fleet.name(0), fleet.name(1)
+
+    def problems(to: str = target) -> tuple[str, ...]:
+        return plan_move(fleet.config, ["users:1"], to).problems
+
+    plan = plan_move(fleet.config, ["users:1"], target)
     assert plan.problems == ()
     assert plan.keys["2"] > 10
     assert any("PERSIST config:fence" in step for step in plan.steps)
-    with fleet.servers[1].client(db=2) as new:
+    with fleet.servers[1].client(db=2) as new, fleet.servers[0].client(db=2) as old:
         new.set("somebody's", 1)
-    [problem] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
-    assert "has keys in database 2" in problem
-    assert "are one server" in " ".join(
-        plan_move(fleet.config, ["users:1"], fleet.name(0)).problems
-    )
+        [problem] = problems()
+        assert "has keys in database 2" in problem
+        new.flushdb()
+        old.set("config:epoch", 1)
+        assert problems() == (f"database 2 of {source} is the config server's",)
+        old.delete("config:epoch")
+    assert "are one server" in " ".join(problems(source))
     with pytest.raises(InvalidArgumentError, match="is neither a shard"):
-        plan_move(fleet.config, ["unknown"], fleet.name(1))
-    two = {"host": "127.0.0.1", "port": fleet.servers[0].port, "db": 2}
-    text = json.dumps({"components": {"others": {"entry": two}}})
-    push(fleet.config, ShardMap.parse(text))
-    [problem, _] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
-    assert problem == "others is in the same database: specify it as well"
-    there = {**two, "port": fleet.servers[1].port}
-    others = ShardMap.parse(json.dumps({"components": {"others": {"entry": there}}}))
-    push(fleet.config, others, check=False)
+        plan_move(fleet.config, ["unknown"], target)
+    fleet.describe({"others": {"entry": fleet.at(0, db=2)}})
+    assert problems() == ("others is in the same database: specify it as well",)
+    fleet.describe({"others": {"entry": fleet.at(1, db=2)}}, check=False)
     follow(fleet.servers[0], fleet.servers[2])
     follow(fleet.servers[1], fleet.servers[2])
-    source, target = fleet.name(0), fleet.name(1)
     plan = plan_move(fleet.config, ["users:1"], target)
     assert plan.targets == (f"{target}/0",)
     assert "(database 2 becomes 0)" in " ".join(plan.steps)
-    assert plan.problems == (
-        f"{source} is a replica",
-        f"{target} is a replica",
-    )
-    for number, problem in (1, f"{target} cannot be used"), (0, f"{source} cannot be used"):
-        fleet.servers[number].kill()
-        assert problem in " ".join(plan_move(fleet.config, ["users:1"], target).problems)
+    assert plan.problems == (f"{source} is a replica", f"{target} is a replica")
+    for server in fleet.servers:
+        server.kill()
+    for each, at in zip(problems(), (source, target), strict=True):
+        assert each.startswith(f"{at} cannot be used (")
+    with pytest.raises(GrowthError, match=r"cannot be used .*; correct that: nothing has changed"):
+        fleet.move_shard()
     assert moves(fleet.config) == []
 
 
@@ -654,8 +584,8 @@ def fill_disk(client: redis.Redis, directory: Path) -> None:
 def test_a_full_disk_of_the_source_stops_a_move_of_shards(
     fleet: Fleet, saving: redis.Redis, tmp_path: Path
 ) -> None:
-    with killed_at(gate, "close_for"), pytest.raises(Killed):
-        start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+    with killed_at((gate, "close_for")):
+        fleet.move_shard()
     fill_disk(saving, tmp_path / "disk")
     why = "the server cannot save its data to disk, and so refuses writes"
     said = (
@@ -677,9 +607,9 @@ def test_a_server_with_a_full_disk_is_moved_once_it_takes_writes(
 ) -> None:
     fill_disk(saving, tmp_path / "disk")
     with pytest.raises(GrowthError, match="the server cannot save its data to disk, and so ref"):
-        start_move(fleet.config, fleet.name(0), fleet.name(1))
+        fleet.move_server()
     saving.config_set("stop-writes-on-bgsave-error", "no")
-    assert start_move(fleet.config, fleet.name(0), fleet.name(1), hold=PATIENT).phase == "done"
+    assert fleet.move_server(hold=PATIENT).phase == "done"
     assert still_there(fleet)
     with shardkit.connect(fleet.url) as kit:
         assert kit.client("users", 1).set("k", 1)  # type: ignore[union-attr]
@@ -691,8 +621,7 @@ def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
     proxy = TlsProxy(port, fleet.servers[1].port, secure.certificate, secure.key)
     try:
         shards = [{**secure.tls, "db": number} for number in (1, 2)]
-        text = json.dumps({"components": {"users": {"shards": shards}}})
-        push(fleet.config, ShardMap.parse(text))
+        fleet.describe({"users": {"shards": shards}})
         with shardkit.connect(fleet.url) as kit:
             kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
             move = start_move(fleet.config, ["users:1"], f"localhost:{port}", hold=PATIENT)
@@ -706,44 +635,34 @@ def test_shards_are_moved_over_tls(fleet: Fleet, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("of_shards", [True, False])
-@pytest.mark.parametrize("awaits", [False, True])
-def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, awaits: bool) -> None:
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_private_clients_follow_a_move(fleet: Fleet, of_shards: bool, kind: str) -> None:
     small(fleet)
     counts: list[int] = []
     ended = threading.Event()
 
-    async def count() -> None:
-        async with await shardkit.aconnect(fleet.url) as akit:
-            private: Any = await akit.client("users", 1, private=True)
+    def count() -> None:
+        with faced(kind, fleet.url) as face:
+            private = face.run(face.kit.client("users", 1, private=True))
             while not ended.is_set():
-                counts.append(await private.incr("count"))
+                counts.append(face.run(private.incr("count")))
 
-    def count_blocking() -> None:
-        with shardkit.connect(fleet.url) as kit:
-            private: Any = kit.client("users", 1, private=True)
-            while not ended.is_set():
-                counts.append(private.incr("count"))
-
-    thread = threading.Thread(target=asyncio.run, args=(count(),)) if awaits else None
-    thread = thread or threading.Thread(target=count_blocking)
-    thread.start()
-    try:
-        what = ["users:1"] if of_shards else fleet.name(0)
-        move = start_move(fleet.config, what, fleet.name(1), hold=PATIENT)
-        before = len(counts)
-        while len(counts) < before + 10:
-            assert thread.is_alive()
-            time.sleep(0.01)
-        reverse_move(fleet.config, move.name, hold=PATIENT)
-    finally:
-        ended.set()
-        thread.join()
+    with ThreadPoolExecutor() as threads:
+        counting = threads.submit(count)
+        try:
+            move = fleet.move(of_shards, hold=PATIENT)
+            before = len(counts)
+            assert eventually(lambda: len(counts) >= before + 10 or counting.done())
+            reverse_move(fleet.config, move.name, hold=PATIENT)
+        finally:
+            ended.set()
+        counting.result()
     assert counts == list(range(1, len(counts) + 1))
     with shardkit.connect(fleet.url) as kit:
         assert kit.client("users", 1).get("count") == b"%d" % len(counts)  # type: ignore[union-attr]
 
 
-def test_functions_move_with_shards(fleet: Fleet) -> None:
+def test_functions_move_with_shards(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
     small(fleet)
     source, target = (fleet.servers[n].client() for n in (0, 1))
     with source, target:
@@ -761,10 +680,10 @@ def test_functions_move_with_shards(fleet: Fleet) -> None:
             target.function_load("#!lua name=own\nserver.register_function('x', function() end)")
             copy_libraries(source, target)
 
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(shard_move, "copy_libraries", loaded)
-            with pytest.raises(GrowthError, match="target refuses the library of functions own: L"):
-                start_move(fleet.config, ["users:1"], fleet.name(1), hold=PATIENT)
+        monkeypatch.setattr(shard_move, "copy_libraries", loaded)
+        with pytest.raises(GrowthError, match="target refuses the library of functions own: L"):
+            fleet.move_shard()
+        monkeypatch.undo()
         target.function_delete("own")
         assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
         assert target.fcall("one", 0) == 1
@@ -822,13 +741,13 @@ def test_a_dry_run_names_missing_rights(
 
 
 def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
-    here, there = ({"host": "127.0.0.1", "port": fleet.servers[n].port} for n in (0, 1))
-    components = {
-        "users": {"shards": [{**here, "db": 1}, {**there, "db": 2}]},
-        "lone": {"shards": [{**here, "db": 5}]},
-        "open": {"entry": {"url": f"redis://{fleet.name(0)}/${{DATABASE}}"}},
-    }
-    push(fleet.config, ShardMap.parse(json.dumps({"components": components})))
+    fleet.describe(
+        {
+            "users": {"shards": [fleet.at(0, db=1), fleet.at(1, db=2)]},
+            "lone": {"shards": [fleet.at(0, db=5)]},
+            "open": {"entry": {"url": f"redis://{fleet.name(0)}/${{DATABASE}}"}},
+        }
+    )
     both = ", ".join(sorted((fleet.name(0), fleet.name(1))))
     refusals: list[tuple[list[str], str]] = [
         ([], "the shards are not specified; specify one or more, as timelines:3"),
@@ -843,67 +762,19 @@ def test_shards_that_cannot_be_moved_together_are_refused(fleet: Fleet) -> None:
     assert plan_move(fleet.config, ["lone"], fleet.name(1)).shards == ("lone:0",)
 
 
-def test_a_dry_run_names_servers_that_are_no_masters_or_do_not_answer(fleet: Fleet) -> None:
+def test_a_move_of_shards_that_cannot_go_on_says_why(fleet: Fleet) -> None:
     small(fleet)
-    a, b = fleet.name(0), fleet.name(1)
-
-    def problems() -> tuple[str, ...]:
-        return plan_move(fleet.config, ["users:1"], b).problems
-
-    with fleet.servers[0].client(db=2) as client:
-        client.set("config:epoch", 1)
-        assert problems() == (f"database 2 of {a} is the config server's",)
-        client.delete("config:epoch")
-    follow(fleet.servers[1], fleet.servers[2])
-    assert f"{b} is a replica" in problems()
-    follow(fleet.servers[0], fleet.servers[2])
-    assert f"{a} is a replica" in problems()
-    for server in fleet.servers:
-        server.kill()
-    [source, target] = problems()
-    assert source.startswith(f"{a} cannot be used (")
-    assert target.startswith(f"{b} cannot be used (")
-    with pytest.raises(GrowthError, match=r"cannot be used .*; correct that: nothing has changed"):
-        start_move(fleet.config, ["users:1"], b)
-
-
-def test_what_a_move_of_shards_has_not_come_to_is_refused(fleet: Fleet) -> None:
-    small(fleet)
-    a, b = fleet.name(0), fleet.name(1)
-    key = "config:growth:move:users:1"
-    start = partial(start_move, to=b)
-
-    def refused(phase: str, work: Callable[..., object], said: str, shard: str = "users:1") -> None:
-        if phase:
-            with journal.lease(fleet.config) as lease:
-                lease.write(Move(shard, "keys", a, b, [shard], [f"{a}/2"], [f"{b}/2"], phase=phase))
-        given = [shard] if work is start else shard
-        with pytest.raises((GrowthError, ConfigError), match=said):
-            work(fleet.config, given)
-
-    refused("", resume_move, "users:1 has no move; see: shardkit move status")
-    refused("aborted", resume_move, "the move of users:1 was aborted; start it again")
-    refused("begun", reverse_move, "of users:1 is begun; resume it, or abort it")
-    refused("begun", verify_move, "the move of users:1 is begun; resume it first")
-    refused("done", abort_move, "the move of users:1 is done: nothing to abort is left")
+    b = fleet.name(1)
+    recorded(fleet, True, phase="done")
     done = resume_move(fleet.config, "users:1")
     assert (done.phase, done.certificate) == ("done", None), "nothing was left to do"
-    refused(
-        "begun",
-        start,
-        f"users:1 is already being moved to {b} .begun.; resume it: shardkit move resume users",
-    )
-    with fleet.servers[1].client(db=2) as client:
-        client.set("somebody's", 1)
-        refused("begun", resume_move, f"{b} has keys in database 2; empty it, or abort the")
-        assert abort_move(fleet.config, "users:1").phase == "aborted"
-        assert client.get("somebody's") == b"1"
-        client.flushdb()
+    recorded(fleet, True)
+    said = f"users:1 is already being moved to {b} .begun.; resume it: shardkit move resume users"
+    with pytest.raises(GrowthError, match=said):
+        fleet.move_shard()
     follow(fleet.servers[1], fleet.servers[2])
-    refused("begun", resume_move, f"{b} is a replica; name its master: nothing has changed")
-    refused("begun", resume_move, "users:9 is no longer a shard; push its entry", "users:9")
-    fleet.config.set(key, "[]")
-    with pytest.raises(
-        ConfigError, match=f"{key} does not describe a move; check it, and delete it"
-    ):
-        moves(fleet.config)
+    with pytest.raises(GrowthError, match=f"{b} is a replica; name its master: nothing has chan"):
+        resume_move(fleet.config, "users:1")
+    fleet.describe({"users": {"shards": [fleet.at(0, db=1)]}}, force=True)
+    with pytest.raises(GrowthError, match="users:1 is no longer a shard; push its entry again"):
+        resume_move(fleet.config, "users:1")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-import time
+from collections.abc import Callable
 from importlib import import_module
 from operator import eq
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
 import redis
-from click.testing import CliRunner
+from faces import eventually
 from growth_helpers import Fleet, follow, writing
 
 from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
+    ReplicaNode,
     VerifiedReplica,
     attach_replica,
     attachment,
@@ -29,36 +28,37 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.failover import replicas_of
 from shardkit.admin.growth.relocation import ServerAddress
-from shardkit.cli.app import app
 from shardkit.config.store import read_components
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
 from shardkit.local.server import free_port
 
 
+def tree(fleet: Fleet) -> list[ReplicaNode]:
+    return replica_tree(read_components(fleet.config).values())
+
+
 def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fleet) -> None:
     a, b, c = fleet.servers
     fleet.push(0, (1,))
-    nodes = replica_tree(read_components(fleet.config).values())
+    nodes = tree(fleet)
     assert [(node.depth, node.state) for node in nodes] == [(0, "master"), (1, "follows nobody")]
     follow(b, a)
     follow(c, b)
-    end = time.monotonic() + 30
-    while [node.behind for node in nodes] != [None, 0, 0]:
-        assert time.monotonic() < end, nodes
-        nodes = replica_tree(read_components(fleet.config).values())
-    assert [node.state for node in nodes] == ["master", "in sync", "in sync"]
-    assert [str(node.server) for node in nodes] == [fleet.name(0), fleet.name(1), fleet.name(2)]
-    assert [node.depth for node in nodes] == [0, 1, 2]
-    assert all(node.ok for node in nodes)
+    assert eventually(lambda: [node.behind for node in tree(fleet)] == [None, 0, 0], 30)
+    nodes = tree(fleet)
+    assert [(str(node.server), node.depth, node.state, node.ok) for node in nodes] == [
+        (fleet.name(0), 0, "master", True),
+        (fleet.name(1), 1, "in sync", True),
+        (fleet.name(2), 2, "in sync", True),
+    ]
     with pytest.MonkeyPatch.context() as patched:  # servers that replicate each other in a circle
         patched.setattr(import_module("shardkit.admin.growth.replica_tree"), "_DEEPEST", 1)
-        assert len(replica_tree(read_components(fleet.config).values())) == 2
-    done = CliRunner().invoke(app, ["replicas", "tree", "--config", fleet.url])
-    assert "in sync" in done.output or "behind" in done.output
+        assert len(tree(fleet)) == 2
+    output = fleet.run("replicas", "tree").output
+    assert "in sync" in output or "behind" in output
     b.kill()
-    nodes = replica_tree(read_components(fleet.config).values())
-    assert not all(node.ok for node in nodes)
+    assert not all(node.ok for node in tree(fleet))
 
 
 def named_replicas(fleet: Fleet) -> list[list[str]]:
@@ -79,8 +79,7 @@ def test_a_replica_is_attached_and_detached_while_clients_write(fleet: Fleet) ->
         below = attach_replica(fleet.config, c, b)
         assert not below.named
         assert named_replicas(fleet) == [[b], [b]]
-        tree = ["replicas", "tree", "--wait", "20", "--json", "--config", fleet.url]
-        shown = CliRunner().invoke(app, tree)
+        shown = fleet.run("replicas", "tree", "--wait", "20", "--json")
         assert [(node["server"], node["depth"]) for node in json.loads(shown.output)] == [
             (a, 0), (b, 1), (c, 2),
         ]  # fmt: skip
@@ -93,16 +92,16 @@ def test_a_replica_is_attached_and_detached_while_clients_write(fleet: Fleet) ->
     with fleet.servers[1].client() as client:
         assert client.info("replication")["role"] == "master"
         assert client.info("keyspace"), "it keeps its data"
-    with pytest.raises(GrowthError, match="is not empty: it would lose its keys"):
-        attach_replica(fleet.config, b, a)
-    with pytest.raises(InvalidArgumentError, match="follows no server that entries name"):
-        detach_replica(fleet.config, b)
-    with pytest.raises(GrowthError, match=f"entries name {a} as a master"):
-        detach_replica(fleet.config, a)
-    with pytest.raises(GrowthError, match=f"entries name {a} as a master"):
-        attach_replica(fleet.config, a, b)
-    with pytest.raises(InvalidArgumentError, match="neither a shard nor a master"):
-        attach_replica(fleet.config, c, b)
+    refusals: list[tuple[Callable[..., object], tuple[str, ...], str]] = [
+        (attach_replica, (b, a), "is not empty: it would lose its keys"),
+        (detach_replica, (b,), "follows no server that entries name"),
+        (detach_replica, (a,), f"entries name {a} as a master"),
+        (attach_replica, (a, b), f"entries name {a} as a master"),
+        (attach_replica, (c, b), "neither a shard nor a master"),
+    ]
+    for change, servers, said in refusals:
+        with pytest.raises((GrowthError, InvalidArgumentError), match=said):
+            change(fleet.config, *servers)
 
 
 def test_the_replica_that_a_master_needs_is_not_detached_and_a_dead_one_is(fleet: Fleet) -> None:
@@ -122,14 +121,12 @@ def test_only_a_replica_that_its_master_confirms_is_detached(fleet: Fleet) -> No
     a, b = fleet.name(0), fleet.name(1)
     with fleet.servers[0].client() as master, fleet.servers[1].client() as replica:
         master.execute_command("ACL", "SETUSER", "default", "-config")
-        with pytest.raises(
-            GrowthError, match=f"{a} does not say how many replicas it needs .*conf"
-        ):
+        said = f"{a} does not say how many replicas it needs .*conf"
+        with pytest.raises(GrowthError, match=said):
             detach_replica(fleet.config, b)
         replica.execute_command("ACL", "SETUSER", "default", "-info")
-        with pytest.raises(
-            GrowthError, match=f"{b} may be alive, but INFO failed .*still follow {a}"
-        ):
+        said = f"{b} may be alive, but INFO failed .*still follow {a}"
+        with pytest.raises(GrowthError, match=said):
             detach_replica(fleet.config, b)
         assert named_replicas(fleet) == [[b], [b]]
         detach_replica(fleet.config, b, force=True)
@@ -141,7 +138,7 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
     follow(b, a)
     fleet.push(0, (1, 2))
     alias = {"host": "localhost", "port": a.port, "replicas": [{"port": b.port}]}
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users_too": {"entry": alias}}})))
+    fleet.describe({"users_too": {"entry": alias}})
     components = read_components(fleet.config).values()
     found = verify_replicas(components, timeout=0.3)
     verdicts = {str(replica): verdict for (_, replica), verdict in found.items()}
@@ -164,8 +161,7 @@ def test_a_write_is_verified_on_replicas_and_their_disks(fleet: Fleet) -> None:
                 verify_replica(master, replica, timeout=0.1)
         finally:
             b.resume()
-    done = CliRunner().invoke(app, ["verify-replica", "--timeout", "0.1", "--config", fleet.url])
-    assert done.exit_code == 1
+    done = fleet.run("verify-replica", "--timeout", "0.1", code=1)
     assert "no link to the master" in done.output
     fleet.servers[2].kill()
     found = verify_replicas(components, timeout=0.1)
@@ -241,8 +237,7 @@ def test_clients_delay_a_detach(own_server: LocalServer, monkeypatch: pytest.Mon
 
 def test_a_node_of_a_cluster_is_neither_moved_nor_replicated(fleet: Fleet) -> None:
     with LocalServer(config={"cluster-enabled": True, "cluster-port": free_port()}) as node:
-        entry: dict[str, Any] = {"host": "127.0.0.1", "port": node.port}
-        push(fleet.config, ShardMap.parse(json.dumps({"components": {"data": {"entry": entry}}})))
+        fleet.describe({"data": {"entry": {"host": "127.0.0.1", "port": node.port}}})
         name = f"127.0.0.1:{node.port}"
         [problem] = plan_move(fleet.config, name, fleet.name(0)).problems
         assert problem == f"{name} is a node of a cluster, which moves slots itself"
@@ -255,26 +250,22 @@ def test_a_tree_says_of_each_server_what_it_follows_instead(fleet: Fleet) -> Non
     fleet.push(0, (1,))
     with b.client() as client:
         client.replicaof("127.0.0.1", "1")
-    [_, node] = replica_tree(read_components(fleet.config).values())
+    [_, node] = tree(fleet)
     assert (node.state, node.ok) == ("no link", False)
     follow(b, c)
-    nodes = replica_tree(read_components(fleet.config).values())
+    nodes = tree(fleet)
     assert [(str(node.server), node.depth, node.state) for node in nodes] == [
         (fleet.name(0), 0, "master"),
         (fleet.name(1), 1, f"follows {fleet.name(2)}, not the master of its entry"),
     ]
-    with pytest.raises(
-        GrowthError, match=f"{fleet.name(1)} is a replica of another server; correct that"
-    ):
-        attach_replica(fleet.config, fleet.name(1), fleet.name(0))
-    with pytest.raises(
-        GrowthError, match=f"{fleet.name(1)} are one server; correct that, or choose"
-    ):
-        attach_replica(fleet.config, fleet.name(1), fleet.name(1))
+    refusals = [(0, "is a replica of another server; correct"), (1, "are one server; correct that")]
+    for master, said in refusals:
+        with pytest.raises(GrowthError, match=f"{fleet.name(1)} {said}"):
+            attach_replica(fleet.config, fleet.name(1), fleet.name(master))
     follow(a, c)
-    [node, *_] = replica_tree(read_components(fleet.config).values())
+    [node, *_] = tree(fleet)
     assert (node.state, node.ok) == ("is a replica, though an entry names it as master", False)
     fleet.push(0)
     a.kill()
-    [node] = replica_tree(read_components(fleet.config).values())
+    [node] = tree(fleet)
     assert node.state.startswith("does not answer (")

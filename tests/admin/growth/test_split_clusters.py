@@ -12,22 +12,20 @@ from typing import Any
 
 import pytest
 import redis
-from click.testing import CliRunner
+from faces import eventually
 from growth_helpers import (
     FAST,
+    LET_GO,
     PATIENT,
     Fleet,
-    Killed,
     certified,
-    check_nothing_lost,
+    filled,
     killed_at,
-    writing,
+    losing_nothing,
+    there,
 )
-from test_split import fill, there, until
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.admin import push
 from shardkit.admin.growth import (
     abort_move,
     awaiting,
@@ -40,10 +38,8 @@ from shardkit.admin.growth import (
     shard_move,
     start_split,
 )
-from shardkit.cli.app import app
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.testing.simulation.linearizability import Register, check_linearizable
 
 ENTRY = "config:redis:users"
 
@@ -68,25 +64,29 @@ def fleet(cluster: LocalCluster) -> Iterator[Fleet]:
         found.config.close()
 
 
-def described(fleet: Fleet, **component: Any) -> None:
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"users": component}})))
+@pytest.fixture(params=[True, False], ids=["into", "out of"])
+def split(
+    request: pytest.FixtureRequest, fleet: Fleet, cluster: LocalCluster
+) -> tuple[bool, dict[str, Any]]:
+    """Whether shards go into the cluster or come out of it, and how."""
+    if request.param:
+        fleet.push(0)
+        return True, {"to_cluster": cluster.nodes[1].address, "hold": PATIENT}
+    in_cluster(fleet, cluster)
+    return False, {"shards": 3, "over": [fleet.name(0), fleet.name(1)], "hold": PATIENT}
 
 
 def test_shards_go_into_a_cluster_under_load_and_back(fleet: Fleet, cluster: LocalCluster) -> None:
     fleet.push(0)
-    before = fill(fleet)
-    with writing(fleet, shards=None) as writers:
+    before = filled(fleet)
+    with losing_nothing(fleet, shards=None):
         move = start_split(fleet.config, "users", to_cluster=cluster.nodes[0].address, hold=PATIENT)
         assert certified(move)["stale"] == []
         assert json.loads(fleet.config.get(ENTRY))["cluster"] is True
         assert there(fleet) == before
-        back = reverse_move(fleet.config, "users", hold=PATIENT)
-        assert certified(back)
+        assert certified(reverse_move(fleet.config, "users", hold=PATIENT))
         assert fleet.masters() == [fleet.name(0)] * 2
         assert there(fleet) == before
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
 
 
 def stored(fleet: Fleet) -> dict[str, Any]:
@@ -103,8 +103,12 @@ def settings(cluster: LocalCluster) -> set[str]:
     return found
 
 
+def entry_of(cluster: LocalCluster) -> dict[str, Any]:
+    return {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}
+
+
 def in_cluster(fleet: Fleet, cluster: LocalCluster) -> None:
-    described(fleet, entry={"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port})
+    fleet.describe({"users": {"entry": entry_of(cluster)}})
 
 
 def test_keys_of_a_tag_stay_together_and_clients_find_them_out_of_a_cluster(
@@ -116,10 +120,8 @@ def test_keys_of_a_tag_stay_together_and_clients_find_them_out_of_a_cluster(
     async def main() -> None:
         async with await shardkit.aconnect(fleet.url) as akit:
             with shardkit.connect(fleet.url) as kit:
-                router, visitors = (
-                    kit.key_sharded("users"),
-                    kit.set("v", component="users", total=9),
-                )
+                router = kit.key_sharded("users")
+                visitors = kit.set("v", component="users", total=9)
                 router.mset({key: key for key in keys})
                 router["{u}:1"].mset({"{u}:1": 1, "{u}:2": 2})
                 visitors.sadd("a", "b", "c")
@@ -173,62 +175,38 @@ OUT_OF = {
 }
 
 
-@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
 def test_a_split_with_a_cluster_that_is_killed_at_any_point_is_resumed(
-    fleet: Fleet, cluster: LocalCluster, into: bool
+    fleet: Fleet, split: tuple[bool, dict[str, Any]]
 ) -> None:
-    new: dict[str, Any]
-    if into:
-        fleet.push(0)
-        new = {"to_cluster": cluster.nodes[1].address}
-    else:
-        in_cluster(fleet, cluster)
-        new = {"shards": 3, "over": [fleet.name(0), fleet.name(1)]}
-    before, at_first = fill(fleet), stored(fleet)
-    with writing(fleet, shards=None) as writers:
-        for (owner, name), decided in (INTO if into else OUT_OF).items():
-            begin = partial(start_split, component="users", **new)
-            go_on = partial(resume_move, name="users") if moves(fleet.config) else begin
-            with (
-                killed_at(owner, name),
-                killed_at(shard_move.ShardMover, "_let_go"),
-                pytest.raises(Killed),
-            ):
-                go_on(fleet.config, hold=PATIENT / 2)
-            assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, name
+    into, new = split
+    before, at_first = filled(fleet), stored(fleet)
+    begin = partial(start_split, fleet.config, "users", **new)
+    with losing_nothing(fleet, shards=None):
+        for moment, decided in (INTO if into else OUT_OF).items():
+            go_on = partial(resume_move, fleet.config, "users") if moves(fleet.config) else begin
+            with killed_at(moment, LET_GO):
+                go_on(hold=PATIENT / 2)
+            assert (stored(fleet).get("cluster") != at_first.get("cluster")) == decided, moment
         assert certified(resume_move(fleet.config, "users", hold=PATIENT))
         assert there(fleet) == before
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
 
 
-@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
 def test_a_split_with_a_cluster_is_aborted_before_it_is_decided(
-    fleet: Fleet, cluster: LocalCluster, into: bool
+    fleet: Fleet, cluster: LocalCluster, split: tuple[bool, dict[str, Any]]
 ) -> None:
-    new: dict[str, Any]
-    if into:
-        fleet.push(0)
-        new = {"to_cluster": cluster.nodes[1].address}
-        moment: tuple[Any, str] = (gate, "make_permanent")
-    else:
-        in_cluster(fleet, cluster)
-        new = {"shards": 3, "over": [fleet.name(0)]}
-        moment = (gate.ClusterGate, "turn_away")
-    before, at_first = fill(fleet), stored(fleet)
-    if not into:
-        moment = (shard_move.ShardMover, "_reached")  # closed, and the journal does not say so
-    with killed_at(*moment), killed_at(shard_move.ShardMover, "_let_go"), pytest.raises(Killed):
-        start_split(fleet.config, "users", hold=PATIENT, **new)
+    into, new = split
+    before, at_first = filled(fleet), stored(fleet)
+    # Or it is closed, and the journal does not say so.
+    moment = (gate, "make_permanent") if into else (shard_move.ShardMover, "_reached")
+    with killed_at(moment, LET_GO):
+        start_split(fleet.config, "users", **new)
     assert (settings(cluster) == {"0"}) == into
     assert abort_move(fleet.config, "users").phase == "aborted"
     assert settings(cluster) == {"0"}
     with cluster.client() as client:
         assert list(client.scan_iter(match="config:*")) == []
-    shown = CliRunner().invoke(app, ["move", "status", "--config", fleet.url])
     said = "users: into cluster" if into else "users: out of"
-    assert said in " ".join(shown.output.split())
+    assert said in " ".join(fleet.run("move", "status").output.split())
     assert stored(fleet) == at_first
     assert there(fleet) == before
     with shardkit.connect(fleet.url) as kit:
@@ -239,12 +217,12 @@ def test_shards_are_kept_up_to_date_until_a_split_into_a_cluster_is_reversed(
     fleet: Fleet, cluster: LocalCluster
 ) -> None:
     fleet.push(0)
-    before = fill(fleet)
+    before = filled(fleet)
     new: Any = {"to_cluster": cluster.nodes[0].address, "keep": True, "hold": PATIENT}
     with ThreadPoolExecutor() as threads:
-        with writing(fleet, shards=None) as writers:
+        with losing_nothing(fleet, shards=None):
             split = threads.submit(start_split, fleet.config, "users", **new)
-            until(lambda: stored(fleet) and moves(fleet.config)[0].phase == "kept")
+            assert eventually(lambda: stored(fleet) and moves(fleet.config)[0].phase == "kept")
             time.sleep(0.3)  # some writes are copied back
             said: list[str] = []
             back = reverse_move(fleet.config, "users", hold=PATIENT, progress=said.append)
@@ -252,9 +230,6 @@ def test_shards_are_kept_up_to_date_until_a_split_into_a_cluster_is_reversed(
             assert not any("copied" in each for each in said)
         assert split.result().id == back.id
     assert fleet.masters() == [fleet.name(0)] * 2
-    assert writers.errors == []
-    check_nothing_lost(fleet, writers)
-    check_linearizable(writers.history, Register())
     assert there(fleet) == before
     assert certified(start_split(fleet.config, "users", to_cluster=cluster.nodes[0].address))
     assert certified(reverse_move(fleet.config, "users"))
@@ -267,18 +242,11 @@ def test_a_cluster_that_is_left_is_not_kept_up_to_date(fleet: Fleet, cluster: Lo
     assert moves(fleet.config) == []
 
 
-@pytest.mark.parametrize("into", [True, False], ids=["into", "out of"])
 def test_a_cluster_is_entered_and_left_offline(
-    fleet: Fleet, cluster: LocalCluster, into: bool
+    fleet: Fleet, split: tuple[bool, dict[str, Any]]
 ) -> None:
-    new: dict[str, Any] = {"to_cluster": cluster.nodes[0].address}
-    if into:
-        fleet.push(0)
-    else:
-        in_cluster(fleet, cluster)
-        new = {"over": [fleet.name(0)]}
-    before = fill(fleet)
-    assert certified(start_split(fleet.config, "users", offline=True, hold=PATIENT, **new))
+    before = filled(fleet)
+    assert certified(start_split(fleet.config, "users", offline=True, **split[1]))
     assert there(fleet) == before
 
 
@@ -286,7 +254,7 @@ def test_slots_that_move_during_a_copy_stop_it(
     fleet: Fleet, cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     in_cluster(fleet, cluster)
-    before = fill(fleet)
+    before = filled(fleet)
     decide = gate.ClusterGate.decide
     a, b = cluster.nodes[:2]
 
@@ -322,11 +290,9 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
     fleet: Fleet, cluster: LocalCluster
 ) -> None:
     fleet.push(0)
-    fill(fleet)
+    filled(fleet)
     node = cluster.nodes[0]
-    command = ["split", "users", "--to-cluster", node.address, "--dry-run", "--config", fleet.url]
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 0, shown.output
+    shown = fleet.run("split", "users", "--to-cluster", node.address, "--dry-run")
     said = " ".join(shown.output.split())
     assert f"push one entry with cluster: true and epoch + 1, for {node.address}" in said
     assert "need keys with a common {tag} in a cluster" in said
@@ -341,8 +307,7 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
         plan_split(fleet.config, "users", to_cluster=fleet.name(1))
     with pytest.raises(InvalidArgumentError, match="a cluster has no shards of shardkit's"):
         plan_split(fleet.config, "users", to_cluster=node.address, shards=3)
-    entry = {"cluster": True, "host": "127.0.0.1", "port": node.port}
-    push(fleet.config, ShardMap.parse(json.dumps({"components": {"others": {"entry": entry}}})))
+    fleet.describe({"others": {"entry": entry_of(cluster)}})
     [problem] = plan_split(fleet.config, "users", to_cluster=node.address).problems
     assert problem == f"others is in the cluster of {node.address}, too: use another one"
     with pytest.raises(InvalidArgumentError, match="others is in a cluster, whose nodes have one"):
@@ -350,6 +315,5 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
     plan = plan_split(fleet.config, "others", shards=3, over=[fleet.name(1)])
     assert plan.problems == ()
     assert any("CONFIG SET min-replicas-to-write" in step for step in plan.steps)
-    for other in cluster.nodes[:1]:
-        [problem] = plan_split(fleet.config, "users", shards=3, over=[other.address]).problems
-        assert f"{other.address} is a node of a cluster: specify --to-cluster" in problem
+    [problem] = plan_split(fleet.config, "users", shards=3, over=[node.address]).problems
+    assert f"{node.address} is a node of a cluster: specify --to-cluster" in problem

@@ -7,20 +7,20 @@ how long writers wait.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from simulated_growth import MOST_FOR_A_MUTATION, SCHEDULES, config_of
+from simulated_growth import SCHEDULES, Mutation
 from test_growth_simulated import HOLD, Capture, SplitData, nothing, simulated_shards, take_fences
 
-from shardkit.admin.growth import cluster_nodes, gate, journal, shard_move, start_split
+from shardkit.admin.growth import cluster_nodes, gate, journal, start_split
 from shardkit.admin.growth.exchange import Clients
 from shardkit.admin.growth.fence import fence_key
-from shardkit.errors import GrowthError
+from shardkit.admin.growth.shard_move import ShardMover
 from shardkit.testing.fakes.fakeredis_private import SimpleError, writes
-from shardkit.testing.simulation import Client, SimulationFailure, simulate
+from shardkit.testing.simulation import Client, simulate
 from shardkit.testing.simulation.servers import SimulatedServer
 
 NODES = ("node:1", "node:2", "node:3")
@@ -40,11 +40,10 @@ class LeftCluster(SplitData):
 
     def move(self, client: Client) -> None:
         client._world.make_cluster(NODES[0])
-        config = config_of(client)
-        try:
-            start_split(config, "data", hold=HOLD, **self.options)
-        except GrowthError as error:
-            client.log(str(error))
+        super().move(client)
+
+    def start(self, config: Any) -> None:
+        start_split(config, "data", hold=HOLD, **self.options)
 
 
 class EnteredCluster(LeftCluster):
@@ -86,7 +85,7 @@ def simulated_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         for name in ("pause", "go_on", "keep_settings"):
             patched.setattr(cluster_nodes, name, nothing)
         patched.setattr(cluster_nodes, "moving_slots", lambda client: False)
-        patched.setattr(cluster_nodes, "_set", set_if_marked)
+        patched.setattr(cluster_nodes, "set_if_marked", set_if_marked)
         execute = SimulatedServer.execute
 
         def refuse(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
@@ -117,7 +116,7 @@ def only_first(
     mover: Any,
     *args: Any,
     proven: bool = False,
-    require: Callable[..., None] = shard_move.ShardMover._require_same,
+    require: Callable[..., None] = ShardMover._require_same,
 ) -> None:
     """Copy the rest before the nodes are closed, some time before, and not afterwards."""
     if not proven:
@@ -131,34 +130,18 @@ def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, byt
 
 
 # What is left out, and in which schedules that shows.
-MUTATIONS: Sequence[tuple[str, type[LeftCluster], Any, str, Any, int]] = [
-    ("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
-    (
-        "what changes until nodes are closed is copied",
-        LeftCluster,
-        shard_move.ShardMover,
-        "_require_same",
-        only_first,
-        46,
+MUTATIONS = [
+    Mutation("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
+    Mutation("late writes are copied", LeftCluster, ShardMover, "_require_same", only_first, 46),
+    Mutation("what nodes change is copied again", LeftCluster, Capture, "take", take_marks, 2),
+    Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 46),
+    Mutation(
+        *("the cluster takes no writes while shards are still read", EnteredCluster),
+        *(gate.ClusterGate, "admit_readers", nothing, 525),
     ),
-    ("what changes at nodes is copied again", LeftCluster, Capture, "take", take_marks, 2),
-    (
-        "writers wait until all have read that the cluster is left",
-        LeftCluster,
-        gate,
-        "wait_until_read",
-        nothing,
-        46,
+    Mutation(
+        "what shards change is copied again", EnteredCluster, Capture, "take", take_fences, 19
     ),
-    (
-        "the cluster takes no writes while shards are still read",
-        EnteredCluster,
-        gate.ClusterGate,
-        "admit_readers",
-        nothing,
-        525,
-    ),
-    ("what changes at shards is copied again", EnteredCluster, Capture, "take", take_fences, 19),
 ]
 
 
@@ -170,20 +153,12 @@ def test_steps_with_a_cluster_are_safe(
         simulate(protocol(), schedules=SCHEDULES)
 
 
-@pytest.mark.parametrize(("what", "protocol", "owner", "name", "instead", "known"), MUTATIONS)
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.what)
 def test_each_part_of_the_steps_with_a_cluster_is_needed(
-    monkeypatch: pytest.MonkeyPatch,
-    what: str,
-    protocol: type[LeftCluster],
-    owner: Any,
-    name: str,
-    instead: Any,
-    known: int,
+    monkeypatch: pytest.MonkeyPatch, mutation: Mutation
 ) -> None:
     with simulated_cluster(monkeypatch):
-        monkeypatch.setattr(owner, name, instead)
-        with pytest.raises(SimulationFailure, match="NotLinearizable"):
-            simulate(protocol(), schedules=MOST_FOR_A_MUTATION, seed=known, shrink_runs=0)
+        mutation.shows(monkeypatch)
 
 
 def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +169,6 @@ def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> 
             client.set(fence_key(client), value)
 
     with simulated_cluster(monkeypatch):
-        monkeypatch.setattr(gate, "take", take)
-        with pytest.raises(SimulationFailure, match="DatabaseMovedError"):
-            simulate(LeftCluster(), schedules=MOST_FOR_A_MUTATION, seed=47, shrink_runs=0)
+        Mutation("take", LeftCluster, gate, "take", take, 47, "DatabaseMovedError").shows(
+            monkeypatch
+        )
