@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid
@@ -15,6 +16,8 @@ from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
 from shardkit.operations.commands import Command
 from shardkit.queues import NewTask
+from shardkit.social.fan_out import FanOutJob
+from shardkit.structures import Zstd
 
 NEXT_DAY = DAY + timedelta(1)
 
@@ -126,7 +129,11 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     "json hash": HASHES,
     "compressed hash": (
         HASHES[0],
-        {**HASHES[1], "train": lambda h: h.train([f"value of {word}" for word in WORDS])},
+        {
+            **HASHES[1],
+            "train": lambda h: h.train([f"value of {word}" for word in WORDS]),
+            "add_dictionary": _plain("add_dictionary", Zstd().build_dictionary([b"value of word"])),
+        },
     ),
     "list": (
         LIFETIME[0],
@@ -335,6 +342,9 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "delete_status": lambda n: n.delete_status(_uid(n, "bo"), 1),
             "repair": lambda n: n.repair(0),
             "rebuild": lambda n: n.rebuild(),
+            "resume_fan_out": lambda n: n.resume_fan_out(
+                *FanOutJob.begin("post", _uid(n, "bo"), 4, "a note", subject=1)
+            ),
         },
     ),
     "mailboxes": (
@@ -352,6 +362,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {
             "acknowledge_many": lambda chats: chats.acknowledge_many("bo", {"room": 2}),
             "fetch_from": lambda chats: len(chats.fetch_from("room", "bo") or ()),
+            "listen": _listed("listen", "room", "no member"),  # of others it does not end
             "repair": lambda chats: chats.repair("room"),
         },
     ),
@@ -368,6 +379,12 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
                 list(
                     files.publish_parts("logs", __file__, part_size=9999, lease=0.1, timeout=0.1),
                 ),
+            ),
+            "publish_directory": _listed(
+                *("publish_directory", "logs", Path(__file__).parent),
+                pattern="further.py",
+                lease=0.1,
+                timeout=0.1,
             ),
             "take_all": lambda files: len(list(files.take_all("logs", "bo", timeout=0))),
         },
@@ -428,7 +445,15 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     ),
     "statistics": ({"merge": lambda stats: bool(stats.merge(["shop"], "latency"))}, {}),
 }
-FURTHER |= dict.fromkeys(("unique 60-bit", "unique compact"), FURTHER["unique exact"])
+FURTHER["unique compact"] = FURTHER["unique exact"]
+FURTHER["unique 60-bit"] = (
+    FURTHER["unique exact"][0],
+    {
+        **FURTHER["unique exact"][1],
+        "gather": lambda u: u.gather(DAY, shards=1),
+        "visitors": lambda u: u.visitors(DAY).total,
+    },
+)
 FURTHER |= {
     f"unique {precision}": (
         {"counts": lambda u: (u.counts([DAY, NEXT_DAY]), u.count_union([DAY]))},

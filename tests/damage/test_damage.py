@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date
 from typing import Any
 
@@ -17,7 +18,7 @@ from damages import SUBJECTS as DAMAGED
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
-from shardkit import DamagedDataError, ShardKit, ShardMap, connect
+from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connect
 from shardkit.local import LocalServers
 
 CASES = 8  # of each subject, on each face
@@ -62,6 +63,41 @@ def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None
         value = " at " in outcome.what or (name == "list" and "swapped" in outcome.what)
         if (name, outcome.call) in READ_WHOLE and "more" not in outcome.what and not value:
             assert outcome.result != "wrong", outcome
+
+
+# Calls that take something away, or wait for it; indexes store what they were told to remove.
+TAKING = """
+    acknowledge acknowledge_many blpop break_holds cancel checkpoint clean clear close count_down
+    delete expire expireat extend fail fetch fetch_from hdel hexpire hexpireat hpersist items keep
+    leave linsert list_timeline llen lmove lpop lrem lset ltrim move_due open persist pexpire
+    pexpireat pop pop_all purge read rebuild records recount recover release remove remove_all
+    remove_group reset restore revive rpop spop srem take take_all transfer turn_off unlist zpopmax
+    zpopmin zrem zremrangebyrank zremrangebyscore
+"""
+CREATING = {(index, call) for index in ("ads", "jobs", "search") for call in ("rebuild", "remove")}
+CREATING |= {(f"unique {precision}", "expected") for precision in ("exact", "60-bit", "compact")}
+CREATING |= {("changed list", "rebuild")}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_reading_and_taking_away_create_nothing(driver: Driver, name: str) -> None:
+    subject = DAMAGED[name]
+    calls = subject.reads | {
+        each: subject.writes[each] for each in TAKING.split() if each in subject.writes
+    }
+    for called, call in calls.items():
+        driver.client.flushall()
+        with suppress(ShardKitError):  # what was never created or imported
+            driver.call(name, call)
+        assert (stored(driver) == {}) is ((name, called) not in CREATING), called
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_nothing_is_found_in_nothing_or_in_what_was_written(driver: Driver, name: str) -> None:
+    driver.client.flushall()
+    assert list(driver.call(name, DAMAGED[name].check)) == []
+    driver.prepare(name)
+    assert list(driver.call(name, DAMAGED[name].check)) == []
 
 
 @pytest.mark.long(12)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Exchanges, Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import (
@@ -27,29 +27,6 @@ def jobs(request: pytest.FixtureRequest, face: Face) -> Any:
 
 
 # ---- what redis-py's methods of the same names do
-
-
-def test_a_missing_list_is_empty_and_not_created_by_reading(face: Face, kit: ShardKit) -> None:
-    jobs = face.kit.list("jobs", component="many")
-    other = face.kit.list("{jobs}:other", component="many")
-    assert face.run(jobs.llen()) == 0
-    assert face.run(jobs.lpop()) is None
-    assert face.run(jobs.rpop(5)) is None
-    assert face.run(jobs.lpop(0)) is None
-    assert face.run(jobs.lpos("a")) is None
-    assert face.run(jobs.lrem(0, "a")) == face.run(jobs.linsert("BEFORE", "a", "b")) == 0
-    assert face.run(jobs.ttl()) == -2
-    assert face.run(jobs.persist()) is False
-    assert face.run(jobs.blpop(0.01)) is None
-    assert face.run(jobs.lindex(0)) is None
-    assert face.run(jobs.lrange(0, -1)) == []
-    assert face.list(jobs.items()) == []
-    assert face.run(jobs.ltrim(0, 1)) is True
-    assert face.run(jobs.lmove(other)) is None
-    assert face.run(jobs.expire(5)) is False
-    assert face.run(jobs.delete()) is False
-    assert face.run(jobs.lpush_many([])) == 0
-    assert keys_of(kit, "many") == set()
 
 
 def test_an_empty_iterable_pushes_nothing_and_the_length_is_returned(face: Face, jobs: Any) -> None:
@@ -114,17 +91,9 @@ def test_an_index_that_keeps_moving_is_found_by_a_script(kit: ShardKit) -> None:
     jobs = kit.list("jobs", component="many", part_size=3)
     jobs.rpush(*range(10))
     jobs.lindex(0)
-    steps: Any = jobs.deferred.lindex(5)
-    step, exchanges, found = next(steps), 0, None
-    while found is None:
-        jobs.lpush("x")
-        exchanges += 1
-        try:
-            step = steps.send(kit.driver.link.send(step))
-        except StopIteration as done:
-            found = done.value
-    assert exchanges == 3
-    assert found == "2"
+    search = Exchanges(kit, jobs.deferred.lindex(5))
+    assert [jobs.lpush("x") for _ in search] == [11, 12, 13]
+    assert search.result == "2"
 
 
 # ---- iteration

@@ -60,11 +60,8 @@ def test_some_fields_leave_the_others_as_they_are(face: Face, users: Any) -> Non
     assert face.run(users.get(8)) == ZEROS | {"country": 9}
 
 
-def test_removing_creates_nothing(kit: ShardKit, few: Any) -> None:
+def test_removing_creates_no_parts(kit: ShardKit, few: Any) -> None:
     few.set_many({})
-    few.set_many([])
-    assert few.get_many([]) == {}
-    assert few.remove(1, 2, 10**6) == 0
     assert keys_of(kit, "many") == set()
     few.set(1, country=1)
     other = kit.packed("users", component="many", fields=FIELDS, part_size=16)
@@ -183,20 +180,6 @@ def test_groups_are_those_of_the_records(face: Face, users: Any) -> None:
         assert both == expected(wanted, ("country", "code"))
         assert face.run(users.aggregate(*totals, ids=ids)) == expected(wanted, ())[()]
     assert face.run(users.count(ids=iter(some))) == sum(n in records for n in some)
-
-
-def test_reading_what_was_not_written_counts_and_creates_nothing(
-    face: Face, kit: ShardKit, users: Any
-) -> None:
-    for ids in (None, [], [1, 2]):
-        assert face.run(users.aggregate("score", ids=ids)) == RecordGroup(0, {})
-        assert face.run(users.group_by("country", ids=ids)) == {}
-        assert face.run(users.count(ids=ids)) == 0
-    assert face.run(users.highest()) is None
-    assert face.list(users.scan_iter()) == []
-    assert face.run(users.get(1)) == face.run(users.get_many([1]))[1] == ZEROS
-    assert face.run(users.delete()) is face.run(users.expire(9)) is False
-    assert keys_of(kit, users.component) == set()
 
 
 def test_flags_are_counted_by_their_servers(face: Face) -> None:

@@ -75,18 +75,6 @@ def test_threads_that_pop_share_the_members(kit: ShardKit) -> None:
     assert len(set().union(*found)) == sum(map(len, found))
 
 
-def test_a_missing_set_is_empty_and_reading_creates_nothing(face: Face, kit: ShardKit) -> None:
-    ids = face.kit.set("ids", component="many", total=10, members=int)
-    assert face.run(ids.scard()) == 0
-    assert face.run(ids.srem(1)) == 0
-    assert face.run(ids.smismember(1, 2)) == [False, False]
-    assert face.run(ids.smembers()) == set()
-    assert face.run(ids.sinter(ids)) == set()
-    assert face.run(ids.delete()) is False
-    assert face.run(ids.expire(5)) is False
-    assert keys_of(kit, "many") == set()
-
-
 def test_one_member_is_one_however_it_is_given(face: Face) -> None:
     class Town(StrEnum):
         FULDA = "Fulda"

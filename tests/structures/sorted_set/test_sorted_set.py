@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Exchanges, Face, keys_of
 from sorted_set_helpers import check_bounds, stored
 
 from shardkit import ShardErrors, ShardKit
@@ -217,18 +217,6 @@ def test_a_plain_zset_is_copied(face: Face, kit: ShardKit) -> None:
     assert dict(face.list(each.zscan_iter())) == scored(1500)
 
 
-def test_nothing_is_created_by_reading_or_by_nothing(face: Face, kit: ShardKit) -> None:
-    each = face.kit.sorted_set("s", component="many")
-    assert face.run(each.zadd_many([])) == 0
-    assert face.run(each.top(0)) == face.run(each.top(5)) == []
-    assert face.run(each.zrange(0, -1)) == face.list(each.lex_range_iter()) == []
-    assert face.run(each.zrank("a")) is face.run(each.zscore("a")) is None
-    assert face.run(each.zremrangebyscore("-inf", "+inf")) == face.run(each.zrem("a")) == 0
-    assert face.run(each.zpopmin()) == []
-    assert face.run(each.rebuild()) == 0
-    assert keys_of(kit, "many") == set()
-
-
 @pytest.mark.parametrize(
     ("call", "said"),
     [
@@ -375,16 +363,9 @@ def test_many_keys_take_several_exchanges(kit: ShardKit, monkeypatch: pytest.Mon
     each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
     each.zadd(scored(500))
     monkeypatch.setattr("shardkit.structures.sorted_set.groups.KEYS_PER_EXCHANGE", 2)
-    steps: Any = each.deferred.zcount("-inf", "inf")
-    sizes: list[int] = []
-    given = None
-    for _ in range(4):
-        step = steps.send(given)
-        sizes.append(len(step))
-        given = kit.driver.link.send(step)
-    with pytest.raises(StopIteration) as ended:
-        steps.send(given)
-    assert (sizes, ended.value.value) == ([1, 1, 1, 1], 500)
+    count = Exchanges(kit, each.deferred.zcount("-inf", "inf"))
+    assert list(map(len, count)) == [1, 1, 1, 1]
+    assert count.result == 500
     assert each.rebuild() == 500
 
 
@@ -393,14 +374,12 @@ def test_visits_spare_groups_of_other_parameters(kit: ShardKit, act: str) -> Non
     each = kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4)
     each.zadd(scored(100))
     steps: Any = each.deferred.zremrangebyscore(0, 1) if act != "rebuild" else each.layout.rebuild()
-    step = next(steps)
-    while not getattr(step[0], "name", "").startswith("structures/sorted_set/re"):
-        step = steps.send(kit.driver.link.send(step))
+    visit = Exchanges(kit, steps)
+    visit.until(f"structures/sorted_set/{act.replace('zremrangebyscore', 'remove_range')}")
     assert kit.sorted_set("s", component="one", part_size=16, groups=4, bound=4).delete()
     other = kit.sorted_set("s", component="one", part_size=32, groups=4, bound=4)
     other.zadd(scored(100))
-    step = steps.send(kit.driver.link.send(step))
     with pytest.raises(ParameterMismatchError, match="'s' was created with other parameters"):
-        steps.send(kit.driver.link.send(step))
+        visit.end()
     assert other.zcard() == 100
     assert list(other.check()) == []

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import SESSION, Face, faced, holder, keys_of, sessions
+from faces import SESSION, Exchanges, Face, faced, holder, keys_of, sessions
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -141,20 +141,6 @@ def test_a_plan_of_far_too_many_parts_makes_no_removal_of_them(
 
 
 @pytest.mark.long(10)
-def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
-    assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
-    assert face.run(visitors.count_union([DAY, NEXT])) == 0
-    assert face.run(visitors.count_union([])) == 0
-    assert face.run(visitors.visit_many([], DAY)) == 0
-    assert face.run(visitors.remove(DAY)) is face.run(visitors.expire(DAY, 9)) is False
-    face.run(visitors.locate(some(visitors.precision, 1)[0], DAY))
-    if visitors.precision != "hyperloglog":
-        assert face.list(visitors.ids(DAY)) == []
-        assert face.run(visitors.count_intersection([DAY, NEXT])) == 0
-    assert keys_of(kit, visitors.component) == set()
-
-
-@pytest.mark.long(10)
 def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
     face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
     assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
@@ -241,12 +227,7 @@ def test_recount_repairs_a_crash_between_adding_and_counting(kit: ShardKit) -> N
         known = some(precision, 100)
         visitors: Any = counter(kit, precision, "both", precision)
         assert visitors.visit_many(known[:50], DAY) == 50
-        steps = visitors.deferred.visit_many(known, DAY)
-        step = next(steps)
-        link = kit.driver.link
-        while not (isinstance(step, list) and step[0].args[0] == "INCRBY"):
-            step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
-        steps.close()
+        Exchanges(kit, visitors.deferred.visit_many(known, DAY)).until("INCRBY")
         assert visitors.count(DAY) == 50
         assert visitors.visit_many(known, DAY) == 0
         assert visitors.recount(DAY) == 100

@@ -9,7 +9,7 @@ from uuid import UUID
 from zlib import crc32
 
 import pytest
-from faces import SESSION, SESSION_ID, Face, faced, holder, keys_of, sessions
+from faces import SESSION, SESSION_ID, Exchanges, Face, faced, holder, keys_of, sessions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -386,13 +386,7 @@ def test_an_interrupted_gathering_loses_no_visitor(kit: ShardKit) -> None:
         for shard in (None, 0, 1, 2, 3):
             kit.client("both", shard).flushdb()
         write_as_the_book_does(kit, sessions)
-        steps, sent = visitors.deferred.gather(day, 4), None
-        try:
-            for _ in range(exchanges):
-                sent = kit.driver._run_step(steps.send(sent))  # type: ignore[arg-type]
-            steps.close()
-        except StopIteration:
-            done = True
+        done = not Exchanges(kit, visitors.deferred.gather(day, 4)).stop_after(exchanges)
         assert visitors.gather(day, 4) == 60
         assert len({*visitors.ids(day)}) == 60
         exchanges += 1
@@ -410,16 +404,11 @@ def test_a_shard_that_forgets_what_was_just_written_is_named(kit: ShardKit) -> N
     day, sessions = date(2009, 1, 1), [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
     write_as_the_book_does(kit, sessions)
     visitors = kit.unique_visitors(component="both", partition="redis-in-action")
-    steps: Any = visitors.deferred.gather(day, 4)
 
-    def run() -> None:
-        given = None
-        while True:
-            step = steps.send(given)
-            if isinstance(step, list) and step[0].args[0] == "GET" and "gather" in step[0].args[1]:
-                kit.client("both", 2).delete(step[0].args[1])
-            given = kit.driver._run_step(step)
+    def forget(step: Any) -> None:
+        if isinstance(step, list) and step[0].args[0] == "GET" and "gather" in step[0].args[1]:
+            kit.client("both", 2).delete(step[0].args[1])
 
     with pytest.raises(DamagedDataError, match=r":gather:\w+ is damaged: nothing"):
-        run()
+        Exchanges(kit, visitors.deferred.gather(day, 4)).end(before=forget)
     assert visitors.gather(day, 4) == 60
