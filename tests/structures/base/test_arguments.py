@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.structures.base.glob import glob_filter
 
 DAY = date(2015, 5, 17)
@@ -91,18 +91,6 @@ def test_strings_leave_alone_the_strings_that_they_replace(kit: ShardKit) -> Non
     assert users.mget(range(300)) == [b"new %d" % n for n in range(300)]
     users.delete()
     assert plain.mget("user:0", "user:2", "user:299") == [b"newer 0", b"newer 2", b"newer 299"]
-
-
-def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKit) -> None:
-    visitors = kit.unique_visitors("unique", component="one", first_day=100)
-    visitors.visit("550e8400-e29b-41d4-a716-446655440000", DAY)
-    visitors.visit("650e8400-e29b-41d4-a716-446655440000", date(2015, 5, 18))
-    kit.client("one").delete("unique:2015-05-17:meta")
-    again = kit.unique_visitors("unique", component="one", first_day=100)
-    with pytest.raises(
-        StructureError, match=r"unique:2015-05-17: .* the ids of 1 visitor, is missing"
-    ):
-        again.count_union([DAY, date(2015, 5, 18)])
 
 
 def test_expiries_out_of_range_are_refused(face: Face) -> None:

@@ -397,20 +397,6 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
 # ---- deleting what is damaged
 
 
-@pytest.mark.parametrize("name", [*KINDS, "list"])
-def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, name: str) -> None:
-    make, fill, _ = KINDS.get(name, (a_list, lambda it: it.rpush(*range(100)), None))
-    for other in ("set", "string"):
-        face.run(fill(make(face.kit)))
-        for key in keys_of(kit, "many"):
-            if key.endswith(("}", ":ends", ":parts", ":meta")):
-                client = holder(kit, "many", key)
-                client.delete(key)
-                client.set(key, "x") if other == "string" else client.sadd(key, "x")
-        assert face.run(make(face.kit).delete()) is True
-        assert keys_of(kit, "many") == set()
-
-
 # ---- what was lost, and what can always be deleted
 
 

@@ -14,7 +14,6 @@ from faces import Face, holder, keys_of
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
-    DamagedDataError,
     InvalidArgumentError,
     ParameterMismatchError,
     ShardErrors,
@@ -333,22 +332,6 @@ def test_fields_expire_on_every_condition_by_every_method(face: Face) -> None:
         expire = getattr(sessions, method)
         done = [face.run(expire(time(1000 * n), "a", **{word: True})) for word, n in asked]
         assert done == [[0], [1], [0], [0], [1], [0], [1], [1]], method
-
-
-def test_a_lost_field_is_noticed_by_whatever_reads_all_of_them(face: Face, kit: ShardKit) -> None:
-    names = face.kit.hash("names", component="one", groups=1, part_size=16)
-    face.run(names.hset(mapping={f"n{n}": "x" for n in range(100)} | {7: "y"}))
-    client: Any = kit.client("one")
-    part = next(client.scan_iter("names:{*}:*"))
-    client.hdel(part, client.hrandfield(part))
-    for read in (
-        lambda: face.run(names.hgetall()),
-        lambda: face.run(names.hkeys()),
-        lambda: face.run(names.hvals()),
-        lambda: face.list(names.hscan_iter()),
-    ):
-        with pytest.raises(DamagedDataError, match="100, as its state has it"):
-            read()
 
 
 def test_a_field_keeps_its_time_to_live_when_its_part_is_split(kit: ShardKit) -> None:

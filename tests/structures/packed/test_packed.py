@@ -222,24 +222,6 @@ def test_a_part_that_is_missing_is_zeros(kit: ShardKit, few: Any) -> None:
     assert few.highest() == 47
 
 
-def test_a_part_that_was_cut_is_named_and_not_lengthened(kit: ShardKit, few: Any) -> None:
-    few.set_many({n: {"country": 1} for n in range(64)})
-    client = holder(kit, "many", "users:2")
-    client.set("users:2", client.getrange("users:2", 0, 44))  # four records and a half
-    other = kit.packed("users", component="many", fields=dict(FIELDS), part_size=16)
-    for call in (
-        lambda: few.count(),
-        lambda: list(few.scan_iter()),
-        lambda: few.get_field(37, "country"),
-        lambda: few.get_many([36, 47]),
-        lambda: other.set(47, country=3),
-    ):
-        with pytest.raises(DamagedDataError, match="45 bytes, where 160 bytes") as raised:
-            call()
-        assert raised.value.key == "users:2"
-    assert client.strlen("users:2") == 45
-
-
 # ---- parts
 
 

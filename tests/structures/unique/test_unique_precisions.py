@@ -400,20 +400,6 @@ def test_what_no_id_of_64_bits_is_is_found_in_a_part_of_compact(face: Face, kit:
         part.srem(key, wrong)
 
 
-def test_a_bitmap_of_another_length_is_read_by_nobody(face: Face, kit: ShardKit) -> None:
-    visitors = counter(face.kit, "bitmap", "many")
-    for day in (DAY, NEXT):
-        face.run(visitors.visit_many([1, 2], day))
-    key = face.run(visitors.locate(1, DAY)).key
-    holder(kit, "many", key).append(key, b"\0")
-    for read in (
-        lambda: face.list(visitors.ids(DAY)),
-        lambda: face.run(visitors.count_union([DAY, NEXT])),
-    ):
-        with pytest.raises(DamagedDataError, match=f"{key} is damaged: 14 bytes, where 13"):
-            read()
-
-
 def test_bitmaps_have_full_length_at_once(own_map: ShardMap, own_server: LocalServer) -> None:
     with connect(own_map) as kit, own_server.client() as client:
         visitors = kit.unique_visitors(component="own", precision="bitmap")
