@@ -28,7 +28,6 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "growing": {"part_size": 16, "groups": 4, "partition": "crc32"},
     "fixed": {"part_size": 16, "total": 400, "partition": "crc32"},
 }
-COMPONENTS = ["one", "many"]
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -37,59 +36,20 @@ def layout(request: pytest.FixtureRequest) -> dict[str, Any]:
     return LAYOUTS[request.param]
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_fields_are_set_read_and_removed(
-    face: Face, component: str, layout: dict[str, Any]
-) -> None:
-    cities = face.kit.hash("cities", component=component, **layout)
-    run = face.run
+def test_fields_and_values_are_given_in_any_form(face: Face, layout: dict[str, Any]) -> None:
+    cities, run = face.kit.hash("cities", component="many", **layout), face.run
     assert run(cities.hset(1, "Aachen")) == 1
     assert run(cities.hset("1", b"Berlin")) == 0
-    assert run(cities.hset(mapping={2: "x", b"two": "y", "zwei": 3.5})) == 3
-    assert run(cities.hset("field", "value", {"other": 7})) == 2
-    assert run(cities.hget(1)) == b"Berlin"
-    assert run(cities.hget(3)) is None
+    assert run(cities.hset("field", "value", {b"two": "y", "other": 7})) == 3
+    assert run(cities.hset(items=["zwei", 3.5, "three", "z"])) == 2
     asked = cities.hmget("zwei", 1, "none", b"1", "two", "zwei")
     assert run(asked) == [b"3.5", b"Berlin", None, b"Berlin", b"y", b"3.5"]
-    assert run(cities.hmget(["two", 1], "none")) == [b"y", b"Berlin", None]
-    assert run(cities.hexists("two")) is True
-    assert run(cities.hexists("three")) is False
-    assert run(cities.hstrlen(1)) == 6
-    assert run(cities.hlen()) == 6
-    assert run(cities.hsetnx(1, "no")) is False
-    assert run(cities.hsetnx(99, "yes")) is True
-    assert run(cities.hdel(99, "two", "none")) == 2
-    assert run(cities.hset(items=["zwei", "3.5", "three", "z"])) == 1
-    assert run(cities.hdel("three")) == 1
-    assert run(cities.hgetall()) == {
-        "1": b"Berlin",
-        "2": b"x",
-        "zwei": b"3.5",
-        "field": b"value",
-        "other": b"7",
-    }
-    assert sorted(run(cities.hkeys())) == ["1", "2", "field", "other", "zwei"]
-    assert sorted(run(cities.hvals())) == [b"3.5", b"7", b"Berlin", b"value", b"x"]
+    assert run(cities.hmget(["other", 1], "none")) == [b"7", b"Berlin", None]
+    assert sorted(face.list(cities.hscan_iter("t*", no_values=True))) == ["three", "two"]
+    assert run(cities.hincrby("new")) == 1
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_fields_are_iterated(face: Face, component: str, layout: dict[str, Any]) -> None:
-    cities = face.kit.hash("cities", component=component, **layout)
-    assert face.list(cities.hscan_iter()) == []
-    every = {str(n): b"x" for n in range(300)} | {f"city:{n}": b"y" for n in range(300)}
-    face.run(cities.hset(mapping=every))
-    for count in (None, 1, 100, 10**9):
-        found = face.list(cities.hscan_iter(count=count))
-        assert (len(found), dict(found)) == (600, every)
-    assert dict(face.list(cities.hscan_iter("city:1?"))) == {
-        f"city:{n}": b"y" for n in range(10, 20)
-    }
-    assert sorted(face.list(cities.hscan_iter(match="[23]?", no_values=True))) == [
-        str(n) for n in range(20, 40)
-    ]
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
+@pytest.mark.parametrize("component", ["one", "many"])
 def test_random_fields_come_from_all_parts(
     face: Face, component: str, layout: dict[str, Any]
 ) -> None:
@@ -159,25 +119,6 @@ def test_digits_with_leading_zeros_are_fields_of_their_own(kit: ShardKit, layout
     assert agents.hlen() == len(odd)
     assert agents.hmget(odd) == [field.encode() for field in odd]
     assert agents.hgetall() == {field: field.encode() for field in odd}
-
-
-def test_numbers_are_counted_and_floats_added(face: Face, layout: dict[str, Any]) -> None:
-    hits = face.kit.hash("hits", component="many", **layout)
-    for field in (7, "seven"):
-        assert face.run(hits.hincrby(field)) == 1
-        assert face.run(hits.hincrby(field, -5)) == -4
-        assert face.run(hits.hincrby(field, 2**62)) == 2**62 - 4
-        assert face.run(hits.hincrbyfloat(f"{field}.5", 0.1)) == 0.1
-        assert face.run(hits.hincrbyfloat(f"{field}.5", 1e300)) == 1e300
-        with pytest.raises(ShardErrors) as caught:
-            face.run(hits.hincrby(field, 2**63 - 1))
-        assert "overflow" in str(caught.value)
-    face.run(hits.hset("text", "abc"))
-    with pytest.raises(ShardErrors) as caught:
-        face.run(hits.hincrby("text"))
-    assert "not an integer" in str(caught.value)
-    assert face.run(hits.hget("text")) == b"abc"
-    assert face.run(hits.hlen()) == 5
 
 
 def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) -> None:
