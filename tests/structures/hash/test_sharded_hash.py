@@ -133,31 +133,6 @@ def test_threads_that_count_lose_nothing(kit: ShardKit, layout: dict[str, Any]) 
     assert {int(value) for value in hits.hvals()} == {12}
 
 
-@pytest.mark.parametrize(
-    ("field", "named"),
-    [
-        (None, "field None is a NoneType"),
-        (1.5, "field 1.5 is a float"),
-        (True, "field True is a bool"),
-        ([1], r"field \[1\] is a list"),
-        ("\ud800", "cannot be encoded"),
-        (b"\xff", "is not UTF-8"),
-    ],
-)
-def test_invalid_fields_set_nothing(kit: ShardKit, field: Any, named: str) -> None:
-    cities = kit.hash("cities", component="many")
-    for attempt in (
-        lambda: cities.hset_many([("good", 1), (field, 2)]),
-        lambda: cities.hget(field),
-        lambda: cities.hmget("good", field),
-        lambda: cities.hdel(field),
-        lambda: cities.hincrby(field),
-    ):
-        with pytest.raises(InvalidArgumentError, match=named):
-            attempt()
-    assert keys_of(kit, "many") == set()
-
-
 def test_values_and_amounts_that_do_not_fit_are_named(kit: ShardKit) -> None:
     cities = kit.hash("cities", component="many")
     for value in (None, [1], {"a": 1}, object(), "\ud800"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -51,20 +51,6 @@ def test_values_come_back_as_the_list_says(face: Face) -> None:
     face.run(numbers.rpush("007", 8, b"-9", 2**70))
     assert face.run(numbers.lrange(0, -1)) == [7, 8, -9, 2**70]
     assert face.run(numbers.rpop()) == 2**70
-
-
-def test_a_generator_is_read_no_further_than_it_is_sent(kit: ShardKit) -> None:
-    jobs = kit.list("jobs", component="many")
-
-    def values() -> Iterator[int]:
-        yield from range(10_000)
-        assert jobs.llen() == 10_000  # the first page is there before the second is read
-        yield 10_000
-        raise KeyError("the source ran dry")
-
-    with pytest.raises(KeyError, match="ran dry"):
-        jobs.rpush_many(values())
-    assert jobs.llen() == 10_000
 
 
 def test_an_index_is_found_while_others_change_the_list(face: Face, kit: ShardKit) -> None:
@@ -294,43 +280,6 @@ def test_a_list_that_others_created_anew_is_noticed(face: Face, kit: ShardKit) -
 
 
 # ---- bad input
-
-
-NO_VALUES = [None, True, [1], (1,), {"a": 1}, object(), "\ud800", 10**5000]
-
-
-def pushes(jobs: Any, value: Any) -> list[Callable[[], Any]]:
-    return [
-        lambda: jobs.rpush("1", value),
-        lambda: jobs.lpush_many(["1", value]),
-        lambda: jobs.lset(0, value),
-    ]
-
-
-@pytest.mark.parametrize("kind", [str, bytes, int])
-def test_values_of_other_types_are_refused(face: Face, kit: ShardKit, kind: Any) -> None:
-    for value in NO_VALUES:
-        jobs = face.kit.list("jobs", component="many", values=kind)
-        for call in pushes(jobs, value):
-            with pytest.raises(InvalidArgumentError, match=r"^{jobs}: value .+; .+"):
-                face.run(call())
-    assert keys_of(kit, "many") == set()
-
-
-@pytest.mark.parametrize("value", ["x", "", "1.0", 1.5, b"\xff", "1\n", "+1", math.nan])
-def test_a_list_of_integers_takes_no_others(face: Face, kit: ShardKit, value: Any) -> None:
-    jobs = face.kit.list("jobs", component="many", values=int)
-    with pytest.raises(InvalidArgumentError, match="is not an integer; give one, or use a list"):
-        face.run(jobs.rpush(1, value))
-    assert keys_of(kit, "many") == set()
-
-
-def test_a_list_of_text_takes_utf8_only(face: Face) -> None:
-    jobs = face.kit.list("jobs", component="many")
-    with pytest.raises(InvalidArgumentError, match=r"is not UTF-8; use a list with values=bytes"):
-        face.run(jobs.rpush("good", b"\xff"))
-    with pytest.raises(InvalidArgumentError, match="would push its characters"):
-        face.run(jobs.rpush_many("text"))
 
 
 def test_arguments_out_of_range_are_refused(face: Face) -> None:

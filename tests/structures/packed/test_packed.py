@@ -8,7 +8,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 from typing import Any, cast
 
 import pytest
@@ -40,26 +39,6 @@ def few(kit: ShardKit) -> Any:
 # ---- what is written is read
 
 
-def test_a_record_is_written_and_read(face: Face, users: Any) -> None:
-    record = {"country": 5, "score": -3, "height": 1.75, "code": b"abc"}
-    assert face.run(users.get(100)) == ZEROS
-    assert face.run(users.set(100, record)) is None
-    assert face.run(users.get(100)) == record
-    assert face.run(users.get_field(100, "height")) == 1.75
-    assert face.run(users.get(99)) == face.run(users.get(101)) == ZEROS
-    assert list(face.run(users.get_many([5, 3, 5]))) == [5, 3]
-    assert face.run(users.get_field(10**12, "score")) == 0
-
-
-def test_some_fields_leave_the_others_as_they_are(face: Face, users: Any) -> None:
-    face.run(users.set(7, country=1, score=2, height=3.0, code=b"xyz"))
-    face.run(users.set(7, score=-2))
-    face.run(users.set(7, {"code": b"new"}, height=0.5))
-    assert face.run(users.get(7)) == {"country": 1, "score": -2, "height": 0.5, "code": b"new"}
-    face.run(users.set(8, country=9))
-    assert face.run(users.get(8)) == ZEROS | {"country": 9}
-
-
 def test_removing_creates_no_parts(kit: ShardKit, few: Any) -> None:
     few.set_many({})
     assert keys_of(kit, "many") == set()
@@ -67,28 +46,6 @@ def test_removing_creates_no_parts(kit: ShardKit, few: Any) -> None:
     other = kit.packed("users", component="many", fields=FIELDS, part_size=16)
     assert other.remove(1, 10**6) == 1
     assert keys_of(kit, "many") == {"users:meta", "users:parts", "users:0"}
-
-
-@pytest.mark.parametrize("bits", [1, 2, 4])
-def test_narrow_records_share_a_byte(face: Face, bits: int) -> None:
-    records = face.kit.packed("n", component="many", fields={"n": f"u{bits}"}, part_size=24)
-    random = Random(bits)
-    wanted = {random.randrange(500): random.randrange(1, 2**bits) for _ in range(120)}
-    face.run(records.set_many({k: {"n": v} for k, v in wanted.items()}))
-    assert face.list(records.scan_iter()) == [(k, {"n": v}) for k, v in sorted(wanted.items())]
-    assert {k: r["n"] for k, r in face.run(records.get_many(wanted)).items()} == wanted
-    assert face.run(records.count()) == len(wanted)
-    assert face.run(records.highest()) == max(wanted)
-    row = {k: {"n": 1} for k in range(3, 90)}
-    face.run(records.set_many(row))
-    assert face.run(records.get_many(row)) == row
-    assert face.run(records.remove(*range(10, 20))) == 10
-    groups = face.run(records.group_by("n"))
-    left = wanted | dict.fromkeys(row, 1)
-    assert {value: group.count for value, group in groups.items()} == {
-        value: sum(left[k] == value for k in left if k not in range(10, 20))
-        for value in sorted({left[k] for k in left if k not in range(10, 20)})
-    }
 
 
 def test_the_servers_bitfield_works_on_the_same_data(kit: ShardKit) -> None:

@@ -34,29 +34,6 @@ def component(request: pytest.FixtureRequest) -> str:
     return chosen
 
 
-def test_members_are_in_order_of_score_and_then_of_bytes(face: Face, component: str) -> None:
-    scores = scored(3000)
-    ranks = in_order(scores)
-    each = face.kit.sorted_set("s", component=component, part_size=32, groups=4)
-    assert face.run(each.zadd_many(iter(scores.items()))) == 3000
-    assert face.run(each.zcard()) == 3000
-    assert face.run(each.top(100)) == ranks[:-101:-1]
-    assert face.run(each.bottom(7)) == ranks[:7]
-    assert face.run(each.top(1500)) == ranks[:1499:-1]
-    assert face.run(each.zrange(0, -1, withscores=True)) == ranks
-    assert face.list(each.range_iter()) == ranks
-    assert face.list(each.range_iter(desc=True)) == ranks[::-1]
-    assert face.run(each.zrange(1990, 2010, withscores=True)) == ranks[1990:2011]
-    assert face.run(each.zrange(-5, -1)) == [member for member, _ in ranks[-5:]]
-    assert face.list(each.range_iter("(10", 400)) == [r for r in ranks if 10 < r[1] <= 400]
-    assert face.run(each.zcount("(10", 400)) == sum(10 < score <= 400 for score in scores.values())
-    assert dict(face.list(each.zscan_iter())) == scores
-    member, score = ranks[1234]
-    assert face.run(each.zrank(member)) == 1234
-    assert face.run(each.zrevrank(member)) == 3000 - 1235
-    assert face.run(each.zscore(member)) == score
-
-
 def test_paging_survives_removals(face: Face, component: str) -> None:
     scores = scored(400)
     each = face.kit.sorted_set("s", component=component, part_size=8, groups=4, bound=10)

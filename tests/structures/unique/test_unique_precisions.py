@@ -63,29 +63,6 @@ def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
 # ---- what all precisions do
 
 
-@pytest.mark.long(10)
-def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
-    first, second, third, *rest = some(visitors.precision, 600)
-    assert face.run(visitors.visit(first, DAY)) is True
-    assert face.run(visitors.visit(first, DAY)) is False
-    assert face.run(visitors.visit(second, NEXT)) is True
-    assert face.run(visitors.visit_many([first, second, third, third], DAY)) == 2
-    assert face.run(visitors.counts([DAY, NEXT, DAY])) == {DAY: 3, NEXT: 1}
-    place = face.run(visitors.locate(second, DAY))
-    assert holder(kit, visitors.component, place.key).exists(place.key) or place.shard[1] is None
-    added = face.run(visitors.visit_many(iter(rest), DAY))
-    assert face.run(visitors.count(DAY)) == 3 + added == pytest.approx(600, rel=0.03)
-    if visitors.precision != "hyperloglog":
-        assert added == 597
-    assert face.run(visitors.recount(DAY)) == 3 + added
-    assert face.run(visitors.remove(DAY)) is True
-    assert face.run(visitors.remove(DAY)) is False
-    assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
-    assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
-    assert face.run(visitors.visit(first, DAY)) is True
-    assert face.run(visitors.recount(DAY)) == 1
-
-
 @pytest.mark.parametrize("call", ["remove", "expire"])
 @pytest.mark.parametrize(
     ("precision", "damage"),
@@ -138,17 +115,6 @@ def test_a_plan_of_far_too_many_parts_makes_no_removal_of_them(
     assert {client.ttl(key) for key in before} == {-1}
     client.delete("unique:2015-05-17:expected")
     assert face.run(counter(face.kit, precision, "one").remove(DAY)) is True
-
-
-@pytest.mark.long(10)
-def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
-    face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
-    assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
-    for key in keys_of(kit, visitors.component) - {"unique:meta"}:
-        at = kit.component(visitors.component)
-        clients = [kit.client(visitors.component, n) for n in range(len(at.shards))]
-        clients += [kit.client(visitors.component)] if at.entry else []
-        assert any(client.ttl(key) > 0 for client in clients), key  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("precision", SETS)

@@ -242,18 +242,7 @@ def test_a_plan_stays_whatever_comes_later(face: Face, visitors: Any) -> None:
 def test_two_that_decide_at_once_agree(kit: ShardKit) -> None:
     """Both have seen that there is no plan, and each would make another."""
     counters = [kit.unique_visitors(component="both", first_day=n) for n in (1000, 9)]
-    pending = [counter.deferred.expected(DAY) for counter in counters]
-    steps = [next(one) for one in pending]
-    plans = []
-    while pending:  # in turn, a batch of each
-        replies = [kit.driver.link.send(step) for step in steps]
-        steps = []
-        for one, reply in zip(list(pending), replies, strict=True):
-            try:
-                steps.append(one.send(reply))
-            except StopIteration as end:
-                plans.append(end.value)
-                pending.remove(one)
+    plans = kit.together(*(counter.deferred.expected(DAY) for counter in counters))
     assert plans == [2048, 2048]
 
 
@@ -269,29 +258,6 @@ def test_only_so_many_days_are_remembered(face: Face) -> None:
 
 
 # ---- parameters
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"digits": 14}, "digits is '15', not '14'"),
-        ({"part_size": 256}, "part_size is '512', not '256'"),
-        ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
-    ],
-)
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_counter_is_refused_with_other_parameters(
-    face: Face, kit: ShardKit, component: str, changed: dict[str, Any], named: str
-) -> None:
-    assert face.run(face.kit.unique_visitors(component=component).visit(SESSION, DAY))
-    before = keys_of(kit, component)
-    other = face.kit.unique_visitors(component=component, **changed)
-    for call in (lambda: other.visit(SESSION, NEXT), lambda: other.visitors(DAY)):
-        with pytest.raises(ParameterMismatchError) as caught:
-            face.run(call())
-        assert str(caught.value).startswith("unique:meta: 'unique' was created with other")
-        assert named in str(caught.value)
-    assert keys_of(kit, component) == before
 
 
 # ---- the end of a day
