@@ -15,7 +15,6 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
-    ParameterMismatchError,
     ShardErrors,
     StructureError,
 )
@@ -176,35 +175,6 @@ def test_parts_are_as_large_as_what_they_hold_and_how_they_grow_allows(kit: Shar
         ("crc32", None): growing,
         ("crc32", 10_000): fixed,
     }
-
-
-def test_training_creates_a_hash_with_its_parameters(kit: ShardKit) -> None:
-    trained = kit.hash("it", component="few", codec="tokens", part_size=50)
-    assert trained.train([{"town": f"town {n % 5}", "number": n} for n in range(200)])
-    with pytest.raises(ParameterMismatchError, match="it:meta"):
-        kit.hash("it", component="few", codec="tokens", part_size=60).hget("a")
-
-
-def test_dictionaries_are_trained_once_and_go_with_their_hash(face: Face) -> None:
-    def opened() -> Any:
-        return face.kit.hash("it", component="few", codec="tokens")
-
-    towns = [{"town": f"town {n % 5}", "number": n} for n in range(200)]
-    words = [f"word {n % 7} of some" for n in range(200)]
-    run, mine, others = face.run, opened(), opened()
-    assert run(mine.train(towns)) is True
-    assert run(mine.train(words)) is False
-    assert run(mine.train(words, again=True)) is True
-    learned = others._values.build_dictionary(words)
-    assert run(mine.add_dictionary(learned)) is False
-    assert run(mine.add_dictionary(learned, again=True)) is True
-    run(mine.hset("a", towns[0]))
-    run(mine.delete())
-    assert run(others.train(words)) is True
-    run(others.hset("b", words[0]))
-    assert run(mine.hget("b")) == words[0]
-    run(mine.hset("a", words[1]))
-    assert run(opened().hmget("a", "b")) == [words[1], words[0]]
 
 
 def test_fields_expire_one_by_one(face: Face, layout: dict[str, Any]) -> None:
