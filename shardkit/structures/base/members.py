@@ -75,11 +75,7 @@ class Members(Generic[M]):
         self._noun = noun
 
     def encode(self, member: Key) -> bytes:
-        """Return a member as it is sent and hashed.
-
-        Raises:
-            InvalidArgumentError: it does not fit the structure.
-        """
+        """Return a member as it is sent and hashed."""
         if type(member) is int and _LOWEST <= member <= _HIGHEST:  # the usual case, at no call
             return b"%d" % member
         if type(member) is str and self.kind is str and member.isascii():
@@ -106,11 +102,7 @@ class Members(Generic[M]):
         return sent
 
     def encode_all(self, members: Iterable[Key]) -> Iterator[bytes]:
-        """Return members as they are sent; see `encode`. Reads a thousand at a time.
-
-        Raises:
-            InvalidArgumentError: one does not fit the structure.
-        """
+        """Return members as they are sent; see `encode`. Reads a thousand at a time."""
         return chain.from_iterable(map(self._encoded, pages(members, _ENCODED_AT_ONCE)))
 
     def _encoded(self, some: list[Key]) -> Iterable[bytes]:

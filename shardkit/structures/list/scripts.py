@@ -70,11 +70,7 @@ class ListScripts:
         create: bool = False,
         idempotent: bool = False,
     ) -> Operation[Any]:
-        """Run a script.
-
-        Raises:
-            ParameterMismatchError: the list exists with other parameters.
-        """
+        """Run a script."""
         batch = [self.command(name, *args, idempotent=idempotent)]
         attempts = ATTEMPTS
         while attempts:

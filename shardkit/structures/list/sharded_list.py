@@ -679,11 +679,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
 
 def tagged(name: str) -> str:
-    """Return the prefix of a list's keys: its name, made a hash tag if it has none.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or cannot be a tag.
-    """
+    """Return the prefix of a list's keys: its name, made a hash tag if it has none."""
     check_name(name)
     if hash_tag(key_bytes(name)) != key_bytes(name):
         return name

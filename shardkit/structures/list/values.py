@@ -28,11 +28,7 @@ class Values(Generic[M]):
         self._name = name
 
     def encode(self, value: Argument) -> bytes:
-        """Return a value as it is sent. A float is sent as Python writes it.
-
-        Raises:
-            InvalidArgumentError: it is invalid for this list.
-        """
+        """Return a value as it is sent. A float is sent as Python writes it."""
         if isinstance(value, float) and self.kind is not int:
             return float.__repr__(value).encode()
         try:
@@ -53,11 +49,7 @@ class Values(Generic[M]):
         return sent
 
     def encode_all(self, values: Iterable[Argument]) -> list[bytes]:
-        """Return values as they are sent.
-
-        Raises:
-            InvalidArgumentError: one is invalid for this list.
-        """
+        """Return values as they are sent."""
         encode = self.encode
         return [encode(value) for value in values]
 
