@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from datetime import timedelta
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid
+from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid, calls
 
 from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
@@ -20,10 +21,6 @@ from shardkit.social.fan_out import FanOutJob
 from shardkit.structures import Zstd
 
 NEXT_DAY = DAY + timedelta(1)
-
-
-def _plain(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
-    return lambda structure: getattr(structure, call)(*args, **options)
 
 
 def _listed(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
@@ -58,14 +55,12 @@ def _clicked(ads: Any) -> bool:
 
 
 LIFETIME: tuple[Calls, Calls] = (
-    {"ttl": _plain("ttl"), "pttl": _plain("pttl")},
+    calls("ttl", "pttl"),
     {
-        "pexpire": _plain("pexpire", 10**6),
-        "expireat": _plain("expireat", 2 * 10**9),
-        "pexpireat": _plain("pexpireat", 2 * 10**12),
-        "persist": _plain("persist"),
-        "open": _plain("open"),
-        "rebuild": _plain("rebuild"),
+        "pexpire": methodcaller("pexpire", 10**6),
+        "expireat": methodcaller("expireat", 2 * 10**9),
+        "pexpireat": methodcaller("pexpireat", 2 * 10**12),
+        **calls("persist", "open", "rebuild"),
     },
 )
 
@@ -102,7 +97,7 @@ HASHES: tuple[Calls, Calls] = (
     {
         **LIFETIME[1],
         "copy_from": _copied("HSET", "plain", "new", "1"),
-        "expire": _plain("expire", 1000),
+        "expire": methodcaller("expire", 1000),
         "hset_many": lambda h: h.hset_many((word, "x") for word in WORDS[5:15]),
         "hsetnx": lambda h: (h.hsetnx(WORDS[5], "x"), h.hsetnx("new", "x")),
         "hexpire": lambda h: (h.hexpire(1000, *WORDS[:4]), h.hpexpire(10**6, *WORDS[4:9])),
@@ -132,7 +127,9 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {
             **HASHES[1],
             "train": lambda h: h.train([f"value of {word}" for word in WORDS]),
-            "add_dictionary": _plain("add_dictionary", Zstd().build_dictionary([b"value of word"])),
+            "add_dictionary": methodcaller(
+                "add_dictionary", Zstd().build_dictionary([b"value of word"])
+            ),
         },
     ),
     "list": (
@@ -165,7 +162,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {
             **LIFETIME[1],
             "copy_from": _copied("ZADD", "plain", "7", "new"),
-            "expire": _plain("expire", 1000),
+            "expire": methodcaller("expire", 1000),
             "zadd_many": lambda s: s.zadd_many([("word5", 1000), ("new", 1)]),
             "zincrby": lambda s: s.zincrby(3, "word77"),
             "zpopmax": lambda s: s.zpopmax(5),
@@ -184,7 +181,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             **LIFETIME[1],
-            "expire": _plain("expire", 1000),
+            "expire": methodcaller("expire", 1000),
             "increment": lambda p: p.increment(70, "a"),
             "increment_many": lambda p: p.increment_many({7: 1, 70: 2}, "a"),
             "remove": lambda p: p.remove(7, 70),
@@ -328,7 +325,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             "backfill": lambda n: n.backfill("user", _uid(n, "ada")),
-            "open": _plain("open"),
+            "open": methodcaller("open"),
             "follow": lambda n: n.follow(_uid(n, "bo"), _uid(n, "cy")),
             "unfollow": lambda n: n.unfollow(_uid(n, "ada"), _uid(n, "bo")),
             "block": lambda n: n.block(_uid(n, "bo"), _uid(n, "ada")),

@@ -562,20 +562,6 @@ def test_pages_of_a_source_that_cannot_be_are_named(face: Face, kit: ShardKit, p
         face.run(totals.sources("d"))
 
 
-@pytest.mark.parametrize("task", ["unlink 0 {} 1 0 1", "unlink 0 3 8 {} 0", "expire 0 {} {} 0"])
-def test_a_task_of_a_list_with_a_number_that_cannot_be_ends(
-    face: Face, kit: ShardKit, task: str
-) -> None:
-    client: Any = kit.client("one")
-    jobs = face.kit.list("jobs", component="one", part_size=8)
-    face.run(jobs.rpush(*range(100)))
-    unfinished = "8 " + task.replace("{}", str(10**12))
-    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": unfinished})
-    fresh = face.kit.list("jobs", component="one", part_size=8)
-    assert face.run(fresh.delete()) in (True, False)
-    assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
-
-
 @pytest.mark.parametrize("words", [1, 3])
 def test_an_index_that_has_fewer_words_than_their_ids_takes_no_documents(
     face: Face, kit: ShardKit, words: int

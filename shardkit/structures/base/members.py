@@ -65,6 +65,7 @@ class Members(Generic[M]):
     """Encodes and decodes the members of one structure."""
 
     decode: Callable[[bytes], M]  # raises DamagedDataError
+    takes = "use an int, str or bytes"
 
     def __init__(self, kind: type[M], name: str, find: Find, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
@@ -118,7 +119,7 @@ class Members(Generic[M]):
             return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
         if isinstance(member, int) and not isinstance(member, bool):
             return self._refused(member, "is too long", "pass its digits as text")
-        return self._refused(member, f"is a {type(member).__name__}", "use an int, str or bytes")
+        return self._refused(member, f"is a {type(member).__name__}", self.takes)
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)

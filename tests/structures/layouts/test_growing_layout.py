@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from faces import Exchanges, Face, keys_of, sends
+from faces import Exchanges, Face, sends
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -162,27 +162,6 @@ def test_what_needs_fixed_parts_says_so(kit: ShardKit) -> None:
     for ask in (lambda: ids.parts, lambda: ids.part_of("a"), lambda: ids.by_key(["a"])):
         with pytest.raises(InvalidArgumentError, match="make the set with a total"):
             ask()
-
-
-def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> None:
-    def made(name: str, members: range) -> Any:
-        new = face.kit.set(name, component="many", members=int, part_size=32, groups=4)
-        face.run(new.sadd(*members))
-        return new
-
-    small, large, target = made("a", range(90, 120)), made("b", range(4000)), made("c", range(7))
-    assert sorted(face.run(small.sinter(large))) == list(range(90, 120))
-    assert sorted(face.run(large.sdiff(small))) == [*range(90), *range(120, 4000)]
-    assert sorted(face.run(small.sunion(large))) == list(range(4000))
-    assert face.run(target.sdiffstore(large, small)) == 3970
-    assert sorted(face.run(target.smembers())) == [*range(90), *range(120, 4000)]
-    assert face.run(large.sinterstore(large, small)) == 30
-    assert sorted(face.run(large.smembers())) == list(range(90, 120))
-    assert face.run(large.sadd(*range(4000))) == 3970
-    assert face.run(small.sdiffstore(small, large)) == 0
-    assert face.run(small.smembers()) == set()
-    left = {key for key in keys_of(kit, "many") if ":storing:" in key}
-    assert left == set()
 
 
 @pytest.mark.parametrize("openssl", ["usual", "strict"])

@@ -10,8 +10,9 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from random import Random
 from typing import Any
@@ -321,47 +322,35 @@ def test_a_wait_survives_a_lost_connection(mortal: tuple[Face, LocalServer]) -> 
 # ---- the timeout
 
 
-def waits_of(
-    kit: ShardKit, timeout: float, now: Callable[[], float], token: bool = False
-) -> list[float]:
-    """Run a wait by hand: how long each block of it would be, if it ends without a value."""
-    jobs: Any = ShardedList(kit._driver, "many", "jobs", clock=ServerClock(now=now))
-    steps = jobs.deferred.blpop(timeout)
-    step, waits = next(steps), []
-    while True:
-        if step[0].block is None:
-            replies: Any = kit.driver.link.send(step)
-        else:
-            assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
-            waits.append(step[0].block)
-            assert len(waits) < 100
-            replies = [[b"{jobs}:signal", b"1"] if token else None]
-        try:
-            step = steps.send(replies)
-        except StopIteration:
-            return waits
-
-
-def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
-    for timeout, expected in [(0.1, [0.1]), (1, [1.0]), (2.5, [1.0, 1.0, 0.5]), (0.0001, [0.001])]:
+@pytest.mark.parametrize(
+    ("timeout", "times", "token", "waits"),
+    [
         # By a clock that stands still: waits that found nothing count in full.
-        assert waits_of(kit, timeout, lambda: 1e9) == pytest.approx(expected)
-
-
-def test_a_clock_that_is_set_back_does_not_prolong_a_wait(kit: ShardKit) -> None:
-    times = iter(range(10**6, 0, -1000))
-    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 1.0]
-
-
-def test_time_that_passes_otherwise_counts(kit: ShardKit) -> None:
-    times = iter([100.0, 101.25, 102.75, 110.0])
-    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 0.25]
-
-
-def test_tokens_for_nothing_do_not_prolong_a_wait(kit: ShardKit) -> None:
-    times = iter([100.0, 100.4, 100.8, 101.2, 101.6])
-    waits = waits_of(kit, 1.5, lambda: next(times), token=True)
-    assert waits == pytest.approx([1.0, 1.0, 0.7, 0.3])
+        *((timeout, [1e9] * 9, False, [timeout]) for timeout in (0.1, 1)),
+        *((2.5, [1e9] * 9, False, [1, 1, 0.5]), (0.0001, [1e9] * 9, False, [0.001])),
+        (3, range(10**6, 0, -1000), False, [1, 1, 1]),  # it is set back
+        (3, [100.0, 101.25, 102.75, 110.0], False, [1, 1, 0.25]),  # time passes otherwise
+        (1.5, [100.0, 100.4, 100.8, 101.2, 101.6], True, [1, 1, 0.7, 0.3]),  # tokens for nothing
+    ],
+)
+def test_a_wait_is_as_long_as_its_timeout(
+    kit: ShardKit, timeout: float, times: Iterable[float], token: bool, waits: list[float]
+) -> None:
+    jobs: Any = ShardedList(
+        kit._driver, "many", "jobs", clock=ServerClock(now=iter(times).__next__)
+    )
+    steps, blocked = jobs.deferred.blpop(timeout), list[float]()
+    replies: Any = None
+    with suppress(StopIteration):
+        while True:
+            step = steps.send(replies)
+            if step[0].block is None:
+                replies = kit.driver.link.send(step)
+            else:
+                assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
+                blocked.append(step[0].block)
+                replies = [[b"{jobs}:signal", b"1"] if token else None]
+    assert blocked == pytest.approx(waits)
 
 
 def test_a_wait_ends_though_nothing_is_pushed(face: Face) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -82,31 +81,6 @@ def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, componen
     assert len(keys_of(kit, component)) == 41
     assert face.run(target.sunionstore(empty)) == 0
     assert keys_of(kit, component) == {"target:meta"}
-
-
-STORES: list[tuple[str, Callable[..., Any], set[int]]] = [
-    ("in itself", lambda a, b: a.sinterstore(a, b), ONE & OTHER),
-    ("in the other", lambda a, b: a.sinterstore(b, a), ONE & OTHER),
-    ("union", lambda a, b: a.sunionstore(a, b), ONE | OTHER),
-    ("taken from", lambda a, b: a.sdiffstore(a, b), ONE - OTHER),
-    ("taken away", lambda a, b: a.sdiffstore(b, a), OTHER - ONE),
-    ("both", lambda a, b: a.sdiffstore(a, a), set()),
-    ("copied to itself", lambda a, b: a.sunionstore(a), ONE),
-]
-
-
-@pytest.mark.long(14)
-@pytest.mark.parametrize(("what", "store", "expected"), STORES, ids=[s[0] for s in STORES])
-def test_a_target_may_be_a_source(
-    face: Face, sets: list[Any], what: str, store: Callable[..., Any], expected: set[int]
-) -> None:
-    a, b, _ = sets
-    assert face.run(store(a, b)) == len(expected)
-    assert set(face.run(a.smembers())) == expected
-    assert set(face.run(b.smembers())) == OTHER
-    if what != "taken away":
-        assert face.run(store(a, b)) == len(expected)  # again: nothing changes
-        assert set(face.run(a.smembers())) == expected
 
 
 def test_a_failed_difference_says_not_to_repeat(face: Face, sets: list[Any]) -> None:

@@ -506,25 +506,6 @@ def test_visitors_are_counted_as_sets_count_them(
     run_state_machine_as_test(machine(face, kit, precision, component), settings=BUDGET)
 
 
-@pytest.mark.long(8)
-@pytest.mark.parametrize("precision", EXACT)
-def test_days_of_different_plans_are_combined(face: Face, component: str, precision: str) -> None:
-    visitors = counter(face.kit, precision, component)
-    known = some(precision, 1500)
-    days = [(DAY, known[:1000]), (NEXT, known[500:1500]), (DAYS[2], known[900:1100])]
-    for day, came in [*((day, came[:1]) for day, came in days), *days]:
-        face.run(visitors.visit_many(came, day))
-    if precision in SETS:
-        assert len({face.run(visitors.expected(day)) for day, _ in days}) > 1
-    chosen = [day for day, _ in days]
-    assert face.run(visitors.count_union(chosen)) == 1500
-    assert face.run(visitors.count_union([*chosen, DAYS[3]])) == 1500
-    assert face.run(visitors.count_intersection(chosen)) == 100
-    assert face.run(visitors.count_intersection(chosen[:2])) == 500
-    assert face.run(visitors.count_intersection([*chosen, DAYS[3]])) == 0
-    assert face.run(visitors.count_union([DAY])) == 1000
-
-
 def test_large_days_with_unrelated_plans_are_refused(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
