@@ -20,7 +20,7 @@ class Values(Members[M]):
     def __init__(self, kind: type[M], name: str, find: Find) -> None:
         super().__init__(kind, name, find, "value")
 
-    def encode(self, value: Argument) -> bytes:  # type: ignore[override]  # members are no floats
+    def encode(self, value: Argument) -> bytes:
         """Return a value as it is sent. A float is sent as Python writes it."""
         if isinstance(value, float) and self.kind is not int:
             return float.__repr__(value).encode()
