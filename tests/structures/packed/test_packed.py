@@ -67,6 +67,7 @@ def test_integers_are_added_to(face: Face, users: Any) -> None:
     assert face.run(users.increment_many({3: 1, 4: 7, 40: 2}, "score")) == {3: -3, 4: 7, 40: 2}
     assert face.run(users.increment_many({}, "score")) == {}
     assert face.run(users.get(40)) == ZEROS | {"score": 2}
+    assert face.run(users.get_field(40, "score")) == 2
 
 
 def test_sums_of_64_bits_are_exact(face: Face) -> None:
