@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -62,11 +63,12 @@ class Face:
 
 
 class Exchanges:
-    """A deferred operation, carried out one exchange at a time: a test can act before each."""
+    """A deferred operation, or stream, one exchange at a time: a test can act before each."""
 
-    def __init__(self, face: Face, operation: Any) -> None:
+    def __init__(self, face: Face | ShardKit, operation: Any) -> None:
         self.result: Any = None
-        self._face = face
+        self.values: list[Any] = []  # of a stream
+        self._face = face if isinstance(face, Face) else Face(face, None)
         self._steps = self._run(operation)
 
     def __iter__(self) -> Iterator[Any]:
@@ -76,21 +78,44 @@ class Exchanges:
         """Carry out ``count`` exchanges, as a client that is killed; return whether more follow."""
         return any(number == count for number, _ in enumerate(self._steps))
 
+    def until(self, name: str) -> Any:
+        """Carry out what comes before a batch with a command or script; return that batch."""
+        return next(batch for batch in self._steps if sends(batch, name))
+
+    def end(self, before: Callable[[Any], object] = bool) -> Any:
+        """Carry out the rest, with a call before each exchange; return the operation's result."""
+        for step in self._steps:
+            before(step)
+        return self.result
+
     def _run(self, operation: Any) -> Iterator[Any]:
         def one(step: Any) -> Any:
             return (yield step)
 
-        answer = None
+        go_on = partial(operation.send, None)
         while True:
             try:
-                step = operation.send(answer)
+                step = go_on()
             except StopIteration as end:
                 self.result = end.value
                 return
             yield step
-            answer = None
-            if not isinstance(step, Page):
-                answer = self._face.run(self._face.kit.driver.run(one(step)))
+            if isinstance(step, Page):
+                self.values += step
+                go_on = partial(operation.send, None)
+                continue
+            try:
+                go_on = partial(
+                    operation.send, self._face.run(self._face.kit.driver.run(one(step)))
+                )
+            except Exception as error:
+                go_on = partial(operation.throw, error)
+
+
+def sends(step: Any, *names: str) -> bool:
+    """Whether a step is a batch with one of these commands or scripts."""
+    commands = step if isinstance(step, Sequence) else ()
+    return any(getattr(command, "name", "") in names for command in commands)
 
 
 @contextmanager

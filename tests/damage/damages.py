@@ -68,28 +68,19 @@ class EndlessError(BaseException):
     """A call has not ended."""
 
 
+Act = Callable[[Any], Any]  # on a client
+
+
 class Case(NamedTuple):
     """A damage to one key."""
 
     key: bytes
     what: str
-    act: Callable[[redis.Redis], Any]
+    act: Act
 
 
 RETYPED = ("a set", "a hash", "a string")
-NUMBERS = (
-    b"0",
-    b"1",
-    b"-1",
-    b"3",
-    b"2147483648",
-    b"1000000000000",
-    b"1e3",
-    b"x",
-    b"",
-    b"9" * 30,
-    b"007",
-)
+NUMBERS = (*b"0 1 -1 3 2147483648 1000000000000 1e3 x 007".split(b" "), b"", b"9" * 30)
 DEEP = b"[" * 100_000 + b"]" * 100_000  # JSON
 
 
@@ -105,61 +96,62 @@ def _chosen(client: redis.Redis, random: Random) -> Iterator[bytes]:
 def cases(client: redis.Redis, random: Random) -> Iterator[Case]:
     """All damages to what a server holds, a few of each kind for each of the chosen keys."""
     for key in _chosen(client, random):
-        kind = client.type(key).decode()
-        yield Case(key, "deleted", lambda c, k=key: c.delete(k))
-        other = "set" if kind == "hash" else "hash"
-        yield Case(key, f"a {other}", lambda c, k=key, o=other: _retype(c, k, o))
-        yield Case(key, "a string", lambda c, k=key: c.set(k, "a string"))
-        if kind == "string":
-            held = client.get(key)
-            if held.isdigit():
-                for number in NUMBERS:
-                    yield Case(key, f"={number!r}", lambda c, k=key, n=number: c.set(k, n))
-                continue
-            for cut in {0, 1, len(held) // 2, len(held) - 1}:
-                short = held[:cut]
-                yield Case(key, f"cut to {cut}", lambda c, k=key, s=short: c.set(k, s))
-            yield Case(key, "longer", lambda c, k=key: c.append(k, b"\0x"))
-            for at in random.sample(range(8 * len(held)), min(8 * len(held), 6)):
-                yield Case(
-                    key, f"bit {at}", lambda c, k=key, n=at: c.setbit(k, n, 1 - c.getbit(k, n))
-                )
-        elif kind == "hash":
-            fields = sorted(client.hgetall(key).items())
-            whole = (b":meta", b":ends", b":generations", b":state")
-            if key.endswith(whole) or b"parts" in dict(fields) or len(fields) <= 6:
-                chosen = fields
-            else:
-                chosen = random.sample(fields, min(2, len(fields)))
-            yield Case(key, "further field", lambda c, k=key: c.hset(k, "unheard of", 1))
-            for field, value in chosen:
-                name = field.decode(errors="replace")
-                yield Case(key, f"{name} deleted", lambda c, k=key, f=field: c.hdel(k, f))
-                for other in _instead(value):
-                    if other != value:
-                        yield Case(
-                            key,
-                            f"{name}={other[:40]!r}",
-                            lambda c, k=key, f=field, v=other: c.hset(k, f, v),
-                        )
-        elif kind == "set":
-            member = random.choice(sorted(client.smembers(key)))
-            yield Case(key, "a member lost", lambda c, k=key, m=member: c.srem(k, m))
-            yield Case(key, "a member more", lambda c, k=key: c.sadd(k, b"\xff\0"))
-            yield Case(key, "a number more", lambda c, k=key: c.sadd(k, 2**62))
-        elif kind == "list":
-            yield Case(key, "cut", lambda c, k=key: c.lpop(k))
-            yield Case(key, "longer", lambda c, k=key: c.rpush(k, "y"))
-        elif kind == "zset":
-            yield Case(key, "a member lost", lambda c, k=key: c.zpopmin(k))
-            yield Case(key, "a member more", lambda c, k=key: c.zadd(k, {b"\xff\0": 7}))
-            member = random.choice(sorted(client.zrange(key, 0, -1)))
-            for score in ("inf", "-inf", 0, -5, 0.5, 1e17):
-                yield Case(
-                    key,
-                    f"{member.decode(errors='replace')} at {score}",
-                    lambda c, k=key, m=member, s=score: c.zadd(k, {m: s}),
-                )
+        for what, act in _damages(client, key, random):
+            yield Case(key, what, act)
+
+
+def _damages(client: Any, key: bytes, random: Random) -> Iterator[tuple[str, Act]]:
+    kind = client.type(key).decode()
+    other = "set" if kind == "hash" else "hash"
+    yield "deleted", lambda c: c.delete(key)
+    yield f"a {other}", lambda c: _retype(c, key, other)
+    yield "a string", lambda c: c.set(key, "a string")
+    if kind == "string":
+        yield from _damaged_strings(client.get(key), key, random)
+    elif kind == "hash":
+        fields = sorted(client.hgetall(key).items())
+        whole = (b":meta", b":ends", b":generations", b":state")
+        if not (key.endswith(whole) or b"parts" in dict(fields) or len(fields) <= 6):
+            fields = random.sample(fields, min(2, len(fields)))
+        yield "further field", lambda c: c.hset(key, "unheard of", 1)
+        for field, value in fields:
+            name = field.decode(errors="replace")
+            yield f"{name} deleted", lambda c, field=field: c.hdel(key, field)
+            for text in _instead(value):
+                if text != value:
+                    write = partial(_write_field, key=key, field=field, value=text)
+                    yield f"{name}={text[:40]!r}", write
+    elif kind == "set":
+        member = random.choice(sorted(client.smembers(key)))
+        yield "a member lost", lambda c: c.srem(key, member)
+        yield "a member more", lambda c: c.sadd(key, b"\xff\0")
+        yield "a number more", lambda c: c.sadd(key, 2**62)
+    elif kind == "list":
+        yield "cut", lambda c: c.lpop(key)
+        yield "longer", lambda c: c.rpush(key, "y")
+    elif kind == "zset":
+        yield "a member lost", lambda c: c.zpopmin(key)
+        yield "a member more", lambda c: c.zadd(key, {b"\xff\0": 7})
+        member = random.choice(sorted(client.zrange(key, 0, -1)))
+        for score in ("inf", "-inf", 0, -5, 0.5, 1e17):
+            what = f"{member.decode(errors='replace')} at {score}"
+            yield what, lambda c, score=score: c.zadd(key, {member: score})
+
+
+def _damaged_strings(held: bytes, key: bytes, random: Random) -> Iterator[tuple[str, Act]]:
+    if held.isdigit():
+        for number in NUMBERS:
+            yield f"={number!r}", lambda c, number=number: c.set(key, number)
+        return
+    for cut in {0, 1, len(held) // 2, len(held) - 1}:
+        yield f"cut to {cut}", lambda c, cut=cut: c.set(key, held[:cut])
+    yield "longer", lambda c: c.append(key, b"\0x")
+    for at in random.sample(range(8 * len(held)), min(8 * len(held), 6)):
+        yield f"bit {at}", lambda c, at=at: c.setbit(key, at, 1 - c.getbit(key, at))
+
+
+def _write_field(client: redis.Redis, key: bytes, field: bytes, value: bytes) -> None:
+    client.hset(key, field, value)
 
 
 def _instead(value: bytes) -> list[bytes]:

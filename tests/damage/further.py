@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from datetime import timedelta
+from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
-from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid
+from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid, calls
 
 from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
 from shardkit.operations.commands import Command
 from shardkit.queues import NewTask
+from shardkit.social.fan_out import FanOutJob
+from shardkit.structures import Zstd
 
 NEXT_DAY = DAY + timedelta(1)
-
-
-def _plain(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
-    return lambda structure: getattr(structure, call)(*args, **options)
 
 
 def _listed(call: str, *args: Any, **options: Any) -> Callable[[Any], Any]:
@@ -55,14 +55,12 @@ def _clicked(ads: Any) -> bool:
 
 
 LIFETIME: tuple[Calls, Calls] = (
-    {"ttl": _plain("ttl"), "pttl": _plain("pttl")},
+    calls("ttl", "pttl"),
     {
-        "pexpire": _plain("pexpire", 10**6),
-        "expireat": _plain("expireat", 2 * 10**9),
-        "pexpireat": _plain("pexpireat", 2 * 10**12),
-        "persist": _plain("persist"),
-        "open": _plain("open"),
-        "rebuild": _plain("rebuild"),
+        "pexpire": methodcaller("pexpire", 10**6),
+        "expireat": methodcaller("expireat", 2 * 10**9),
+        "pexpireat": methodcaller("pexpireat", 2 * 10**12),
+        **calls("persist", "open", "rebuild"),
     },
 )
 
@@ -99,7 +97,7 @@ HASHES: tuple[Calls, Calls] = (
     {
         **LIFETIME[1],
         "copy_from": _copied("HSET", "plain", "new", "1"),
-        "expire": _plain("expire", 1000),
+        "expire": methodcaller("expire", 1000),
         "hset_many": lambda h: h.hset_many((word, "x") for word in WORDS[5:15]),
         "hsetnx": lambda h: (h.hsetnx(WORDS[5], "x"), h.hsetnx("new", "x")),
         "hexpire": lambda h: (h.hexpire(1000, *WORDS[:4]), h.hpexpire(10**6, *WORDS[4:9])),
@@ -126,7 +124,13 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     "json hash": HASHES,
     "compressed hash": (
         HASHES[0],
-        {**HASHES[1], "train": lambda h: h.train([f"value of {word}" for word in WORDS])},
+        {
+            **HASHES[1],
+            "train": lambda h: h.train([f"value of {word}" for word in WORDS]),
+            "add_dictionary": methodcaller(
+                "add_dictionary", Zstd().build_dictionary([b"value of word"])
+            ),
+        },
     ),
     "list": (
         LIFETIME[0],
@@ -158,7 +162,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {
             **LIFETIME[1],
             "copy_from": _copied("ZADD", "plain", "7", "new"),
-            "expire": _plain("expire", 1000),
+            "expire": methodcaller("expire", 1000),
             "zadd_many": lambda s: s.zadd_many([("word5", 1000), ("new", 1)]),
             "zincrby": lambda s: s.zincrby(3, "word77"),
             "zpopmax": lambda s: s.zpopmax(5),
@@ -177,7 +181,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             **LIFETIME[1],
-            "expire": _plain("expire", 1000),
+            "expire": methodcaller("expire", 1000),
             "increment": lambda p: p.increment(70, "a"),
             "increment_many": lambda p: p.increment_many({7: 1, 70: 2}, "a"),
             "remove": lambda p: p.remove(7, 70),
@@ -321,7 +325,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         },
         {
             "backfill": lambda n: n.backfill("user", _uid(n, "ada")),
-            "open": _plain("open"),
+            "open": methodcaller("open"),
             "follow": lambda n: n.follow(_uid(n, "bo"), _uid(n, "cy")),
             "unfollow": lambda n: n.unfollow(_uid(n, "ada"), _uid(n, "bo")),
             "block": lambda n: n.block(_uid(n, "bo"), _uid(n, "ada")),
@@ -335,6 +339,9 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "delete_status": lambda n: n.delete_status(_uid(n, "bo"), 1),
             "repair": lambda n: n.repair(0),
             "rebuild": lambda n: n.rebuild(),
+            "resume_fan_out": lambda n: n.resume_fan_out(
+                *FanOutJob.begin("post", _uid(n, "bo"), 4, "a note", subject=1)
+            ),
         },
     ),
     "mailboxes": (
@@ -352,6 +359,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {
             "acknowledge_many": lambda chats: chats.acknowledge_many("bo", {"room": 2}),
             "fetch_from": lambda chats: len(chats.fetch_from("room", "bo") or ()),
+            "listen": _listed("listen", "room", "no member"),  # of others it does not end
             "repair": lambda chats: chats.repair("room"),
         },
     ),
@@ -368,6 +376,12 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
                 list(
                     files.publish_parts("logs", __file__, part_size=9999, lease=0.1, timeout=0.1),
                 ),
+            ),
+            "publish_directory": _listed(
+                *("publish_directory", "logs", Path(__file__).parent),
+                pattern="further.py",
+                lease=0.1,
+                timeout=0.1,
             ),
             "take_all": lambda files: len(list(files.take_all("logs", "bo", timeout=0))),
         },
@@ -428,7 +442,15 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
     ),
     "statistics": ({"merge": lambda stats: bool(stats.merge(["shop"], "latency"))}, {}),
 }
-FURTHER |= dict.fromkeys(("unique 60-bit", "unique compact"), FURTHER["unique exact"])
+FURTHER["unique compact"] = FURTHER["unique exact"]
+FURTHER["unique 60-bit"] = (
+    FURTHER["unique exact"][0],
+    {
+        **FURTHER["unique exact"][1],
+        "gather": lambda u: u.gather(DAY, shards=1),
+        "visitors": lambda u: u.visitors(DAY).total,
+    },
+)
 FURTHER |= {
     f"unique {precision}": (
         {"counts": lambda u: (u.counts([DAY, NEXT_DAY]), u.count_union([DAY]))},

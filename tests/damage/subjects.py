@@ -6,6 +6,7 @@ import io
 from collections import Counter
 from collections.abc import Callable, Collection, Generator
 from datetime import date
+from operator import methodcaller
 from random import Random
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -30,6 +31,11 @@ components:
 DAY = date(2015, 5, 17)
 
 Calls = dict[str, Callable[[Any], Any]]
+
+
+def calls(*names: str) -> Calls:
+    """Methods without arguments, by name."""
+    return {name: methodcaller(name) for name in names}
 
 
 def unchecked(_: Any) -> list[Any]:
@@ -63,8 +69,7 @@ def _set(**options: Any) -> Subject:
         lambda kit: kit.set("ids", component="data", members=int, **options),
         lambda s: s.sadd_many(range(300)),
         {
-            "scard": lambda s: s.scard(),
-            "smembers": lambda s: s.smembers(),
+            **calls("scard", "smembers"),
             "smismember": lambda s: s.smismember(*range(0, 600, 7)),
             "sscan_iter": lambda s: sorted(s.sscan_iter()),
             "sunion": lambda s: s.sunion([]),
@@ -83,8 +88,7 @@ def _hash(**options: Any) -> Subject:
         lambda kit: kit.hash("h", component="data", **options),
         lambda h: h.hset(mapping={word: f"value of {word}" for word in WORDS}),
         {
-            "hlen": lambda h: h.hlen(),
-            "hgetall": lambda h: h.hgetall(),
+            **calls("hlen", "hgetall"),
             "hmget": lambda h: h.hmget(WORDS[::7]),
             "hget": lambda h: [h.hget(word) for word in WORDS[:5]],
             "hscan_iter": lambda h: sorted(h.hscan_iter()),
@@ -101,8 +105,7 @@ def _numbers() -> Subject:
     return _hash(part_size=16)._replace(
         fill=lambda h: h.hset(mapping={n: f"value {n}" for n in range(300)}),
         reads={
-            "hlen": lambda h: h.hlen(),
-            "hgetall": lambda h: h.hgetall(),
+            **calls("hlen", "hgetall"),
             "hmget": lambda h: h.hmget(list(range(0, 300, 7))),
         },
         writes={"hset": lambda h: h.hset(mapping={5: "x"}), "delete": lambda h: h.delete()},
@@ -369,8 +372,7 @@ SUBJECTS: dict[str, Subject] = {
             "items": lambda jobs: list(jobs.items()),
             "lpop": lambda jobs: jobs.lpop(20),
             "rpush": lambda jobs: jobs.rpush("x", "y"),
-            "rebuild": lambda jobs: jobs.rebuild(),
-            "delete": lambda jobs: jobs.delete(),
+            **calls("rebuild", "delete"),
         },
     ),
     "sorted set": Subject(
@@ -388,8 +390,7 @@ SUBJECTS: dict[str, Subject] = {
             "zadd": lambda s: s.zadd({"word5": 1000, "new": 1}),
             "zrem": lambda s: s.zrem(*WORDS[:20]),
             "zpopmin": lambda s: s.zpopmin(5),
-            "rebuild": lambda s: s.rebuild(),
-            "delete": lambda s: s.delete(),
+            **calls("rebuild", "delete"),
         },
     ),
     "packed": Subject(
@@ -579,8 +580,7 @@ SUBJECTS: dict[str, Subject] = {
         lambda where: where.set_many(dict.fromkeys(range(150), ("USA", "CA"))),
         {
             "get_many": lambda where: where.get_many(range(150)),
-            "aggregate": lambda where: where.aggregate(),
-            "highest": lambda where: where.highest(),
+            **calls("aggregate", "highest"),
         },
         {
             "set": lambda where: where.set(70, "FRA"),

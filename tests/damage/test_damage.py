@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date
+from random import Random
 from typing import Any
 
 import pytest
 from cancellations import left_behind
-from damages import DEEP, Driver
+from damages import DEEP, Driver, cases
 from damages import SUBJECTS as DAMAGED
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
-from shardkit import DamagedDataError, ShardKit, ShardMap, connect
+from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connect
 from shardkit.local import LocalServers
 
 CASES = 8  # of each subject, on each face
@@ -62,6 +64,41 @@ def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None
         value = " at " in outcome.what or (name == "list" and "swapped" in outcome.what)
         if (name, outcome.call) in READ_WHOLE and "more" not in outcome.what and not value:
             assert outcome.result != "wrong", outcome
+
+
+# Calls that take something away, or wait for it; indexes store what they were told to remove.
+TAKING = """
+    acknowledge acknowledge_many blpop break_holds cancel checkpoint clean clear close count_down
+    delete expire expireat extend fail fetch fetch_from hdel hexpire hexpireat hpersist items keep
+    leave linsert list_timeline llen lmove lpop lrem lset ltrim move_due open persist pexpire
+    pexpireat pop pop_all purge read rebuild records recount recover release remove remove_all
+    remove_group reset restore revive rpop spop srem take take_all transfer turn_off unlist zpopmax
+    zpopmin zrem zremrangebyrank zremrangebyscore
+"""
+CREATING = {(index, call) for index in ("ads", "jobs", "search") for call in ("rebuild", "remove")}
+CREATING |= {(f"unique {precision}", "expected") for precision in ("exact", "60-bit", "compact")}
+CREATING |= {("changed list", "rebuild")}
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_reading_and_taking_away_create_nothing(driver: Driver, name: str) -> None:
+    subject = DAMAGED[name]
+    calls = subject.reads | {
+        each: subject.writes[each] for each in TAKING.split() if each in subject.writes
+    }
+    for called, call in calls.items():
+        driver.client.flushall()
+        with suppress(ShardKitError):  # what was never created or imported
+            driver.call(name, call)
+        assert (stored(driver) == {}) is ((name, called) not in CREATING), called
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_nothing_is_found_in_nothing_or_in_what_was_written(driver: Driver, name: str) -> None:
+    driver.client.flushall()
+    assert list(driver.call(name, DAMAGED[name].check)) == []
+    driver.prepare(name)
+    assert list(driver.call(name, DAMAGED[name].check)) == []
 
 
 @pytest.mark.long(12)
@@ -136,6 +173,43 @@ LOST: dict[str, tuple[str, str, Callable[[Any, str], Any], tuple[str, ...]]] = {
         ("top of more", "zcount", "zrevrank", "zrangebyscore"),
     ),
     "a top": (*("sorted set", "s:{0}:top", lambda c, key: c.delete(key)), ("top",)),
+    "most of a top": (
+        *("sorted set", "s:{0}:top", lambda c, key: c.zremrangebyrank(key, 0, -2)),
+        ("top",),
+    ),
+    "a field": (
+        *("hash", "h:{0}:0", lambda c, key: c.hdel(key, c.hrandfield(key))),
+        ("hgetall", "hkeys", "hvals", "hscan_iter"),
+    ),
+    "a state": (
+        *("set", "ids:{0}", lambda c, key: c.delete(key)),
+        ("scard", "smembers", "sismember", "sadd"),
+    ),
+    "most records": (
+        *("packed", "p:1", lambda c, key: c.set(key, b"x")),
+        ("count", "scan_iter", "get", "get_many", "set"),
+    ),
+    "the end of a bitmap": (
+        *("unique bitmap", "u:2015-05-17:0", _cut),
+        ("ids", "counts", "recount"),
+    ),
+    "the length of a bitmap": (
+        *("unique bitmap", "u:2015-05-17:0", lambda c, key: c.append(key, b"x")),
+        ("ids", "counts"),
+    ),
+    "a time": (*("contacts", "recent:ada", lambda c, key: c.zadd(key, {"a": "inf"})), ("times",)),
+    "readable readers": (
+        *("files", "files:{logs}", lambda c, key: c.hset(key, "readers", DEEP)),
+        ("status",),
+    ),
+    "a readable generation": (
+        *("ip to city", "ip2city:generations", lambda c, key: c.hset(key, "current", DEEP)),
+        ("find",),
+    ),
+    "a readable source": (
+        *("totals", "totals:{d}:done", lambda c, key: c.hset(key, DEEP, "1 1 1")),
+        ("sources",),
+    ),
     "a member": (
         *("sorted set", "s:{0}:0", lambda c, key: c.zpopmin(key)),
         ("top of more", "zcount", "zrevrank"),
@@ -169,13 +243,29 @@ def test_a_loss_is_named_by_calls_that_could_miss_it(driver: Driver, what: str) 
     name, key, lose, calls = LOST[what]
     driver.prepare(name)
     lose(driver.client, key)
-    reads = DAMAGED[name].reads
+    before = stored(driver)
+    every = DAMAGED[name].reads | DAMAGED[name].writes
     for call in calls:
         with pytest.raises(DamagedDataError) as raised:
-            driver.call(name, reads[call])
+            driver.call(name, every[call])
         named = {key, key.rpartition(":")[0]}  # or the state that counts it
         assert raised.value.key in named, (call, raised.value)
         assert raised.value.shard == "data"
+    assert stored(driver) == before
+
+
+@pytest.mark.parametrize("name", ["set", "hash", "sorted set", "numbered hash", "packed"])
+def test_nothing_is_left_of_a_structure_whatever_is_damaged(driver: Driver, name: str) -> None:
+    before = driver.prepare(name)
+    damages = [
+        each for each in cases(driver.client, Random(1)) if each.key.endswith((b"}", b"parts"))
+    ]
+    for damage in damages:
+        driver.restore(before)
+        damage.act(driver.client)
+        assert driver.call(name, DAMAGED[name].writes["delete"]), damage
+        assert [key for key in driver.all_keys() if not key.endswith(b":deleted")] == [], damage
+    assert len(damages) > 4
 
 
 def test_members_that_cannot_be_read_are_put_back_when_they_are_popped(
@@ -214,15 +304,6 @@ def test_a_value_that_cannot_be_read_is_not_lost_when_it_is_popped(
     kept = done if "move" in call else jobs
     assert face.run(kept.llen()) == 1
     assert client.lrange(f"{{j}}:{'done' if 'move' in call else 'jobs'}:0", 0, -1) == [b"\xff"]
-
-
-def test_times_of_contacts_that_cannot_be_are_named(face: Face, kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    known = face.kit.recent_contacts(component="one", order="time")
-    face.run(known.touch("ada", "bo"))
-    client.zadd("recent:ada", {"bo": "inf"})
-    with pytest.raises(DamagedDataError, match=r"^one: recent:ada is damaged: a time in micros"):
-        face.run(known.times("ada"))
 
 
 def test_the_part_of_a_value_or_member_that_cannot_be_read_is_named(
@@ -335,23 +416,6 @@ def test_a_count_that_is_too_high_splits_no_parts(face: Face, kit: ShardKit, nam
     assert client.dbsize() == keys
 
 
-def test_a_lost_state_is_told_from_an_empty_group(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="one", members=int, groups=2, part_size=16)
-    ids.sadd_many(range(300))
-    client: Any = kit.client("one")
-    client.delete(*client.scan_iter("*}"))
-    calls = (
-        lambda ids: ids.scard(),
-        lambda ids: ids.smembers(),
-        lambda ids: ids.sismember(7),
-        lambda ids: ids.sadd(1000),
-    )
-    for call in calls:
-        fresh = kit.set("ids", component="one", members=int, groups=2, part_size=16)
-        with pytest.raises(DamagedDataError, match="no state"):
-            call(fresh)
-
-
 def test_a_group_whose_parameters_are_unreadable_is_not_taken_for_another_structures(
     face: Face, kit: ShardKit
 ) -> None:
@@ -367,44 +431,6 @@ def test_a_group_whose_parameters_are_unreadable_is_not_taken_for_another_struct
     assert face.run(ids.rebuild()) == 300
     assert face.list(ids.check()) == []
     assert face.run(ids.sadd(1000)) == 1
-
-
-@pytest.mark.parametrize("parts", [1, 3])
-def test_nothing_is_left_of_a_structure_that_says_too_few_parts(
-    face: Face, kit: ShardKit, parts: int
-) -> None:
-    client: Any = kit.client("one")
-    for make in (face.kit.set, face.kit.hash, face.kit.sorted_set):
-        name = make.__name__
-        structure = make(name, component="one", groups=2, part_size=16)
-        many = {f"m{n}": n for n in range(300)}
-        face.run(
-            structure.sadd(*many)
-            if name == "set"
-            else structure.zadd(many)
-            if name == "sorted_set"
-            else structure.hset(mapping=many)
-        )
-        client.hset(next(iter(client.scan_iter(name + ":{*}"))), "parts", parts)
-        assert face.run(structure.delete())
-        assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
-
-
-@pytest.mark.parametrize("lost", [lambda client, key: client.delete(key), lambda c, k: c.spop(k)])
-def test_nothing_is_left_of_a_structure_whose_registry_lost_parts(
-    face: Face, kit: ShardKit, lost: Any
-) -> None:
-    client: Any = kit.client("one")
-    numbers = face.kit.hash("h", component="one", part_size=16)
-    packed = face.kit.packed("p", component="one", fields={"a": "u8"}, part_size=64)
-    for structure in (numbers, packed):
-        if structure is numbers:
-            face.run(numbers.hset(mapping={n: f"value {n}" for n in range(300)}))
-        else:
-            face.run(packed.set_many({n: {"a": 1} for n in range(300)}))
-        lost(client, f"{structure.name}:parts")
-        assert face.run(structure.delete())
-        assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
 
 
 def test_a_day_that_has_lost_ids_says_so_when_they_are_listed(face: Face, kit: ShardKit) -> None:
@@ -453,42 +479,6 @@ def test_a_block_of_another_type_is_not_one_without_addresses(face: Face, kit: S
         face.run(fresh.find("0.0.1.1"))
 
 
-def test_a_check_names_a_current_generation_that_cannot_be_read(face: Face, kit: ShardKit) -> None:
-    ip = face.kit.ip_to_city(component="one")
-    face.run(ip.import_from(RANGES))
-    client: Any = kit.client("one")
-    client.hset("ip2city:generations", "current", "[]")
-    [damage] = face.list(ip.check())
-    assert (damage.key, damage.repair) == (
-        "ip2city:generations",
-        "import_from() replaces everything",
-    )
-    face.run(ip.import_from(RANGES))
-    assert face.list(ip.check()) == []
-
-
-def test_a_check_sees_what_the_next_write_would_go_by(face: Face, kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    scores = face.kit.sorted_set("s", component="one", groups=2, part_size=16, bound=10)
-    face.run(scores.zadd({f"m{n}": n for n in range(300)}))
-    assert face.list(scores.check()) == []
-    state = next(iter(client.scan_iter("s:{*}")))
-    size, _, worst = client.hget(state, "bottom").partition(b" ")
-    client.hset(state, "bottom", size + b" " + worst[:1] + b"0" + worst[1:])
-    assert [each.key for each in face.list(scores.check())] == [f"{state.decode()}:bottom"]
-    assert face.run(scores.rebuild()) == 300
-    assert face.list(scores.check()) == []
-
-    counter = face.kit.unique_visitors("u", component="one", precision="exact", first_day=500)
-    day = date(2015, 5, 17)
-    face.run(counter.visit_many(SESSIONS, day))
-    client.delete("u:2015-05-17")
-    [found] = face.list(counter.check(day))
-    assert (found.key, found.found) == ("u:2015-05-17", "no count")
-    assert face.run(counter.recount(day)) == 300
-    assert face.list(counter.check(day)) == []
-
-
 def test_a_bitmap_day_whose_list_of_parts_is_lost_says_so_before_and_after_a_visit(
     face: Face, kit: ShardKit
 ) -> None:
@@ -526,39 +516,6 @@ def test_a_day_whose_parameters_are_lost_gets_them_back(face: Face, kit: ShardKi
     assert face.run(fresh.rebuild(day)) == 300
     assert client.hgetall(meta) == stored
     assert face.list(fresh.check(day)) == []
-
-
-def test_a_day_of_which_a_bitmap_was_cut_is_not_counted(face: Face, kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    day = date(2015, 5, 17)
-    counter = face.kit.unique_visitors("u", component="one", precision="bitmap")
-    face.run(counter.visit_many(range(0, 3000, 10), day))
-    client.set("u:2015-05-17:0", client.get("u:2015-05-17:0")[:100])
-    for count in (lambda: counter.count_union([day]), lambda: counter.recount(day)):
-        with pytest.raises(DamagedDataError, match=r"u:2015-05-17:0 is damaged: 100 bytes"):
-            face.run(count())
-
-
-def test_json_that_is_too_deep_is_named(face: Face, kit: ShardKit) -> None:
-    client: Any = kit.client("one")
-    files = face.kit.files(component="one")
-    face.run(files.create("logs", ["ada"]))
-    client.hset("files:{logs}", "readers", DEEP)
-    ip = face.kit.ip_to_city(component="one")
-    client.hset("ip2city:generations", "current", DEEP)
-    totals = face.kit.totals(component="one")
-    face.run(totals.flush("a.log", _tally("d", "DE")))
-    [sources] = [key for key in client.scan_iter("*d*") if client.type(key) == b"hash"]
-    client.hset(sources, DEEP, "1 1 1")
-    reads = {
-        "files:{logs}": lambda: files.status("logs"),
-        "ip2city:generations": lambda: ip.find("9.9.9.9"),
-        sources.decode(): lambda: totals.sources("d"),
-    }
-    for key, read in reads.items():
-        with pytest.raises(DamagedDataError) as raised:
-            face.run(read())
-        assert raised.value.key == key
 
 
 def test_attempts_of_a_dead_task_that_are_no_number_are_named(face: Face, kit: ShardKit) -> None:
@@ -603,20 +560,6 @@ def test_pages_of_a_source_that_cannot_be_are_named(face: Face, kit: ShardKit, p
     client.hset("totals:{d}:done", field, f"{pages} {digest}")
     with pytest.raises(DamagedDataError, match=r"totals:\{d\}:done is damaged"):
         face.run(totals.sources("d"))
-
-
-@pytest.mark.parametrize("task", ["unlink 0 {} 1 0 1", "unlink 0 3 8 {} 0", "expire 0 {} {} 0"])
-def test_a_task_of_a_list_with_a_number_that_cannot_be_ends(
-    face: Face, kit: ShardKit, task: str
-) -> None:
-    client: Any = kit.client("one")
-    jobs = face.kit.list("jobs", component="one", part_size=8)
-    face.run(jobs.rpush(*range(100)))
-    unfinished = "8 " + task.replace("{}", str(10**12))
-    client.hset("{jobs}:ends", mapping={"part_size": 0, "unfinished": unfinished})
-    fresh = face.kit.list("jobs", component="one", part_size=8)
-    assert face.run(fresh.delete()) in (True, False)
-    assert [key for key in client.scan_iter() if not key.endswith(b":deleted")] == []
 
 
 @pytest.mark.parametrize("words", [1, 3])

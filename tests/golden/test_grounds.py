@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from damages import SUBJECTS
 from golden import plain
-from subjects import MAP, SUBJECTS
+from subjects import MAP, Calls
 
 from shardkit import ShardKit, ShardMap, connect
-from shardkit.errors import ChannelError, StructureError
+from shardkit.errors import ChannelError, InvalidArgumentError, StructureError
 from shardkit.kit.catalogue import Catalogue
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.testing.memory import MemoryServers
@@ -25,6 +26,11 @@ OTHERWISE = {
     "memory": APART | {"score ranges", "unique hyperloglog"},
 }
 CASES = [(where, name) for where in OTHERWISE for name in SUBJECTS if name not in OTHERWISE[where]]
+# What tells times or places, or is told how many shards there are; and what ZRANGEBYLEX and its
+# like return of members with different scores.
+TOLD = "ttl pttl httl hexpiretime info locate gather zcount zrangebylex lex_range_iter"
+UNLIKE = {f"{name} {call}" for name in SUBJECTS for call in TOLD.split()}
+UNLIKE |= {"network get", "network lists"}
 SHARDS = "{shards: {count: 16, over: [{port: 1}, {port: 2}]}}"
 SHARDED = MAP.replace("{entry: {port: 7001}}", SHARDS)
 
@@ -66,20 +72,20 @@ def answers(kit: ShardKit, name: str) -> dict[str, Any]:
     subject.fill(subject.open(kit))
     found: dict[str, Any] = {}
 
-    def read(after: str) -> None:
-        for called, call in subject.reads.items():
-            if called not in {*subject.passing, "info"}:  # which has the time of the import
+    def make(calls: Calls, after: str) -> None:
+        for called, call in calls.items():
+            if called not in subject.passing and f"{name} {called}" not in UNLIKE:
                 try:
                     found[f"{called} after {after}"] = plain(call(subject.open(kit)))
-                except (ChannelError, StructureError):  # it was deleted
-                    found[f"{called} after {after}"] = None
+                except (ChannelError, StructureError, InvalidArgumentError) as error:
+                    found[f"{called} after {after}"] = type(error)  # of what is gone by then
 
-    read("filling")
-    for called, write in sorted(subject.writes.items(), key=lambda each: each[0] == "delete"):
-        if called == "delete":
-            read("changes")
-        found[called] = plain(write(subject.open(kit)))
-    read("all")
+    deletion = {called: call for called, call in subject.writes.items() if called == "delete"}
+    make(subject.reads, "filling")
+    make({called: subject.writes[called] for called in subject.writes if called != "delete"}, "it")
+    make(subject.reads, "changes")
+    make(deletion, "changes")
+    make(subject.reads, "all")
     assert list(subject.check(subject.open(kit))) == []
     return found
 

@@ -18,7 +18,6 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.errors import NewerFormatError
 from shardkit.local import LocalServers
 
 MAP = "components: {data: {shards: {count: 4, over: [{port: 7001}]}}}"
@@ -113,16 +112,6 @@ RENAMED: dict[str, list[tuple[str, str]]] = {
             "flat = [text for pair in self._written.items() for text in pair]",
             "named = {'entries' if n == 'part_size' else n: t for n, t in self._written.items()}\n"
             "        flat = [text for pair in named.items() for text in pair]",
-        ),
-    ],
-}
-
-NEWER: dict[str, list[tuple[str, str]]] = {
-    "structures/base/parameters.py": [
-        ("FORMATS = range(1, 2)", "FORMATS = range(1, 3)"),
-        (
-            "return {n: text for n, text in self.parameters.items() if defaults.get(n) != text}",
-            'return {**self.parameters, "format": "2"}',
         ),
     ],
 }
@@ -245,16 +234,3 @@ def test_a_renamed_parameter_is_read_by_both_names_for_a_release(
     assert (home.hget("ids:meta", "entries"), home.hget("ids:meta", "part_size")) == (b"64", None)
     with run(SEEN, environments[0]) as other:
         assert other.communicate(timeout=60)[0].split() == seen
-
-
-def test_a_format_of_a_later_release_is_refused_by_name(
-    kit: tuple[ShardKit, str], tmp_path: Path
-) -> None:
-    opened, shard_map = kit
-    environment = later_release(tmp_path, NEWER)
-    command = [sys.executable, "-c", WORK, shard_map]
-    subprocess.run(command, env=environment, cwd=tmp_path, timeout=60, check=True)
-    ids = opened.set("ids", component="data", part_size=64, members=int, groups=4)
-    for call in (lambda: ids.sadd(5), lambda: ids.smembers(), lambda: list(ids.check())):
-        with pytest.raises(NewerFormatError, match="ids:meta has format 2, this release reads 1"):
-            call()

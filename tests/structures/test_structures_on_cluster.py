@@ -62,20 +62,6 @@ def test_a_set_over_a_cluster(on_cluster: Face) -> None:
     assert face.run(a.scard()) == 0
 
 
-def test_a_set_that_grows_over_a_cluster(on_cluster: Face) -> None:
-    face = on_cluster
-    plan: dict[str, Any] = {"part_size": 32, "groups": 8, "members": int}
-    a, b = (face.kit.set(name, component="cluster", **plan) for name in "ab")
-    assert face.run(a.sadd_many(range(3000))) == 3000
-    assert face.run(b.sadd_many(range(2000, 2500))) == 500
-    assert face.run(a.scard()) == 3000
-    assert face.run(a.smismember(*range(2990, 3010))) == [True] * 10 + [False] * 10
-    assert sorted(face.run(a.sinter(b))) == list(range(2000, 2500))
-    assert face.run(b.sdiffstore(a, b)) == 2500
-    assert sorted(face.run(b.smembers())) == [*range(2000), *range(2500, 3000)]
-    assert face.run(a.delete()) is True
-
-
 def test_values_move_within_a_slot_only(on_cluster: Face) -> None:
     face = on_cluster
     todo, doing = (face.kit.list(f"{{jobs}}:{n}", component="cluster") for n in ("todo", "doing"))

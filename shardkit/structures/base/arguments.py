@@ -26,12 +26,7 @@ _RESERVED = (
 
 
 def check_name(name: str) -> None:
-    """Check the name of a structure: the prefix of its keys.
-
-    Raises:
-        InvalidArgumentError: it is not text, is empty, cannot be encoded, or is reserved for other
-            structures' keys, such as ``ids:{4}`` or ``{docs:0}:d``.
-    """
+    """Check the name of a structure: the prefix of its keys."""
     try:
         valid = isinstance(name, str) and bool(key_bytes(name))
     except InvalidKeyError:
@@ -48,11 +43,7 @@ def check_name(name: str) -> None:
 
 
 def check_integer(owner: str, field: str, value: int, lowest: int, highest: int) -> None:
-    """Check that an argument is an integer within bounds.
-
-    Raises:
-        InvalidArgumentError: it is not an integer, or out of bounds.
-    """
+    """Check that an argument is an integer within bounds."""
     if not isinstance(value, int) or isinstance(value, bool) or not lowest <= value <= highest:
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
@@ -64,9 +55,6 @@ def check_some(owner: str, method: str, given: Sized, what: str) -> None:
 
     redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Our own
     methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
-
-    Raises:
-        InvalidArgumentError: nothing was given.
     """
     if not given:
         raise InvalidArgumentError(f"{owner}: {method} of nothing", f"pass at least one {what}")
@@ -75,11 +63,7 @@ def check_some(owner: str, method: str, given: Sized, what: str) -> None:
 def duration(
     owner: str, time: int | timedelta, *, milliseconds: bool = False, least: int = 1
 ) -> int:
-    """Return a time to live in seconds or milliseconds, as redis-py takes it.
-
-    Raises:
-        InvalidArgumentError: it is less than ``least``, more than 68 years, or not a duration.
-    """
+    """Return a time to live in seconds or milliseconds, as redis-py takes it."""
     unit = 1000 if milliseconds else 1
     if isinstance(time, timedelta):
         time = int(time.total_seconds() * unit)
@@ -88,11 +72,7 @@ def duration(
 
 
 def timestamp(owner: str, when: int | datetime, *, milliseconds: bool = False) -> int:
-    """Return a time in seconds or milliseconds since 1970, as redis-py takes it.
-
-    Raises:
-        InvalidArgumentError: it is out of range, or a datetime without a timezone.
-    """
+    """Return a time in seconds or milliseconds since 1970, as redis-py takes it."""
     unit = 1000 if milliseconds else 1
     if isinstance(when, datetime):
         if when.utcoffset() is None:
@@ -105,11 +85,7 @@ def timestamp(owner: str, when: int | datetime, *, milliseconds: bool = False) -
 
 
 def expiry_condition(owner: str, **conditions: bool) -> tuple[str, ...]:
-    """Return the condition of an expiry, NX, XX, GT or LT, as it is sent.
-
-    Raises:
-        InvalidArgumentError: there are several.
-    """
+    """Return the condition of an expiry, NX, XX, GT or LT, as it is sent."""
     given = [name for name, wanted in conditions.items() if wanted]
     if len(given) > 1:
         raise InvalidArgumentError(
@@ -126,11 +102,7 @@ def list_or_args(first: T | Iterable[T], rest: Iterable[T]) -> list[T]:
 
 
 def day_of(owner: str, day: date) -> date:
-    """Return a date, or the UTC day of a datetime with a timezone.
-
-    Raises:
-        InvalidArgumentError: it is neither. A datetime without a timezone is ambiguous.
-    """
+    """Return a date, or the UTC day of a datetime with a timezone."""
     if isinstance(day, datetime):
         if day.utcoffset() is not None:
             return day.astimezone(UTC).date()

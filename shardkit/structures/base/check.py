@@ -119,11 +119,7 @@ def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Opera
 def read_or_note(
     commands: Sequence[Command], notes: Suspicions, repair: str = "", loses: str = ""
 ) -> Operation[list[Reply]]:
-    """Send reads; return the replies, None for a key of another type, which is noted.
-
-    Raises:
-        ShardErrors: a shard failed otherwise.
-    """
+    """Send reads; return the replies, None for a key of another type, which is noted."""
     replies = yield Partial(commands)
     read: list[Reply] = []
     for reply in replies:

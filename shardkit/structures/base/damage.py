@@ -20,11 +20,7 @@ def stored_integer(
     lowest: int = 0,
     highest: int = MOST_STORED,
 ) -> int:
-    """Return a number that is stored as digits in a field of a key.
-
-    Raises:
-        DamagedDataError: it is missing, is not digits, or is out of range.
-    """
+    """Return a number that is stored as digits in a field of a key."""
     digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
     if _DIGITS.fullmatch(digits) and lowest <= int(digits) <= highest:
         return int(digits)
@@ -38,11 +34,7 @@ def is_whole(score: float) -> bool:
 
 
 def stored_score(to: To, key: str, score: bytes | float) -> int:
-    """Return a whole, non-negative number that is stored as a score.
-
-    Raises:
-        DamagedDataError: it is infinite, negative, too large, or not whole.
-    """
+    """Return a whole, non-negative number that is stored as a score."""
     value = float(score)
     if is_whole(value):
         return int(value)

@@ -14,11 +14,7 @@ from shardkit.routing.keys import key_bytes
 
 
 def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
-    """Return a function that tests whether a member matches; None matches all.
-
-    Raises:
-        InvalidKeyError: the pattern is not text, bytes or an integer.
-    """
+    """Return a function that tests whether a member matches; None matches all."""
     if pattern is None:
         return lambda _: True
     glob = key_bytes(pattern)

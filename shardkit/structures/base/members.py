@@ -65,6 +65,7 @@ class Members(Generic[M]):
     """Encodes and decodes the members of one structure."""
 
     decode: Callable[[bytes], M]  # raises DamagedDataError
+    takes = "use an int, str or bytes"
 
     def __init__(self, kind: type[M], name: str, find: Find, noun: str = "member") -> None:
         if kind not in (int, str, bytes):
@@ -75,11 +76,7 @@ class Members(Generic[M]):
         self._noun = noun
 
     def encode(self, member: Key) -> bytes:
-        """Return a member as it is sent and hashed.
-
-        Raises:
-            InvalidArgumentError: it does not fit the structure.
-        """
+        """Return a member as it is sent and hashed."""
         if type(member) is int and _LOWEST <= member <= _HIGHEST:  # the usual case, at no call
             return b"%d" % member
         if type(member) is str and self.kind is str and member.isascii():
@@ -106,11 +103,7 @@ class Members(Generic[M]):
         return sent
 
     def encode_all(self, members: Iterable[Key]) -> Iterator[bytes]:
-        """Return members as they are sent; see `encode`. Reads a thousand at a time.
-
-        Raises:
-            InvalidArgumentError: one does not fit the structure.
-        """
+        """Return members as they are sent; see `encode`. Reads a thousand at a time."""
         return chain.from_iterable(map(self._encoded, pages(members, _ENCODED_AT_ONCE)))
 
     def _encoded(self, some: list[Key]) -> Iterable[bytes]:
@@ -126,7 +119,7 @@ class Members(Generic[M]):
             return self._refused(member, "cannot be encoded as UTF-8", "remove lone surrogates")
         if isinstance(member, int) and not isinstance(member, bool):
             return self._refused(member, "is too long", "pass its digits as text")
-        return self._refused(member, f"is a {type(member).__name__}", "use an int, str or bytes")
+        return self._refused(member, f"is a {type(member).__name__}", self.takes)
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)

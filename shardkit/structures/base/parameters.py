@@ -309,12 +309,7 @@ class Metadata:
         return script_call(self.to, removing, self._generation_keys, args, idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool, asked_at: float | None = None) -> None:
-        """Compare the reply to `opening`, sent at ``asked_at``, with these parameters.
-
-        Raises:
-            ParameterMismatchError: the structure exists with other parameters.
-            NewerFormatError: a later release has written it.
-        """
+        """Compare the reply to `opening`, sent at ``asked_at``, with these parameters."""
         self.checked = False
         begun = []
         if create:

@@ -11,11 +11,7 @@ MOST_PARTS = 2**32  # as many as CRC-32 has values
 
 
 def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partition:
-    """Return the function from a member to its part, for about ``total`` members.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range, or the rule does not hash.
-    """
+    """Return the function from a member to its part, for about ``total`` members."""
     check_name(name)
     check_integer(name, "total", total, 1, MOST_MEMBERS)
     check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)

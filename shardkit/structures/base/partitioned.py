@@ -74,11 +74,7 @@ class PartitionedStructure(Structure[Face]):
         return (yield from check_parameters(self.meta))
 
     def _restore_parameters(self) -> Operation[None]:
-        """Store this structure's parameters if there are none that can be read.
-
-        Raises:
-            ParameterMismatchError: there are others.
-        """
+        """Store this structure's parameters if there are none that can be read."""
         yield from restore_parameters(self.meta)
 
     def _open(self, *, create: bool = False) -> Operation[None]:
@@ -87,11 +83,7 @@ class PartitionedStructure(Structure[Face]):
 
 
 def check_parameters(meta: Metadata) -> Operation[Page[Damage]]:
-    """Return the damage to parameters; none if they are right, or there is no data.
-
-    Raises:
-        ParameterMismatchError: the structure exists with other parameters.
-    """
+    """Return the damage to parameters; none if they are right, or there is no data."""
     meta.checked = False
 
     def suspect() -> Operation[Suspicions]:

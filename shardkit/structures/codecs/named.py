@@ -68,9 +68,6 @@ def encode_json(what: str, value: Any) -> bytes:
     Args:
         what: the thing concerned, for the error.
         value: the value.
-
-    Raises:
-        InvalidArgumentError: the value would not come back unchanged.
     """
     try:
         return JSON.encode(value)

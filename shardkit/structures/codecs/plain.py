@@ -204,11 +204,7 @@ _BYTES = (b"\xc4", b"\xc5", b"\xc6")  # MessagePack's signs before bytes; letter
 
 
 def utf8(text: str) -> bytes:
-    """Return the UTF-8 of a value.
-
-    Raises:
-        InvalidArgumentError: it cannot be encoded.
-    """
+    """Return the UTF-8 of a value."""
     try:
         return text.encode()
     except UnicodeEncodeError:

@@ -194,11 +194,7 @@ class TokenTable:
         return int(digits, 2).to_bytes(len(digits) // 8)
 
     def unpack(self, packed: bytes) -> bytes:
-        """Return the value.
-
-        Raises:
-            ValueError: the bytes are not codes of tokens.
-        """
+        """Return the value."""
         left = 8 * len(packed)
         bits = (int.from_bytes(packed) << LONGEST_CODE) | _ONES
         tokens = []
@@ -240,11 +236,7 @@ class TokenTable:
 
     @classmethod
     def load(cls, stored: bytes) -> TokenTable:
-        """Return a table from its stored form.
-
-        Raises:
-            StructureError: it is damaged, or was written by a later version.
-        """
+        """Return a table from its stored form."""
         try:
             return cls._load(zlib.decompress(stored))
         except (zlib.error, struct.error, ValueError, LookupError):

@@ -89,12 +89,7 @@ class CodedValues(Generic[V]):
                 raise damage(self._to, self.key, found, "that of stored values")
 
     def build_dictionary(self, samples: Iterable[Any]) -> bytes:
-        """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow.
-
-        Raises:
-            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
-                not fit.
-        """
+        """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow."""
         compressed = self._with_dictionaries()
         return compressed.packing.build_dictionary(
             [compressed.inner.encode(value) for value in samples]
@@ -105,10 +100,6 @@ class CodedValues(Generic[V]):
 
         Returns:
             Whether it was stored: not if there is one already, or another process was first.
-
-        Raises:
-            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
-                not fit; or there are seven dictionaries.
 
         Cost: three exchanges at most. Training takes seconds, which would block an event loop:
         there call `build_dictionary` in a thread, then `add_dictionary`.
@@ -124,10 +115,6 @@ class CodedValues(Generic[V]):
 
         Returns:
             Whether it was stored: not if there is one already, or another process was first.
-
-        Raises:
-            InvalidArgumentError: the codec has no dictionary, or there are seven.
-            StructureError: this is not a dictionary of this codec.
 
         Cost: two exchanges, three when another process was first.
         """

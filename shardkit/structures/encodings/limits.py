@@ -138,11 +138,7 @@ class Limits:
 
 
 def form_of(name: str) -> Form:
-    """Return a form by its name.
-
-    Raises:
-        InvalidArgumentError: there is none of that name.
-    """
+    """Return a form by its name."""
     if name not in FORMS:
         raise InvalidArgumentError(f"type={name!r} has no compact form", f"use one of {[*FORMS]}")
     return FORMS[name]
@@ -312,9 +308,6 @@ def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) 
 
     Structures call it once, at their first write. There is no warning if the server does not show
     its limits, or has no compact form.
-
-    Raises:
-        InvalidArgumentError: there is no such form.
 
     Cost: one exchange.
     """

@@ -32,9 +32,6 @@ class FieldExpiry:
     def read(self, command: str, fields: Sequence[bytes]) -> Operation[list[int]]:
         """Return the reply for each field; -2 if it does not exist.
 
-        Raises:
-            StructureError: the servers lack the command.
-
         Cost: one exchange, one command per part.
         """
         return (yield from self._send(command, (), fields, writes=False))

@@ -173,9 +173,6 @@ class Layout(ABC):
     def verify(self, found: int) -> Operation[None]:
         """Compare the number of members that a visit to all parts read with the stored number.
 
-        Raises:
-            DamagedDataError: no other client can have changed the number in the meantime.
-
         Cost: none if it is the same as at `refresh`; else one exchange.
         """
         yield from ()

@@ -60,11 +60,7 @@ class Parts(list[int]):
 
 
 class FixedLayout(Layout):
-    """Parts whose number, computed from ``total`` and ``part_size``, is planned.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-    """
+    """Parts whose number, computed from ``total`` and ``part_size``, is planned."""
 
     def __init__(self, component: str, name: str, rule: str, total: int, part_size: int) -> None:
         self.component = component

@@ -264,9 +264,6 @@ class GrowingLayout(Layout):
 
         Returns:
             The groups that do not exist.
-
-        Raises:
-            ParameterMismatchError: the structure was deleted, and created with other parameters.
         """
         meta = self.meta
         if meta is None:
@@ -415,9 +412,6 @@ class GrowingLayout(Layout):
         """See `Layout.refresh`: read how many parts each group has.
 
         Cost: one exchange; one more while some groups are empty.
-
-        Raises:
-            DamagedDataError: a group's state is damaged, or lost.
         """
         yield from self._check_new((yield from self._read_states(range(self.groups))))
 
@@ -893,11 +887,7 @@ def max_load(part_size: int) -> float:
 
 
 def check_groups(owner: str, groups: int) -> None:
-    """Check a number of groups.
-
-    Raises:
-        InvalidArgumentError: it is not a power of two, or too large.
-    """
+    """Check a number of groups."""
     check_integer(owner, "groups", groups, 1, MOST_GROUPS)
     if groups & (groups - 1):
         raise InvalidArgumentError(f"{owner}: groups={groups}", "give a power of two")

@@ -35,11 +35,7 @@ class Ends(NamedTuple):
 
     @classmethod
     def parse(cls, component: str, key: str, reply: Sequence[bytes | None]) -> Ends:
-        """Parse the reply to an HMGET of FIELDS.
-
-        Raises:
-            DamagedDataError: the numbers cannot be a list's.
-        """
+        """Parse the reply to an HMGET of FIELDS."""
         if not any(reply):
             return cls(0, 0, 0, 0, 0)
         size = stored_integer(component, key, "part_size", reply[4], 1)

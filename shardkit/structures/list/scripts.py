@@ -26,12 +26,12 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from shardkit.errors import ParameterMismatchError
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.ends import FIELDS, UNFINISHED, Ends
 
 # How often an operation is tried while other clients keep deleting and creating the list.
@@ -70,11 +70,7 @@ class ListScripts:
         create: bool = False,
         idempotent: bool = False,
     ) -> Operation[Any]:
-        """Run a script.
-
-        Raises:
-            ParameterMismatchError: the list exists with other parameters.
-        """
+        """Run a script."""
         batch = [self.command(name, *args, idempotent=idempotent)]
         attempts = ATTEMPTS
         while attempts:
@@ -85,7 +81,7 @@ class ListScripts:
             if not (yield from self.finish()):
                 self.meta.checked = False
                 attempts -= 1
-        raise self.unstable()
+        raise unstable(self.meta.key)
 
     def run_to_end(self, name: str, *args: Argument, idempotent: bool = False) -> Operation[Any]:
         """Run a script whose reply ends with whether work remains; do that too."""
@@ -137,7 +133,7 @@ class ListScripts:
                 return ends
             yield from self.finish()
         yield from self.length()  # raises if the stored part size is damaged
-        raise self.unstable()
+        raise unstable(self.meta.key)
 
     def length(self) -> Operation[int]:
         """Return the number of values, after a check of the ends. Cost: one exchange."""
@@ -176,13 +172,6 @@ class ListScripts:
                 break
         _, *values = yield from self.read("at", index)
         return values[0] if values else None
-
-    def unstable(self) -> ParameterMismatchError:
-        """Return the error for a list that other clients keep deleting and creating."""
-        return ParameterMismatchError(
-            f"{self.meta.key}: other clients keep deleting and creating it",
-            "find the other clients",
-        )
 
     @property
     def _ends_query(self) -> Command:

@@ -70,6 +70,7 @@ from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
 from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
 from shardkit.structures.list.values import Values
@@ -550,7 +551,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         self.meta.checked = False
 
     def _push(self, command: str, values: Iterable[Argument]) -> Operation[int]:
-        sent = self._values.encode_all(values)
+        sent = list(map(self._values.encode, values))
         if len(sent) > VALUES_AT_ONCE:
             raise InvalidArgumentError(
                 f"{self.name}: {command.lower()} of {counted(len(sent), 'value')}",
@@ -610,7 +611,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             yield from theirs.finish()
             self.meta.checked = destination.meta.checked = False
             yield from destination._open(create=True)
-        raise ours.unstable()
+        raise unstable(ours.meta.key)
 
     def _search(self, value: bytes, rank: int, wanted: int, compared: int) -> Operation[list[int]]:
         """Return the indexes of a value; see `lpos`.
@@ -679,11 +680,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
 
 def tagged(name: str) -> str:
-    """Return the prefix of a list's keys: its name, made a hash tag if it has none.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or cannot be a tag.
-    """
+    """Return the prefix of a list's keys: its name, made a hash tag if it has none."""
     check_name(name)
     if hash_tag(key_bytes(name)) != key_bytes(name):
         return name

@@ -36,11 +36,7 @@ class SignalWaiter:
     def wait(
         self, attempt: Callable[[], Operation[list[T]]], timeout: Seconds | None
     ) -> Operation[list[T]]:
-        """Make attempts until one returns something or the timeout has passed.
-
-        Raises:
-            InvalidArgumentError: the timeout is not such a number.
-        """
+        """Make attempts until one returns something or the timeout has passed."""
         left = self._seconds(timeout)
         values = yield from attempt()
         if values:

@@ -41,11 +41,7 @@ class RecordGroup:
 
 
 class Aggregator:
-    """Groups of records, counted and added up.
-
-    Raises:
-        InvalidArgumentError: there is no such field, or it cannot be grouped by or added up.
-    """
+    """Groups of records, counted and added up."""
 
     def __init__(
         self,

@@ -255,11 +255,7 @@ class Choice(FieldType):
 
 
 def field_type(owner: str, field: str, spec: str | FieldType) -> FieldType:
-    """Return the type that a field is declared with.
-
-    Raises:
-        InvalidArgumentError: there is no such type.
-    """
+    """Return the type that a field is declared with."""
     if isinstance(spec, FieldType):
         return spec
     match = _SPEC.fullmatch(spec) if isinstance(spec, str) else None

@@ -53,11 +53,7 @@ class PackedField(NamedTuple):
 
 
 class RecordFormat:
-    """Packs records into integers or bytes, and unpacks them.
-
-    Raises:
-        InvalidArgumentError: there are no fields, or one is invalid.
-    """
+    """Packs records into integers or bytes, and unpacks them."""
 
     def __init__(self, fields: Fields, owner: str = "record") -> None:
         self._owner = owner
@@ -99,11 +95,7 @@ class RecordFormat:
         self._decoders = [(f.name, f.type.decode, f.shift, f.mask) for f in self.fields.values()]
 
     def field(self, name: str) -> PackedField:
-        """Return a field.
-
-        Raises:
-            InvalidArgumentError: there is no such field.
-        """
+        """Return a field."""
         try:
             return self.fields[name]
         except (KeyError, TypeError):
@@ -113,12 +105,7 @@ class RecordFormat:
             ) from None
 
     def codes(self, record: Record) -> list[tuple[PackedField, int]]:
-        """Return some fields with the bits of their values.
-
-        Raises:
-            InvalidArgumentError: it is not a record, there is no such field, or a value does not
-                fit.
-        """
+        """Return some fields with the bits of their values."""
         if not isinstance(record, Mapping) or not record:
             self.refuse(record)
         codes = []
@@ -133,22 +120,14 @@ class RecordFormat:
         return codes
 
     def refuse(self, record: object) -> NoReturn:
-        """Refuse a value that is not a record.
-
-        Raises:
-            InvalidArgumentError: always.
-        """
+        """Refuse a value that is not a record."""
         raise InvalidArgumentError(
             f"{self._owner}: record {shown(record)}",
             f"give values of at least one of {', '.join(self.fields)}",
         )
 
     def pack(self, record: Record) -> int:
-        """Return a record as an integer of ``bits`` bits; fields that are not given are zeros.
-
-        Raises:
-            InvalidArgumentError: see `codes`.
-        """
+        """Return a record as an integer of ``bits`` bits; fields that are not given are zeros."""
         return join_codes(self.codes(record))
 
     def unpack(self, code: int) -> dict[str, Any]:
@@ -156,19 +135,11 @@ class RecordFormat:
         return {name: decode(code >> shift & mask) for name, decode, shift, mask in self._decoders}
 
     def encode(self, record: Record) -> bytes:
-        """Return a record as bytes; one of less than a byte is in the first bits of its byte.
-
-        Raises:
-            InvalidArgumentError: see `codes`.
-        """
+        """Return a record as bytes; one of less than a byte is in the first bits of its byte."""
         return (self.pack(record) << (8 * self.size - self.bits)).to_bytes(self.size)
 
     def decode(self, data: bytes) -> dict[str, Any]:
-        """Return the record of bytes that `encode` returned.
-
-        Raises:
-            InvalidArgumentError: it has another length, or is not bytes.
-        """
+        """Return the record of bytes that `encode` returned."""
         if not isinstance(data, bytes) or len(data) != self.size:
             raise InvalidArgumentError(
                 f"{self._owner}: record {shown(data)}", f"give {self.size} bytes"

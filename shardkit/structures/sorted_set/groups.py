@@ -18,7 +18,7 @@ group caches, it reads the parts: the result is exact however members fall.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from math import ceil, floor, sqrt
 from operator import ge, le
@@ -202,7 +202,7 @@ class ScoredGroups(GrowingLayout):
                 script_call(
                     self.component,
                     script(name),
-                    [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))],
+                    self._all_keys(group),
                     (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
                 for group in waiting
@@ -428,21 +428,16 @@ def _scored(verb: str, options: Sequence[Argument]) -> Build[str]:
 def _send_bounded(calls: Iterable[Command]) -> Operation[list[Any]]:
     """Send scripts with many keys, in exchanges of bounded size."""
     replies: list[Any] = []
-    for batch in _batches(calls, lambda call: len(call.args)):
-        replies += yield batch
-    return replies
-
-
-def _batches(calls: Iterable[Command], size: Callable[[Command], int]) -> Iterator[list[Command]]:
     batch: list[Command] = []
     held = 0
     for call in calls:
-        if batch and held + size(call) > KEYS_PER_EXCHANGE:
-            yield batch
+        if batch and held + len(call.args) > KEYS_PER_EXCHANGE:
+            replies += yield batch
             batch, held = [], 0
         batch.append(call)
-        held += size(call)
-    yield batch
+        held += len(call.args)
+    replies += yield batch
+    return replies
 
 
 def _number(text: bytes) -> float | None:

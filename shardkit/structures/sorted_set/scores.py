@@ -28,11 +28,7 @@ CastScore: TypeAlias = Callable[[float], Any]
 
 
 def check_score(owner: str, field: str, value: object) -> float:
-    """Return a score as a float.
-
-    Raises:
-        InvalidArgumentError: it is not a number, is NaN, or is out of a double's range.
-    """
+    """Return a score as a float."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         try:
             score = float(value)
@@ -45,11 +41,7 @@ def check_score(owner: str, field: str, value: object) -> float:
 
 
 def score_bound(owner: str, field: str, value: ScoreBound) -> str:
-    """Return the bound of a range of scores as it is sent.
-
-    Raises:
-        InvalidArgumentError: it is not a bound.
-    """
+    """Return the bound of a range of scores as it is sent."""
     if not isinstance(value, str):
         return repr(check_score(owner, field, value))
     outside = value[:1] == "("
@@ -66,11 +58,7 @@ def score_bound(owner: str, field: str, value: ScoreBound) -> str:
 
 
 def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
-    """Return the bound of a range of members as it is sent.
-
-    Raises:
-        InvalidArgumentError: it is not a bound.
-    """
+    """Return the bound of a range of members as it is sent."""
     try:
         sent = key_bytes(value) if isinstance(value, str | bytes) else b""
     except InvalidKeyError:
@@ -83,11 +71,7 @@ def lex_bound(owner: str, field: str, value: str | bytes) -> bytes:
 
 
 def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool) -> list[Argument]:
-    """Return the options of a ZADD.
-
-    Raises:
-        InvalidArgumentError: they are mutually exclusive.
-    """
+    """Return the options of a ZADD."""
     given = {"NX": nx, "XX": xx, "GT": gt, "LT": lt, "CH": ch}
     options: list[Argument] = [name for name, wanted in given.items() if wanted]
     if (gt and lt) or (nx and (xx or gt or lt)):
@@ -100,11 +84,7 @@ def zadd_options(owner: str, *, nx: bool, xx: bool, gt: bool, lt: bool, ch: bool
 
 
 def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[int, int | None]:
-    """Return a LIMIT as the rows to skip and the rows to return, None for all.
-
-    Raises:
-        InvalidArgumentError: only one is given, or one is out of range.
-    """
+    """Return a LIMIT as the rows to skip and the rows to return, None for all."""
     if start is None or num is None:
         if start is not num:
             raise InvalidArgumentError(
@@ -117,11 +97,7 @@ def offset_and_limit(owner: str, start: int | None, num: int | None) -> tuple[in
 
 
 def check_cursor(owner: str, cursor: object) -> tuple[Key, float]:
-    """Return the member and score of a cursor.
-
-    Raises:
-        InvalidArgumentError: it is not a pair, or its score is not a number.
-    """
+    """Return the member and score of a cursor."""
     if not isinstance(cursor, tuple | list) or len(cursor) != 2:
         raise InvalidArgumentError(
             f"{owner}: cursor={shown(cursor)}", "give a member and its score: a page's last row"
@@ -130,11 +106,7 @@ def check_cursor(owner: str, cursor: object) -> tuple[Key, float]:
 
 
 def as_pairs(owner: str, given: Scored) -> Iterable[tuple[Key, Score]]:
-    """Return members with scores, from a mapping or from pairs, which are read one by one.
-
-    Raises:
-        InvalidArgumentError: an item is not a pair.
-    """
+    """Return members with scores, from a mapping or from pairs, which are read one by one."""
     unchecked: object = given
     if isinstance(unchecked, str | bytes) or not isinstance(unchecked, Iterable):
         raise _not_pairs(owner, given)

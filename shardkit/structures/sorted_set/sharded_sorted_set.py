@@ -421,10 +421,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         if count is not None:
             check_integer(self.name, "count", count, 1, HIGHEST_RANK)
             parts = min(PARTS_READ, ceil(count / self.part_size))
-        yield from self._open()
-        yield from self.layout.refresh()
         seen = 0
-        for chunk in self.layout.chunks(parts):
+        for chunk in (yield from self._chunks(parts)):
             name, *args = command
             for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
                 flat = reply if match is None else reply[1]

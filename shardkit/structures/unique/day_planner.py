@@ -34,11 +34,7 @@ _PARTS_LOOKED_AT: Final = 256
 
 
 class DayPlanner:
-    """Finds and plans the days of one counter, shared by all its faces.
-
-    Raises:
-        InvalidArgumentError: the first day would be invalid.
-    """
+    """Finds and plans the days of one counter, shared by all its faces."""
 
     def __init__(self, component: str, name: str, settings: CounterSettings) -> None:
         check_name(name)
@@ -71,21 +67,13 @@ class DayPlanner:
         return f"{self.name}:{day.isoformat()}"
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day with ``expected`` visitors has.
-
-        Raises:
-            InvalidArgumentError: the precision plans nothing, or the number is out of range.
-        """
+        """Return how many parts a day with ``expected`` visitors has."""
         check_integer(self.name, "expected", expected, 1, 2 * MAX_VISITORS)
         self.check_plans()
         return self._set_day(self.name, expected).parts
 
     def check_plans(self) -> None:
-        """Check that the precision plans its days.
-
-        Raises:
-            InvalidArgumentError: it does not.
-        """
+        """Check that the precision plans its days."""
         if not self.plans:
             raise self.settings.refusal("plans nothing", "count(day) says how many came")
 

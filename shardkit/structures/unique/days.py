@@ -404,11 +404,7 @@ class SetDay(DayInParts):
         return range(self.parts), self.meta.checked
 
     def unlisted_parts(self) -> Operation[Iterable[int]]:
-        """Return the numbers that follow.
-
-        Raises:
-            DamagedDataError: the plan has so many more that one of the two cannot be right.
-        """
+        """Return the numbers that follow."""
         yield from ()
         if self.planned_parts > self.parts + _MOST_UNLISTED:
             found = f"a plan of {self.planned_parts} parts"

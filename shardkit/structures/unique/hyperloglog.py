@@ -35,11 +35,7 @@ _ALPHA = 0.5 / math.log(2)
 
 
 def registers(stored: bytes, key: str = "") -> bytes:
-    """Return the 16,384 registers of a stored HyperLogLog, a byte each.
-
-    Raises:
-        StructureError: it is no HyperLogLog.
-    """
+    """Return the 16,384 registers of a stored HyperLogLog, a byte each."""
     if stored[:4] == b"HYLL" and len(stored) >= _HEADER:
         body = stored[_HEADER:]
         dense = stored[4] == 0 and len(body) == REGISTERS * 6 // 8

@@ -95,12 +95,7 @@ class Odds(NamedTuple):
 
 
 class CounterSettings:
-    """The parameters of a counter, checked; None where the precision has no such parameter.
-
-    Raises:
-        InvalidArgumentError: the precision is unknown, has no such parameter, or one is out of
-            range.
-    """
+    """The parameters of a counter, checked; None where the precision has no such parameter."""
 
     def __init__(
         self,
@@ -160,11 +155,7 @@ class CounterSettings:
         return (self.part_size or 0) <= int(_DEFAULTS[self.precision].get("part_size", 0))
 
     def session_bytes(self, session: Session) -> bytes:
-        """Return the bytes that are stored of a session: never the same for two sessions.
-
-        Raises:
-            InvalidArgumentError: it is no UUID and no text of 1 to 1,024 bytes.
-        """
+        """Return the bytes that are stored of a session: never the same for two sessions."""
         if isinstance(session, UUID):
             return session.bytes
         try:
@@ -214,11 +205,7 @@ class CounterSettings:
         )
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return the odds of a day with ``visitors`` visitors; see `UniqueVisitors.odds`.
-
-        Raises:
-            InvalidArgumentError: the precision estimates, or the number is out of range.
-        """
+        """Return the odds of a day with ``visitors`` visitors; see `UniqueVisitors.odds`."""
         check_integer(self.owner, "visitors", visitors, 0, MAX_VISITORS)
         if self.precision == "hyperloglog":
             raise self.refusal("estimates every count", "it has a standard error of 0.81%")

@@ -46,11 +46,7 @@ _COMBINE: Final[Mapping[Which, Callable[[Any, Any], Any]]] = {
 
 
 def count_days(days: Sequence[Day], which: Which) -> Operation[int]:
-    """Count the visitors of any, or of all, of some days of one counter, each given once.
-
-    Raises:
-        ParameterMismatchError: the days' plans have too little in common.
-    """
+    """Count the visitors of any, or of all, of some days of one counter, each given once."""
     bitmaps = [day for day in days if isinstance(day, BitmapDay)]
     sets = [day for day in days if isinstance(day, SetDay)]
     if len(days) == 1 and (bitmaps or sets):
@@ -64,9 +60,6 @@ def count_days(days: Sequence[Day], which: Which) -> Operation[int]:
 
 def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     """Count ids, an exchange for every 256 parts.
-
-    Raises:
-        StructureError: a day has a count, but no parameters.
 
     Cost: one command a part, or where the days live together a script for the same part of all.
     """

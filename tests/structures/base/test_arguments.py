@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,11 +14,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, InvalidKeyError, StructureError
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.structures.base.glob import glob_filter
-
-DAY = date(2015, 5, 17)
-
 
 # The methods with redis-py names that take any number of values, called without one.
 WITHOUT_VALUES: dict[str, list[tuple[str, tuple[Any, ...], dict[str, Any]]]] = {
@@ -57,6 +56,91 @@ def test_methods_without_values_act_like_redis_py(face: Face, kit: ShardKit, kin
     assert keys_of(kit, "one") == set()
 
 
+# How each structure is given a member, a field or a value.
+GIVEN: dict[str, list[Callable[[Any, Any], Any]]] = {
+    "set": [
+        lambda it, member: it.sadd("1", member, "2"),
+        lambda it, member: it.srem("1", member),
+        lambda it, member: it.smismember("1", member),
+        lambda it, member: it.sismember(member),
+        lambda it, member: it.sadd_many(["1", member]),
+    ],
+    "sorted_set": [
+        lambda it, member: it.zadd_many([("1", 1), (member, 1)]),
+        lambda it, member: it.zrem("1", member),
+        lambda it, member: it.zscore(member),
+        lambda it, member: it.zincrby(1, member),
+    ],
+    "hash": [
+        lambda it, field: it.hset_many([("1", 1), (field, 2)]),
+        lambda it, field: it.hget(field),
+        lambda it, field: it.hmget("1", field),
+        lambda it, field: it.hdel(field),
+        lambda it, field: it.hincrby(field),
+    ],
+    "list": [
+        lambda it, value: it.rpush("1", value),
+        lambda it, value: it.lpush_many(["1", value]),
+        lambda it, value: it.lset(0, value),
+    ],
+}
+TYPED = {"hash": "fields", "list": "values", "set": "members", "sorted_set": "members"}
+NO_MEMBERS: list[tuple[Any, str]] = [
+    *((value, f"is a {type(value).__name__}") for value in (None, True, [1], (1,), {1}, {"a": 1})),
+    *((value, f"is a {type(value).__name__}") for value in (object(), int, 1.5)),
+    *(("\ud800", "cannot be encoded"), (10**5000, "is too long")),
+    *((value, "is not UTF-8") for value in (b"\xff", bytearray(b"\xc3"), memoryview(b"\xed\xa0"))),
+]
+NO_INTEGERS = ["", "x1", "1.0", "1e3", " 1", "1\n", "+1", "--1", "\u0663", b"\xff"]
+
+
+@pytest.mark.parametrize("kind", GIVEN)
+def test_no_structure_takes_an_invalid_member_field_or_value(
+    face: Face, kit: ShardKit, kind: str
+) -> None:
+    it = getattr(face.kit, kind)("it", component="many")
+    for call, (wrong, said) in product(GIVEN[kind], NO_MEMBERS):
+        if (kind, wrong) != ("list", 1.5):
+            with pytest.raises(InvalidArgumentError, match=rf"^\W?it\W*(\w+) .*{said}.*; .+"):
+                face.run(call(it, wrong))
+    numbers = getattr(face.kit, kind)("it", component="many", **{TYPED[kind]: int})
+    for call, wrong in product(GIVEN[kind], NO_INTEGERS):
+        with pytest.raises(
+            InvalidArgumentError, match=r"^\W?it\W*(\w+) .* is not an integer.*; .+"
+        ):
+            face.run(call(numbers, wrong))
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize(("kind", "call"), [("set", "sadd_many"), ("list", "rpush_many")])
+def test_text_is_not_taken_for_an_iterable(face: Face, kit: ShardKit, kind: str, call: str) -> None:
+    for text in ("Fulda", b"Fulda"):
+        with pytest.raises(InvalidArgumentError, match=r"would (add|push) its characters"):
+            face.run(getattr(getattr(face.kit, kind)("it", component="many"), call)(text))
+    assert keys_of(kit, "many") == set()
+
+
+@pytest.mark.parametrize(
+    ("kind", "call", "count"),
+    [("set", "sadd_many", "scard"), ("list", "rpush_many", "llen"), ("hash", "hset_many", "hlen")],
+)
+def test_a_generator_is_read_no_further_than_it_is_sent(
+    kit: ShardKit, kind: str, call: str, count: str
+) -> None:
+    it = getattr(kit, kind)("it", component="many")
+
+    def numbers() -> Iterator[Any]:
+        for n in range(10_001):
+            if n == 10_000:  # the first page is there before the second is read
+                assert getattr(it, count)() == 10_000
+            yield (n, n) if kind == "hash" else n
+        raise KeyError("the source ran dry")
+
+    with pytest.raises(KeyError, match="ran dry"):
+        getattr(it, call)(numbers())
+    assert getattr(it, count)() == 10_000
+
+
 def test_methods_with_names_of_our_own_accept_nothing(face: Face, kit: ShardKit) -> None:
     run, make = face.run, face.kit
     assert run(make.hash("h", component="one").hset_many([])) == 0
@@ -91,18 +175,6 @@ def test_strings_leave_alone_the_strings_that_they_replace(kit: ShardKit) -> Non
     assert users.mget(range(300)) == [b"new %d" % n for n in range(300)]
     users.delete()
     assert plain.mget("user:0", "user:2", "user:299") == [b"newer 0", b"newer 2", b"newer 299"]
-
-
-def test_a_day_whose_parameters_are_lost_is_not_left_out_in_silence(kit: ShardKit) -> None:
-    visitors = kit.unique_visitors("unique", component="one", first_day=100)
-    visitors.visit("550e8400-e29b-41d4-a716-446655440000", DAY)
-    visitors.visit("650e8400-e29b-41d4-a716-446655440000", date(2015, 5, 18))
-    kit.client("one").delete("unique:2015-05-17:meta")
-    again = kit.unique_visitors("unique", component="one", first_day=100)
-    with pytest.raises(
-        StructureError, match=r"unique:2015-05-17: .* the ids of 1 visitor, is missing"
-    ):
-        again.count_union([DAY, date(2015, 5, 18)])
 
 
 def test_expiries_out_of_range_are_refused(face: Face) -> None:

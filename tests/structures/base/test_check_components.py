@@ -49,6 +49,9 @@ def test_a_damaged_day_is_found(face: Face, kit: ShardKit, precision: str) -> No
     client = holder(kit, "many", count)
     client.set(count, "none")
     assert count in [each.key for each in found()]
+    if precision == "exact":
+        client.delete(count)
+        assert "no count" in [each.found for each in found()]
 
 
 @pytest.mark.parametrize("damage", ["deleted", "cut", "a list", "the generations"])
@@ -72,6 +75,9 @@ def test_lost_blocks_of_ranges_are_found(face: Face, kit: ShardKit, damage: str)
     [found] = face.list(face.kit.ip_to_city(component="many").check())
     assert found.key == key
     assert "import" in found.repair
+    if damage == "the generations":
+        face.run(face.kit.ip_to_city(component="many").import_from(ranges))
+        assert face.list(face.kit.ip_to_city(component="many").check()) == []
 
 
 def test_a_task_that_is_nowhere_is_found(face: Face, kit: ShardKit) -> None:

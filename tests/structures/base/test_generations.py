@@ -8,7 +8,7 @@ from datetime import date
 from typing import Any, NamedTuple
 
 import pytest
-from faces import holder, keys_of
+from faces import Exchanges, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
@@ -48,33 +48,17 @@ KINDS = {
 }
 
 
+def late(kit: ShardKit, kind: Kind, it: Any) -> Exchanges:
+    """A write that is about to be sent to its part."""
+    command = {"packed": "structures/packed/write", "hash": "HSET"}.get(it.kind, "SADD")
+    write = Exchanges(kit, kind.write(it.deferred, 3))
+    write.until(command)
+    return write
+
+
 @pytest.fixture(params=KINDS)
 def kind(request: pytest.FixtureRequest) -> Kind:
     return KINDS[request.param]
-
-
-def sent(kit: ShardKit, steps: Any, script: str) -> tuple[Any, Any]:
-    """Run an operation up to a batch with a script, which is returned, and not sent."""
-    step = next(steps)
-    while not any(getattr(command, "name", "") == script for command in step):
-        step = steps.send(kit.driver._run_step(step))
-    return step, steps
-
-
-def late(kit: ShardKit, kind: Kind, it: Any) -> tuple[Any, Any]:
-    script = "structures/packed/write" if "packed" in it.kind else "SADD"
-    if it.kind == "hash":
-        script = "HSET"
-    return sent(kit, kind.write(it.deferred, 3), script)
-
-
-def go_on(kit: ShardKit, batch: Any, steps: Any) -> Any:
-    """Send a batch now, and run its operation to the end."""
-    try:
-        while True:
-            batch = steps.send(kit.driver._run_step(batch))
-    except StopIteration as end:
-        return end.value
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -86,7 +70,7 @@ def test_a_late_write_to_other_parameters_is_refused(
     kind.write(old, 3)
     if ends:
         old.pexpireat(2**41)
-    batch, steps = late(kit, kind, old)
+    write = late(kit, kind, old)
     assert kind.make(kit, 1).delete()
     new = kind.make(kit, 2)
     if there:  # the part that the late write would be in
@@ -95,7 +79,7 @@ def test_a_late_write_to_other_parameters_is_refused(
     if ends:
         new.pexpireat(2**41)
     with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
-        go_on(kit, batch, steps)
+        write.end()
     assert kind.read(new) == ({3, 40} if there else {40})
     assert list(new.check()) == []
     assert new.ttl() == -1 or ends
@@ -104,10 +88,10 @@ def test_a_late_write_to_other_parameters_is_refused(
 def test_a_late_write_with_the_same_parameters_counts(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 1)
-    batch, steps = late(kit, kind, old)
+    write = late(kit, kind, old)
     assert kind.make(kit, 1).delete()
     kind.write(kind.make(kit, 1), 40)
-    go_on(kit, batch, steps)
+    write.end()
     assert kind.read(kind.make(kit, 1)) == {3, 40}
     assert list(kind.make(kit, 1).check()) == []
 
@@ -118,12 +102,11 @@ def test_unsettled_parts_of_an_older_generation_are_removed(
 ) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 1)
-    batch, steps = late(kit, kind, old)
+    write = late(kit, kind, old)
     assert kind.make(kit, 1).delete()
     new = kind.make(kit, 2)
     kind.write(new, 40)
-    kit.driver._run_step(batch)  # and dies
-    steps.close()
+    next(iter(write), None)  # and dies
     assert kind.read(new) != {40}  # for a minute at most
     if then == "write":
         for n in range(4, 40):  # in all parts
@@ -163,7 +146,7 @@ def test_generations_restart_after_a_minute(kit: ShardKit, kind: Kind) -> None:
 def test_an_expiring_structure_has_a_next_generation(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 3)
-    batch, steps = late(kit, kind, old)
+    write = late(kit, kind, old)
     assert kind.make(kit, 1).pexpire(30)
     client = holder(kit, "many", "it:meta")
     while client.exists("it:meta"):
@@ -172,28 +155,30 @@ def test_an_expiring_structure_has_a_next_generation(kit: ShardKit, kind: Kind) 
     kind.write(new, 3)
     assert client.hget("it:meta", "hint:life") is not None
     with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
-        go_on(kit, batch, steps)
+        write.end()
     assert kind.read(new) == {3}
 
 
 def test_a_slow_deletion_spares_later_generations(kit: ShardKit, kind: Kind) -> None:
     old = kind.make(kit, 1)
     kind.write(old, 3)
-    batch, steps = sent(kit, old.deferred.delete(), "structures/base/change_part")
+    deletion = Exchanges(kit, old.deferred.delete())
+    deletion.until("structures/base/change_part")
     assert kind.make(kit, 1).delete()  # completes it
     new = kind.make(kit, 2)
     kind.write(new, 3)
-    go_on(kit, batch, steps)
+    deletion.end()
     assert kind.read(new) == {3}
     assert list(new.check()) == []
 
 
 def test_a_deletion_spares_other_parameters(kit: ShardKit, kind: Kind) -> None:
-    batch, steps = sent(kit, kind.make(kit, 1).deferred.delete(), "structures/base/mark_deleting")
+    deletion = Exchanges(kit, kind.make(kit, 1).deferred.delete())
+    deletion.until("structures/base/mark_deleting")
     new = kind.make(kit, 2)
     kind.write(new, 3)
     with pytest.raises(ParameterMismatchError, match="'it' was created with other parameters"):
-        go_on(kit, batch, steps)
+        deletion.end()
     assert kind.read(new) == {3}
 
 
@@ -202,13 +187,12 @@ def test_late_visits_count_for_the_new_plan(kit: ShardKit) -> None:
     visitors = kit.unique_visitors("unique", component="many", first_day=1)
     visitors.visit_many([f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)], day)
     session = f"{99:08x}-0000-4000-8000-000000000000"
-    batch, steps = sent(
-        kit, visitors.deferred.visit(session, day), "structures/unique/add_and_count"
-    )
+    visit = Exchanges(kit, visitors.deferred.visit(session, day))
+    visit.until("structures/unique/add_and_count")
     other = kit.unique_visitors("unique", component="many", first_day=1)
     assert other.remove(day)
     other.visit_many([f"{n:08x}-0000-4000-8000-000000000000" for n in range(50, 90)], day)
-    go_on(kit, batch, steps)
+    visit.end()
     assert other.count(day) == other.recount(day) == 41
     assert sum(1 for _ in other.ids(day)) == 41
 
@@ -218,11 +202,9 @@ def test_a_visit_completes_the_deletion_of_its_day(kit: ShardKit) -> None:
     came = [f"{n:08x}-0000-4000-8000-000000000000" for n in range(40)]
     visitors = kit.unique_visitors("unique", component="many", first_day=100)
     visitors.visit_many(came, day)
-    batch, deletion = sent(
-        kit, visitors.visitors(day).deferred.delete(), "structures/base/mark_deleting"
-    )
-    kit.driver._run_step(batch)
-    deletion.close()
+    deletion = Exchanges(kit, visitors.visitors(day).deferred.delete())
+    deletion.until("structures/base/mark_deleting")
+    next(iter(deletion))
     other = kit.unique_visitors("unique", component="many", first_day=100)
     assert other.visit(came[0], day)
     assert visitors.recount(day) == 1

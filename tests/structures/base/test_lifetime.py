@@ -8,11 +8,11 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
+from faces import Exchanges, sends
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.drivers import _answer
 from shardkit.structures.base import parameters
 
 LATER = 2**41  # milliseconds since 1970
@@ -28,22 +28,10 @@ class Kind(NamedTuple):
     other: dict[str, Any]
 
 
-def set_fields(hash_: Any, numbers: Iterable[int]) -> Any:
-    return hash_.hset(mapping=dict.fromkeys(numbers, "v"))
-
-
-def set_words(hash_: Any, numbers: Iterable[int]) -> Any:
-    return hash_.hset(mapping={f"w{n}": "v" for n in numbers})
-
-
-def records(packed: Any) -> set[int]:
-    return {record_id for record_id, _ in packed.scan_iter()}
-
-
-def hash_of(add: Callable[[Any, Iterable[int]], Any], other: dict[str, Any], **fixed: Any) -> Kind:
+def hash_of(prefix: str, other: dict[str, Any], **fixed: Any) -> Kind:
     return Kind(
         lambda kit, component, **options: kit.hash("it", component=component, **fixed | options),
-        add,
+        lambda it, numbers: it.hset(mapping={f"{prefix}{n}": "v" for n in numbers}),
         lambda it: {int(field.lstrip("w")) for field in it.hkeys()},
         lambda it: it.hlen(),
         other,
@@ -63,9 +51,9 @@ def set_of(other: dict[str, Any], **fixed: Any) -> Kind:
 
 
 KINDS = {
-    "hash of numbers": hash_of(set_fields, {"part_size": 8}, part_size=4, groups=4),
-    "hash of words": hash_of(set_words, {"part_size": 64}, part_size=16, groups=4),
-    "hash with a total": hash_of(set_words, {"total": 1000}, total=100, part_size=4),
+    "hash of numbers": hash_of("", {"part_size": 8}, part_size=4, groups=4),
+    "hash of words": hash_of("w", {"part_size": 64}, part_size=16, groups=4),
+    "hash with a total": hash_of("w", {"total": 1000}, total=100, part_size=4),
     "set": set_of({"part_size": 64}, part_size=16, groups=4),
     "set with a total": set_of({"total": 1000}, total=100, part_size=4),
     "sorted set": Kind(
@@ -82,7 +70,7 @@ KINDS = {
             "it", component=component, fields={"a": "u8"}, **{"part_size": 4, **other}
         ),
         lambda it, numbers: it.set_many({n: {"a": 1} for n in numbers}),
-        records,
+        lambda it: {record_id for record_id, _ in it.scan_iter()},
         lambda it: it.count(),
         {"part_size": 8},
     ),
@@ -268,39 +256,20 @@ def test_a_kept_list_pushes_nothing_into_one_with_values_of_another_type(world: 
 # ---- one operation overtakes another, at each of its exchanges
 
 
-def exchanges(kit: ShardKit, steps: Any) -> Iterator[Any]:
-    """Run steps; give each before it is sent."""
-    driver = kit._driver
-    try:
-        step = next(steps)
-        while True:
-            yield step
-            step = _answer(steps, step, driver._run_step(step))
-    except StopIteration:
-        return
-
-
-def named(step: Any, names: Iterable[str]) -> bool:
-    return any(getattr(request, "name", "") in names for request in step)
-
-
 def run_until(kit: ShardKit, steps: Any, name: str) -> None:
-    """Take steps until a command has been sent, as a process that dies then does."""
-    sent = False
-    for step in exchanges(kit, steps):
-        if sent:
-            return
-        sent = named(step, [name])
+    """Carry out exchanges until a script was sent, as a process that dies then does."""
+    operation = Exchanges(kit, steps)
+    operation.until(name)
+    next(iter(operation), None)
 
 
 def overtaken(kit: ShardKit, steps: Any, at: int, second: Callable[[], object]) -> bool:
     """Run steps, and something else before exchange number ``at``; return whether there is one."""
-    count = 0
-    for _ in exchanges(kit, steps):
-        if count == at:
-            second()
-        count += 1
-    return count > at
+    operation = Exchanges(kit, steps)
+    if more := operation.stop_after(at):
+        second()
+    operation.end()
+    return more
 
 
 OVERTAKERS: dict[str, Callable[[Any, Kind], object]] = {
@@ -379,8 +348,8 @@ def test_a_change_never_reaches_the_next_generation(
         kind.add(ours, range(40))
         if ends:
             ours.pexpireat(LATER)
-        number, has_begun, met = 0, False, False
-        for step in exchanges(world.ours, BEGINNINGS[begun](ours)):
+        has_begun = met = False
+        for number, step in enumerate(Exchanges(world.ours, BEGINNINGS[begun](ours))):
             if met and dies:
                 break
             if number == at and has_begun:
@@ -390,9 +359,8 @@ def test_a_change_never_reaches_the_next_generation(
                 if ends:
                     third.pexpireat(LATER + 10_000)
                 tried, met = tried + 1, True
-            has_begun |= named(step, BEGUN)
-            number += 1
-        if number > at and tried:
+            has_begun |= sends(step, *BEGUN)
+        if number >= at and tried:
             check(world, kind, {3, 60, 700})
             first = min(world.keys().values())
             assert first > LATER + 9_000 if ends else first == -1
@@ -460,11 +428,6 @@ def test_later_generations_without_parameters_are_repaired(world: World, kind: K
 # ---- a client stops in the middle
 
 
-def stopped(kit: ShardKit, steps: Any, at: int) -> bool:
-    """Run steps up to exchange number ``at``, as a process does that is killed then."""
-    return any(number == at for number, _ in enumerate(exchanges(kit, steps)))
-
-
 def interruptions(world: World, kind: Kind) -> Iterator[tuple[int, Any, Any, list[bool]]]:
     """Give a number of exchanges and two clients of 40 new members, while the list says true."""
     more, at = [True], 0
@@ -489,7 +452,7 @@ CHANGES: dict[str, Callable[[Any], Any]] = {
 def test_the_next_write_completes_an_expiry_change(world: World, kind: Kind, change: str) -> None:
     for at, ours, theirs, more in interruptions(world, kind):
         ours.pexpireat(LATER)
-        more.append(stopped(world.ours, CHANGES[change](ours), at))
+        more.append(Exchanges(world.ours, CHANGES[change](ours)).stop_after(at))
         found = world.keys()
         assert not found or any(key.endswith(":meta") for key in found), at  # parts are never alone
         kind.add(theirs, [3, 60])
@@ -514,7 +477,7 @@ def test_ttl_returns_the_expiry_being_set(world: World, kind: Kind, change: str)
         ours.pexpireat(LATER)
         before = theirs.ttl()
         assert 0 < before < 2**31
-        more.append(stopped(world.ours, CHANGES[change](ours), at))
+        more.append(Exchanges(world.ours, CHANGES[change](ours)).stop_after(at))
         if change == "expire":
             assert before - 30 <= theirs.ttl() <= before + 1
             assert theirs.pttl() // 1000 <= before + 1
@@ -542,7 +505,7 @@ def test_parameters_outlive_expiring_parts(world: World, kind: Kind) -> None:
         client = world.clients[0]
         seconds, microseconds = client.time()
         due = 1000 * seconds + microseconds // 1000 + 100
-        more.append(stopped(world.ours, ours.deferred.pexpireat(due), at))
+        more.append(Exchanges(world.ours, ours.deferred.pexpireat(due)).stop_after(at))
         while client.time() < (due // 1000, due % 1000 * 1000 + 20_000):
             pass
         found = world.keys()

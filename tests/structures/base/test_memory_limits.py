@@ -1,19 +1,16 @@
-"""Full servers leave nothing half written, and eviction is announced."""
+"""Servers that evict keys: a warning, and what they take first."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from datetime import date
-from itertools import count
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
-from faces import Face, faced, sessions
+from faces import Face, faced
 
-from shardkit import ShardErrors, ShardMap
+from shardkit import ShardMap
 from shardkit.local import LocalServers
 from shardkit.log_records import Once
 from shardkit.structures.base import parameters
@@ -23,7 +20,6 @@ components:
   data: {shards: {count: 4, over: [{port: 7001}]}}
   cached: {entry: {port: 7001}}
 """
-DAY = date(2015, 5, 17)
 
 
 @pytest.fixture(scope="module")
@@ -40,76 +36,6 @@ def full(request: pytest.FixtureRequest, servers: LocalServers) -> Iterator[tupl
         yield face, client
         client.config_set("maxmemory", 0)
         client.config_set("maxmemory-policy", "noeviction")
-
-
-Some = list[int]
-KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any, Some], Any]]] = {
-    "set": (
-        lambda kit: kit.set("it", component="data", members=int, groups=4, part_size=64),
-        lambda it, some: it.sadd(*some),
-    ),
-    "planned set": (
-        lambda kit: kit.set("it", component="data", members=int, total=5000, part_size=64),
-        lambda it, some: it.sadd(*some),
-    ),
-    "hash": (
-        lambda kit: kit.hash("it", component="data", groups=4, part_size=64, partition="crc32"),
-        lambda it, some: it.hset(mapping=dict.fromkeys(some, "v" * 50)),
-    ),
-    "numbers": (
-        lambda kit: kit.hash("it", component="data", groups=4, part_size=64),
-        lambda it, some: it.hset(mapping=dict.fromkeys(some, "v" * 50)),
-    ),
-    "sorted set": (
-        lambda kit: kit.sorted_set("it", component="data", groups=4, part_size=64, bound=10),
-        lambda it, some: it.zadd({f"m{n}": n for n in some}),
-    ),
-    "list": (
-        lambda kit: kit.list("it", component="data", part_size=64),
-        lambda it, some: it.rpush_many(some),
-    ),
-    "packed": (
-        lambda kit: kit.packed("it", component="data", fields={"a": "u32"}, part_size=64),
-        lambda it, some: it.set_many({n: {"a": n + 1} for n in some}),
-    ),
-}
-
-
-@pytest.mark.parametrize("full", ["blocking"], indirect=True)
-@pytest.mark.parametrize("name", KINDS)
-def test_a_full_server_leaves_nothing_half_written(full: tuple[Face, Any], name: str) -> None:
-    face, client = full
-    make, add = KINDS[name]
-    face.run(add(make(face.kit), list(range(500))))
-    client.config_set("maxmemory", client.info("memory")["used_memory"] + 100_000)
-    refused = 0
-    for n in count(1):
-        try:
-            face.run(add(make(face.kit), list(range(500 * n, 500 * (n + 1)))))
-        except ShardErrors:
-            refused += 1
-            if refused == 3:
-                break
-    client.config_set("maxmemory", 0)
-    assert face.list(make(face.kit).check()) == []
-    face.run(add(make(face.kit), list(range(500 * (n + 1)))))
-    assert face.list(make(face.kit).check()) == []
-
-
-def test_visitors_refused_by_a_full_server_do_not_count(full: tuple[Face, Any]) -> None:
-    face, client = full
-    visitors = face.kit.unique_visitors("u", component="data", first_day=5000)
-    came = sessions(8000)
-    face.run(visitors.visit_many(came[:100], DAY))
-    client.config_set("maxmemory", client.info("memory")["used_memory"] + 200_000)
-    for n in range(80):
-        with suppress(ShardErrors):
-            face.run(visitors.visit_many(came[100 * n :][:100], DAY))
-    client.config_set("maxmemory", 0)
-    face.run(visitors.recount(DAY))
-    assert face.list(visitors.check(DAY)) == []
-    face.run(visitors.visit_many(came, DAY))
-    assert face.run(visitors.count(DAY)) == len(set(map(visitors.visitor_id, came)))
 
 
 def test_the_first_write_warns_of_eviction_once(

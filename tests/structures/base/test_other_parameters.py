@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from datetime import date
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
@@ -153,6 +154,37 @@ def test_operations_refuse_other_parameters(kit: ShardKit, kind: Kind, holds: bo
         with pytest.raises(ParameterMismatchError, match=f"{kind.name}.*meta: "):
             call(made(**kind.others), name, method)
         assert keys_of(kit, "many") == before, name
+
+
+CHANGED: list[tuple[str, dict[str, Any], str]] = [
+    ("planned set", {"total": 2000}, "total is '1000', not '2000'"),
+    ("planned set", {"part_size": 64}, "part_size is '512', not '64'"),
+    ("planned set", {"members": str}, "members is 'int', not 'str'"),
+    (
+        "planned set",
+        {"partition": "redis-in-action"},
+        "partition is 'crc32', not 'redis-in-action'",
+    ),
+    ("visitors", {"digits": 14}, "digits is '15', not '14'"),
+    ("visitors", {"part_size": 256}, "part_size is '512', not '256'"),
+    ("visitors", {"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
+]
+
+
+@pytest.mark.parametrize("component", ["one", "many", "both"])
+@pytest.mark.parametrize(("name", "changed", "named"), CHANGED)
+def test_each_parameter_is_compared(
+    face: Face, kit: ShardKit, component: str, name: str, changed: dict[str, Any], named: str
+) -> None:
+    kind = KINDS["visitors" if name == "visitors" else "set"]
+    given = {} if name == "visitors" else {"total": 1000, "members": int, "part_size": 512}
+    make = partial(getattr(face.kit, kind.make), kind.name, component=component)
+    face.run(kind.write(make(**given)))
+    before = keys_of(kit, component)
+    message = rf"^{kind.name}:meta: '{kind.name}' was created with other parameters: {named}"
+    with pytest.raises(ParameterMismatchError, match=message):
+        face.run(kind.write(make(**given | changed)))
+    assert keys_of(kit, component) == before
 
 
 ID = "550e8400-e29b-41d4-a716-446655440000"

@@ -8,7 +8,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError
+from shardkit.errors import ParameterMismatchError
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import Metadata, open_all
 
@@ -33,25 +33,13 @@ def test_a_hint_of_a_later_release_is_ignored_and_kept(face: Face, stored: Any) 
 def test_what_shard_size_was_is_read_as_part_size(face: Face, stored: Any) -> None:
     size = stored.hget("ids:meta", "part_size")
     stored.hdel("ids:meta", "part_size")
-    stored.hset("ids:meta", "shard_size", size)
+    stored.hset("ids:meta", mapping={"shard_size": size, "format": 1})
     assert face.run(opened(face).smembers()) == {1, 2, 3}
 
 
 def test_an_unknown_parameter_that_is_no_hint_is_refused(face: Face, stored: Any) -> None:
     stored.hset("ids:meta", "spread", "wide")
     with pytest.raises(ParameterMismatchError, match="spread is 'wide', not None"):
-        face.run(opened(face).scard())
-
-
-def test_a_later_format_is_refused_by_number(face: Face, stored: Any) -> None:
-    stored.hset("ids:meta", "format", 1)
-    assert face.run(opened(face).scard()) == 3
-    stored.hset("ids:meta", "format", 2)
-    for call in (lambda: opened(face).scard(), lambda: opened(face).sadd(4)):
-        with pytest.raises(NewerFormatError, match="ids:meta has format 2, this release reads 1"):
-            face.run(call())
-    stored.hset("ids:meta", "format", "x")
-    with pytest.raises(DamagedDataError, match="format='x'"):
         face.run(opened(face).scard())
 
 

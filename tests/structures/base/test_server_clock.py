@@ -6,36 +6,26 @@ from datetime import date
 from typing import Any
 
 import pytest
+from faces import Time
 
 from shardkit import ShardKit
 from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.commands import Home
 from shardkit.operations.operation import Operation
-from shardkit.structures.base.server_clock import FRESH, ServerClock
+from shardkit.structures.base.server_clock import FRESH, MOST_MEASURED, ServerClock
 
 HOME = Home("unique")
 
 
-class Watch:
-    """A monotonic clock that a test sets."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def asked(steps: Operation[Any]) -> Any:
-    """The command that is asked for the time."""
+def told(steps: Operation[Any], seconds: float, watch: Time | None = None, took: float = 0) -> Any:
+    """What steps make of a server's answer, which takes a time to come."""
     [command] = next(steps)  # type: ignore[misc]
-    return command
-
-
-def told(steps: Operation[Any], seconds: int, micros: int = 0) -> Any:
-    """What the steps make of a server's answer."""
+    assert command.args == ("TIME",)
+    assert may_repeat(command)
+    if watch is not None:
+        watch.at += took
     with pytest.raises(StopIteration) as end:
-        steps.send([[b"%d" % seconds, b"%d" % micros]])
+        steps.send([[b"%d" % seconds, b"%d" % round(seconds % 1 * 1e6)]])
     return end.value.value
 
 
@@ -46,54 +36,31 @@ def known(steps: Operation[Any]) -> Any:
     return end.value.value
 
 
-def test_the_time_comes_from_the_server_of_the_key() -> None:
-    command = asked(ServerClock(Watch()).seconds(HOME, "unique"))
-    assert (command.to, command.key, command.args) == (HOME, "unique", ("TIME",))
-    assert may_repeat(command)
-
-
 def test_a_measurement_is_used_for_a_minute() -> None:
-    watch = Watch()
+    watch = Time(1000.0)
     clock = ServerClock(watch)
-    steps = clock.seconds(HOME, "unique")
-    asked(steps)
-    assert told(steps, 5_000_000, 250_000) == 5_000_000.25
-    watch.now += FRESH - 0.5
+    assert told(clock.seconds(HOME, "unique"), 5_000_000.25) == 5_000_000.25
+    watch.at += FRESH - 0.5
     assert known(clock.seconds(HOME, "unique")) == 5_000_000.25 + FRESH - 0.5
-    watch.now += 1
-    asked(clock.seconds(HOME, "unique"))
+    watch.at += 1
+    assert told(clock.seconds(HOME, "unique"), 6_000_000) == 6_000_000
 
 
 def test_the_reply_counts_for_the_middle_of_the_exchange() -> None:
-    watch = Watch()
+    watch = Time(1000.0)
     steps = ServerClock(watch).seconds(HOME, "unique")
-    asked(steps)
-    watch.now += 0.2
-    assert told(steps, 5_000_000) == pytest.approx(5_000_000.1)
+    assert told(steps, 5_000_000, watch, took=0.2) == pytest.approx(5_000_000.1)
 
 
-def test_two_servers_have_each_their_own_time() -> None:
-    clock = ServerClock(Watch())
-    for to, key, seconds in [
-        (HOME, "a", 1_000_000),
-        (HOME, "b", 2_000_000),
-        (Home("other"), "a", 3_000_000),
-        ("unique", "a", 4_000_000),
-    ]:
-        steps = clock.seconds(to, key)
-        asked(steps)
-        assert told(steps, seconds) == seconds
-    assert known(clock.seconds(HOME, "a")) == 1_000_000
-    assert known(clock.seconds("unique", "a")) == 4_000_000
-
-
-def test_no_more_than_some_servers_are_remembered() -> None:
-    clock = ServerClock(Watch())
-    for n in range(5000):
-        steps = clock.seconds(HOME, n)
-        asked(steps)
-        told(steps, n)
-    assert len(clock._measured) <= 1000
+def test_each_server_has_its_own_time_and_some_are_remembered() -> None:
+    clock = ServerClock(Time(1000.0))
+    places: list[Any] = [(HOME, "a"), (HOME, "b"), (Home("other"), "a"), ("unique", "a")]
+    for n, place in enumerate(places):
+        assert told(clock.seconds(*place), n) == n
+    assert [known(clock.seconds(*place)) for place in places] == [0, 1, 2, 3]
+    for number in range(MOST_MEASURED):
+        told(clock.seconds(HOME, number), number)
+    assert told(clock.seconds(HOME, "a"), 7) == 7
 
 
 @pytest.mark.parametrize(
@@ -106,19 +73,11 @@ def test_no_more_than_some_servers_are_remembered() -> None:
     ],
 )
 def test_today_changes_at_midnight_utc(seconds: int, day: date) -> None:
-    steps = ServerClock(Watch()).today(HOME, "unique")
-    asked(steps)
-    assert told(steps, seconds) == day
-
-
-def test_midnight_passes_without_an_exchange() -> None:
-    watch = Watch()
+    watch = Time(1000.0)
     clock = ServerClock(watch)
-    steps = clock.today(HOME, "unique")
-    asked(steps)
-    assert told(steps, 1_431_907_190) == date(2015, 5, 17)
-    watch.now += 10
-    assert known(clock.today(HOME, "unique")) == date(2015, 5, 18)
+    assert told(clock.today(HOME, "unique"), seconds - 10 if seconds else 0) <= day
+    watch.at += 10 if seconds else 0
+    assert known(clock.today(HOME, "unique")) == day
 
 
 def test_a_fixed_time_needs_no_exchange() -> None:

@@ -7,11 +7,10 @@ from datetime import date
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of, sessions
+from faces import Exchanges, Face, holder, keys_of, sessions
 
 from shardkit import DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.operation import Page
 from shardkit.structures import Damage
 from shardkit.structures.base import parameters
 from shardkit.structures.base.damage import damage
@@ -74,14 +73,6 @@ def swap(kit: ShardKit, one: str, other: str) -> None:
 
 def found_in(face: Face, name: str) -> list[Damage]:
     return face.list(KINDS[name][0](face.kit).check())
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_nothing_is_found_in_what_was_written(face: Face, name: str) -> None:
-    make, fill, _ = KINDS[name]
-    assert found_in(face, name) == []
-    face.run(fill(make(face.kit)))
-    assert found_in(face, name) == []
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -221,26 +212,6 @@ def test_parts_with_many_entries_are_read_in_pieces(face: Face, kit: ShardKit, n
     assert str(found) == f"{found.shard}: it:0 is damaged: {wrong}, not {found.expected}"
 
 
-def run_with(kit: ShardKit, steps: Any, before: Callable[[Any], Any]) -> tuple[Any, list[Any]]:
-    """Run an operation, or a stream, by hand; act before each batch.
-
-    Returns:
-        What it returns, and what it gives out.
-    """
-    given, found = None, list[Any]()
-    while True:
-        try:
-            step = steps.send(given)
-        except StopIteration as end:
-            return end.value, found
-        given = None
-        if isinstance(step, Page):
-            found += step
-            continue
-        before(step)
-        given = kit.driver._run_step(step)
-
-
 @pytest.mark.parametrize(
     "moment", [("SCARD", "SMEMBERS"), ("SMEMBERS", "EXISTS"), ("EXISTS", "HMGET")]
 )
@@ -249,14 +220,12 @@ def test_splits_during_a_check_are_no_damage(kit: ShardKit, moment: tuple[str, s
     it = make(kit)
     it.sadd(1)
     sent: list[str] = []
-
-    def split(step: Any) -> None:
-        sent.extend(command.args[0] for command in step[:1])
+    check = Exchanges(kit, it.deferred.check())
+    for step in check:
+        sent += [command.args[0] for command in step[:1] if isinstance(step, list)]
         if sent[-2:] == list(moment):
             fill(make(kit))
-
-    _, found = run_with(kit, it.deferred.check(), split)
-    assert found == []
+    assert check.values == []
     assert it.scard() == 300
 
 
@@ -290,7 +259,7 @@ def test_a_part_that_appears_while_a_group_is_rebuilt_is_taken_in(kit: ShardKit)
             key = step[0].args[-5]  # of the part that would be next
             added.append(holder(kit, "many", key).sadd(key, "1000000"))
 
-    assert run_with(kit, it.deferred.rebuild(), add)[0] == 301
+    assert Exchanges(kit, it.deferred.rebuild()).end(before=add) == 301
     assert added == [1]
     assert a_set(kit).sismember(1_000_000)
     assert found_in(Face(kit, None), "set") == []
@@ -426,20 +395,6 @@ def test_damaged_packed_records_are_found_and_repaired(face: Face, kit: ShardKit
 
 
 # ---- deleting what is damaged
-
-
-@pytest.mark.parametrize("name", [*KINDS, "list"])
-def test_a_structure_is_deleted_whatever_is_damaged(face: Face, kit: ShardKit, name: str) -> None:
-    make, fill, _ = KINDS.get(name, (a_list, lambda it: it.rpush(*range(100)), None))
-    for other in ("set", "string"):
-        face.run(fill(make(face.kit)))
-        for key in keys_of(kit, "many"):
-            if key.endswith(("}", ":ends", ":parts", ":meta")):
-                client = holder(kit, "many", key)
-                client.delete(key)
-                client.set(key, "x") if other == "string" else client.sadd(key, "x")
-        assert face.run(make(face.kit).delete()) is True
-        assert keys_of(kit, "many") == set()
 
 
 # ---- what was lost, and what can always be deleted

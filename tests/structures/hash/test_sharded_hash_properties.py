@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import pytest
 import redis
+from faces import Face
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import shardkit
-from shardkit import ShardMap
+from shardkit import ShardKit
 from shardkit.errors import ShardErrors
 
 FIELDS = st.one_of(
@@ -20,74 +22,71 @@ FIELDS = st.one_of(
     st.integers(0, 400).map("f{}".format),
 )
 VALUES = st.one_of(st.integers(-1000, 1000), st.text(max_size=5), st.just("v" * 80))
-STEPS = st.one_of(
-    st.tuples(st.just("hset"), st.dictionaries(FIELDS, VALUES, min_size=1, max_size=40)),
-    st.tuples(st.just("hsetnx"), FIELDS, VALUES),
-    st.tuples(st.just("hdel"), st.lists(FIELDS, min_size=1, max_size=20)),
-    st.tuples(st.just("hincrby"), FIELDS, st.integers(-(2**63), 2**63 - 1)),
-    st.tuples(st.just("hmget"), st.lists(FIELDS, min_size=1, max_size=20)),
-    st.tuples(st.just("hexists"), FIELDS),
-    st.tuples(st.just("hlen")),
-    st.tuples(st.just("hgetall")),
+SOME = st.lists(FIELDS, min_size=1, max_size=20)
+# A field given as a number and as text is one field: the last value counts.
+MAPPINGS = st.dictionaries(FIELDS, VALUES, min_size=1, max_size=40).map(
+    lambda mapping: {str(field): value for field, value in mapping.items()}
+)
+# A method of redis-py and its arguments.
+STEPS: st.SearchStrategy[tuple[str, Any]] = st.one_of(
+    st.tuples(st.just("hset"), st.tuples(st.none(), st.none(), MAPPINGS)),
+    st.tuples(st.just("hsetnx"), st.tuples(FIELDS, VALUES)),
+    st.tuples(st.just("hdel"), SOME),
+    st.tuples(st.just("hincrby"), st.tuples(FIELDS, st.integers(-(2**63), 2**63 - 1))),
+    st.tuples(st.just("hincrbyfloat"), st.tuples(FIELDS, st.sampled_from([0.5, -1e300]))),
+    st.tuples(st.just("hmget"), st.tuples(SOME)),
+    st.tuples(st.sampled_from(["hget", "hexists", "hstrlen"]), st.tuples(FIELDS)),
+    st.tuples(st.sampled_from(["hlen", "hgetall", "hkeys", "hvals"]), st.just(())),
+    st.tuples(
+        st.just("hscan_iter"),
+        st.tuples(st.sampled_from([None, "*", "f1?", "[13]*"]), st.sampled_from([None, 1, 100])),
+    ),
 )
 ARGUMENTS: list[dict[str, Any]] = [
     {"part_size": 4, "groups": 2},
     {"part_size": 4, "total": 20},
     {"part_size": 4, "groups": 2, "partition": "crc32"},
+    {"part_size": 4, "total": 20, "partition": "crc32"},
 ]
 
 
-def given_as_one(step: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A field given as a number and as text is one field: the last value counts."""
-    if step[0] == "hset":
-        return ("hset", {str(field): value for field, value in step[1].items()})
-    return step
-
-
-def outcome(call: Any) -> Any:
+def outcome(collect: Callable[[Any], Any], owner: Any, name: str, *args: Any) -> Any:
+    """What a call returns, with fields as text and in one order."""
     try:
-        return call()
+        reply = collect(getattr(owner, name)(*args))
     except (redis.ResponseError, ShardErrors) as error:
         return "overflow" if "overflow" in str(error) else "refused"
+    if name in ("hgetall", "hscan_iter"):
+        pairs = dict(reply)
+        assert len(pairs) == len(reply)
+        return {text(field): value for field, value in pairs.items()}
+    return sorted(map(text, reply)) if name in ("hkeys", "hvals") else reply
 
 
-def plainly(client: redis.Redis, step: tuple[Any, ...]) -> Any:
-    name, *args = step
-    if name == "hset":
-        return client.hset("plain", mapping=args[0])
-    if name in ("hdel", "hmget"):
-        return getattr(client, name)("plain", *([args[0]] if name == "hmget" else args[0]))
-    reply = getattr(client, name)("plain", *args)
-    if name == "hgetall":
-        return {field.decode(): value for field, value in reply.items()}
-    return reply
+def whole(client: Any) -> Iterator[tuple[str, Any]]:
+    """Steps that read everything, and some fields, as they are by then."""
+    yield from ((name, ()) for name in ("hgetall", "hkeys", "hvals", "hscan_iter"))
+    for field in client.hkeys("plain")[:5]:
+        yield from ((name, (field,)) for name in ("hget", "hexists", "hstrlen"))
 
 
-def in_parts(fields: Any, step: tuple[Any, ...]) -> Any:
-    name, *args = step
-    if name == "hset":
-        return fields.hset(mapping=args[0])
-    if name in ("hdel", "hmget"):
-        return getattr(fields, name)(*args[0])
-    if name == "hgetall":
-        return fields.hgetall()
-    return getattr(fields, name)(*args)
+def text(field: str | bytes) -> str:
+    return field if isinstance(field, str) else field.decode()
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS)
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(STEPS, max_size=30))
 def test_a_hash_in_parts_does_what_one_hash_does(
-    shard_map: ShardMap, arguments: dict[str, Any], steps: list[tuple[Any, ...]]
+    face: Face, kit: ShardKit, arguments: dict[str, Any], steps: list[tuple[str, Any]]
 ) -> None:
-    with shardkit.connect(shard_map) as kit:
-        fields = kit.hash("parts", component="few", **arguments)
-        client = kit.client("one")
-        assert isinstance(client, redis.Redis)
-        client.delete("plain")
-        fields.delete()
-        for step in map(given_as_one, steps):
-            expected = outcome(lambda step=step: plainly(client, step))
-            assert outcome(lambda step=step: in_parts(fields, step)) == expected, step
-        assert fields.hgetall() == plainly(client, ("hgetall",))
-        assert fields.hlen() == client.hlen("plain")
+    client: Any = kit.client("one")
+    fields = face.kit.hash("parts", component="few", **arguments)
+    client.delete("plain")
+    face.run(fields.delete())
+    for name, args in chain(steps, whole(client)):
+        streams = name == "hscan_iter"
+        expected = outcome(list if streams else lambda reply: reply, client, name, "plain", *args)
+        found = outcome(face.list if streams else face.run, fields, name, *args)
+        assert found == expected, (name, args)
+    assert face.run(fields.hlen()) == client.hlen("plain")

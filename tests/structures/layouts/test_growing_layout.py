@@ -11,7 +11,7 @@ from typing import Any
 from zlib import crc32
 
 import pytest
-from faces import Face, keys_of
+from faces import Exchanges, Face, sends
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,27 +164,6 @@ def test_what_needs_fixed_parts_says_so(kit: ShardKit) -> None:
             ask()
 
 
-def test_sets_that_grew_differently_are_combined(face: Face, kit: ShardKit) -> None:
-    def made(name: str, members: range) -> Any:
-        new = face.kit.set(name, component="many", members=int, part_size=32, groups=4)
-        face.run(new.sadd(*members))
-        return new
-
-    small, large, target = made("a", range(90, 120)), made("b", range(4000)), made("c", range(7))
-    assert sorted(face.run(small.sinter(large))) == list(range(90, 120))
-    assert sorted(face.run(large.sdiff(small))) == [*range(90), *range(120, 4000)]
-    assert sorted(face.run(small.sunion(large))) == list(range(4000))
-    assert face.run(target.sdiffstore(large, small)) == 3970
-    assert sorted(face.run(target.smembers())) == [*range(90), *range(120, 4000)]
-    assert face.run(large.sinterstore(large, small)) == 30
-    assert sorted(face.run(large.smembers())) == list(range(90, 120))
-    assert face.run(large.sadd(*range(4000))) == 3970
-    assert face.run(small.sdiffstore(small, large)) == 0
-    assert face.run(small.smembers()) == set()
-    left = {key for key in keys_of(kit, "many") if ":storing:" in key}
-    assert left == set()
-
-
 @pytest.mark.parametrize("openssl", ["usual", "strict"])
 def test_every_sha1_hashes_alike(monkeypatch: pytest.MonkeyPatch, openssl: str) -> None:
     def missing(name: str) -> Any:
@@ -221,19 +200,12 @@ def test_members_are_drawn_while_parts_split(kit: ShardKit) -> None:
         return kit.set("ids", component="many", members=int, part_size=16, groups=4)
 
     opened().sadd(*range(20))
-    steps: Any = opened().deferred.srandmember(-50)
-    step, reads, drawn = next(steps), 0, None
-    while drawn is None:
-        if step[0].args[0] == "SCARD":
-            reads += 1
-            if reads == 1:
-                opened().sadd(*range(20, 500))
-        replies = kit.driver.link.send(step)
-        try:
-            step = steps.send(replies)
-        except StopIteration as end:
-            drawn = end.value
-    assert reads >= 2
+    drawing = Exchanges(kit, opened().deferred.srandmember(-50))
+    drawing.until("SCARD")
+    opened().sadd(*range(20, 500))
+    reads: list[bool] = []
+    drawn = drawing.end(before=lambda step: reads.append(sends(step, "SCARD")))
+    assert any(reads)
     assert len(drawn) == 50
     assert max(drawn) >= 20
     assert set(drawn) <= set(range(500))
@@ -243,14 +215,11 @@ def test_a_set_recreated_during_a_store_is_kept(kit: ShardKit) -> None:
     source, target = (kit.set(name, component="one", part_size=16, groups=1) for name in "st")
     source.sadd(*range(50))
     target.sadd("old")
-    steps: Any = target.deferred.sunionstore(source)
-    step = next(steps)
-    while getattr(step[0], "name", "") != "structures/layouts/replace_growing":
-        step = steps.send(kit.driver.link.send(step))
+    store = Exchanges(kit, target.deferred.sunionstore(source))
+    store.until("structures/layouts/replace_growing")
     assert kit.set("t", component="one", part_size=16, groups=1).delete()
     other = kit.set("t", component="one", part_size=32, groups=1)
     other.sadd("new")
-    step = steps.send(kit.driver.link.send(step))
     with pytest.raises(ParameterMismatchError, match="'t' was created with other parameters"):
-        steps.send(kit.driver.link.send(step))
+        store.end()
     assert other.smembers() == {"new"}

@@ -9,14 +9,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from faces import Face, keys_of
+from faces import Exchanges, Face, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError, StructureError
 from shardkit.structures.base import parameters
 from shardkit.structures.layouts import replan
-from shardkit.structures.set.sharded_set import ShardedSet
 
 SET: dict[str, Any] = {"component": "many", "total": 400, "part_size": 16, "members": int}
 HASH: dict[str, Any] = {"component": "many", "total": 100, "part_size": 16}
@@ -130,26 +129,6 @@ def test_fields_keep_their_times_to_live(kit: ShardKit) -> None:
     assert names.httl("b") == [-1]
 
 
-class Stopped(BaseException):
-    """The process that plans was killed."""
-
-
-def some_of(steps: Any, most: int) -> Iterator[Any]:
-    """Pass on steps, and be killed after some of them."""
-    step = next(steps)
-    for _ in range(most):
-        try:
-            reply = yield step
-        except Exception as error:
-            step = steps.throw(error)
-        else:
-            try:
-                step = steps.send(reply)
-            except StopIteration as end:
-                return end.value
-    raise Stopped
-
-
 def test_it_is_carried_on_wherever_it_was_interrupted(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,11 +139,7 @@ def test_it_is_carried_on_wherever_it_was_interrupted(
         ids = kit.set(f"ids{most}", **{**SET, "total": 32})
         ids.sadd_many(whole)
         other: Any = kit.set(f"ids{most}", **{**SET, "total": 32})
-        try:
-            kit.driver.run(some_of(ShardedSet.replan.steps(ids, 100), most))
-        except Stopped:
-            pass
-        else:
+        if not Exchanges(kit, ids.deferred.replan(100)).stop_after(most):
             assert most > 20
             break
         other.meta.checked = False
@@ -188,33 +163,15 @@ def test_calls_that_began_before_end_in_the_new_parts(kit: ShardKit, held: list[
         ids.sadd(-1, *held)
         late: Any = kit.set(f"ids{stops_after}", **{**SET, "total": 32})
         late.open()
-        steps = ShardedSet.sadd.steps(late, *range(500, 510))
-        step = next(steps)
-        try:
-            for _ in range(stops_after):
-                step = steps.send(kit.driver.run(one(step)))
-        except StopIteration:
+        write = Exchanges(kit, late.deferred.sadd(*range(500, 510)))
+        if not write.stop_after(stops_after):
             break
         exchanges += 1
         ids.replan(100)
-        assert kit.driver.run(rest(step, steps)) == 10
+        assert write.end() == 10
         assert ids.smembers() == {-1, *held, *range(500, 510)}
         assert list(ids.check()) == []
     assert exchanges == (1 if held else 3)  # a part that it creates takes two more
-
-
-def one(step: Any) -> Iterator[Any]:
-    return (yield step)
-
-
-def rest(step: Any, steps: Any) -> Iterator[Any]:
-    """Run what is left of steps."""
-    while True:
-        reply = yield step
-        try:
-            step = steps.send(reply)
-        except StopIteration as end:
-            return end.value
 
 
 def test_what_cannot_be_replanned_is_refused(kit: ShardKit) -> None:
@@ -233,8 +190,7 @@ def test_what_cannot_be_replanned_is_refused(kit: ShardKit) -> None:
     with pytest.raises(StructureError, match="the structure expires"):
         ids.replan(1000)
     ids.persist()
-    with pytest.raises(Stopped):
-        kit.driver.run(some_of(ShardedSet.replan.steps(ids, 1000), 4))
+    assert Exchanges(kit, ids.deferred.replan(1000)).stop_after(4)
     other = kit.set("ids", **SET)
     for call in (lambda: other.expire(10), other.persist, other.delete, lambda: ids.expire(10)):
         with pytest.raises(StructureError, match="being replanned, so it can be neither"):

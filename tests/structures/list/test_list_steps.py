@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import Exchanges, Face, holder
 
 from shardkit import AsyncShardKit, DamagedDataError, ShardKit
 from shardkit.errors import ParameterMismatchError
@@ -56,26 +56,7 @@ def made(kit: ShardKit, name: str, change: str) -> Any:
 
 def run_until(kit: ShardKit, steps: Any, exchanges: int) -> bool:
     """Run some exchanges of an operation; return whether it has not ended."""
-    given = None
-    for _ in range(exchanges):
-        try:
-            step = steps.send(given)
-        except StopIteration:
-            return False
-        given = kit.driver.link.send(step)
-    return True
-
-
-def run_with(kit: ShardKit, steps: Any, after: Callable[[], Any]) -> Any:
-    """Run an operation; act after each exchange."""
-    given = None
-    while True:
-        try:
-            step = steps.send(given)
-        except StopIteration as end:
-            return end.value
-        given = kit.driver.link.send(step)
-        after()
+    return Exchanges(kit, steps).stop_after(exchanges)
 
 
 @pytest.mark.long(4)
@@ -119,12 +100,12 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
     client = holder(kit, "many", jobs.meta_key)
     begun = []
 
-    def end_it() -> None:
+    def end_it(_: Any) -> None:
         if client.hget("{jobs}:ends", "unfinished") is not None:
             begun.append(change)
             assert other.llen() == len(left)
 
-    assert run_with(kit, call(jobs.deferred), end_it) == returned
+    assert Exchanges(kit, call(jobs.deferred)).end(before=end_it) == returned
     assert len(begun) == 1
     assert other.lrange(0, -1) == left
     again = made(kit, "again", change)
@@ -135,9 +116,9 @@ def test_a_change_returns_the_same_whoever_ends_it(face: Face, kit: ShardKit, ch
 def test_damaged_parts_stop_an_insertion(kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "linsert")
     client = holder(kit, "many", jobs.meta_key)
-    steps, given = jobs.deferred.linsert("BEFORE", "y", "z"), None
+    steps = iter(Exchanges(kit, jobs.deferred.linsert("BEFORE", "y", "z")))
     while client.hget("{jobs}:ends", "unfinished") is None:
-        given = kit.driver.link.send(steps.send(given))
+        next(steps)
     reached = int(client.hget("{jobs}:ends", "unfinished").split()[2])
     assert client.llen(f"{{jobs}}:{reached}") == 3, "one more than it takes"
     client.rpop(f"{{jobs}}:{reached + 1}")
@@ -171,10 +152,11 @@ def test_no_script_removes_more_than_some_thousand_values(kit: ShardKit) -> None
     client: Any = holder(kit, "many", jobs.meta_key)
     lengths = [25_000]
 
-    def count() -> None:
+    def count(_: Any) -> None:
         lengths.append(sum(map(client.llen, client.keys("{jobs}:[0-9]*"))))
 
-    assert run_with(kit, jobs.deferred.lrem(-17_000, "x"), count) == 17_000
+    assert Exchanges(kit, jobs.deferred.lrem(-17_000, "x")).end(before=count) == 17_000
+    count(None)
     assert max(before - after for before, after in itertools.pairwise(lengths)) == 2500
     kept = [f"{n}" if n % 5 == 0 else "x" for n in range(25_000)]
     skipped = [n for n in range(25_000) if n % 5][-17_000:]
@@ -318,19 +300,15 @@ def test_a_list_that_is_being_changed_otherwise_tells_its_own_time_to_live(kit: 
 
 def test_a_list_in_which_others_begin_a_change_at_every_look_is_named(kit: ShardKit) -> None:
     jobs = made(kit, "jobs", "expire")
-    steps: Any = kit.list("jobs", component="many", part_size=2).deferred.lindex(0)
+    looking = Exchanges(kit, kit.list("jobs", component="many", part_size=2).deferred.lindex(0))
     looks: list[Any] = []
 
-    def look() -> None:
-        given = None
-        while True:
-            step = steps.send(given)
-            if step[0].args[:2] == ("HMGET", "{jobs}:ends"):
-                looks.append(step)
-                assert run_until(kit, jobs.deferred.expire(100 + len(looks)), 1)
-            given = kit.driver.link.send(step)
+    def begin_another(step: Any) -> None:
+        if step[0].args[:2] == ("HMGET", "{jobs}:ends"):
+            looks.append(step)
+            assert run_until(kit, jobs.deferred.expire(100 + len(looks)), 1)
 
     with pytest.raises(ParameterMismatchError, match="other clients keep deleting and creating it"):
-        look()
+        looking.end(before=begin_another)
     assert len(looks) == scripts.ATTEMPTS
     assert jobs.lrange(0, -1) == VALUES

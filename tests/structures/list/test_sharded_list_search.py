@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import Exchanges, Face, holder
 
 from shardkit import ShardKit
 from shardkit.structures.list import scripts
@@ -22,25 +22,12 @@ def jobs(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> Any:
     return parts
 
 
-def stepwise(kit: ShardKit, steps: Any, before: Callable[[int], Any]) -> Any:
-    """Run an operation; call `before` with the number of each exchange."""
-    given, number = None, 0
-    while True:
-        try:
-            step = steps.send(given)
-        except StopIteration as returned:
-            return returned.value
-        before(number)
-        given = kit.driver.link.send(step)
-        number += 1
-
-
 def between(kit: ShardKit, steps: Any, at: int, act: Callable[[], Any]) -> Any:
     """Run an operation; act before its exchange of this number."""
-    acted = []
-    found = stepwise(kit, steps, lambda number: number == at and acted.append(act()))
-    assert acted
-    return found
+    operation = Exchanges(kit, steps)
+    assert operation.stop_after(at)
+    act()
+    return operation.end()
 
 
 @pytest.mark.parametrize(("size", "most"), [(10_000, 2), (1000, 20), (10, 500)])
@@ -55,14 +42,14 @@ def test_searches_are_limited_per_script(kit: ShardKit, search: str, size: int, 
     }
     searched = []
 
-    def count() -> None:
+    def count(_: Any) -> None:
         stats = client.info("commandstats")
         searched.append(stats.get("cmdstat_lpos", {"calls": 0})["calls"])
         client.config_resetstat()
 
     client.config_resetstat()
-    found = stepwise(kit, searches[search](), lambda _: count())
-    count()
+    found = Exchanges(kit, searches[search]()).end(before=count)
+    count(None)
     assert found == {"lpos": [], "linsert": -1}[search]
     assert searched[-3:] == [most, most, -(-12 * most // 5) - 2 * most]
     assert sum(searched) == -(-12 * most // 5)

@@ -10,21 +10,20 @@ import asyncio
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import islice
 from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, faced, holder
+from faces import Face, faced, holder, sends
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Batch, Command, Replies
-from shardkit.operations.drivers import AwaitingDriver
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.list import waiting as list_waiting
@@ -109,7 +108,7 @@ ITEMS = 1500
 
 def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None) -> None:
     jobs = kit.list("jobs", component="many", part_size=3)
-    taken: list[list[str | None]] = [[] for _ in range(6)]
+    taken: list[list[str | None]] = [[] for _ in range(7)]
 
     def produce(n: int) -> None:
         random = Random(n)
@@ -122,12 +121,20 @@ def test_threads_at_both_ends_lose_nothing(kit: ShardKit, only_tokens_wake: None
         while (value := pop()) != STOP:
             taken[n].append(value)
 
+    def snatch() -> None:
+        while not ended.is_set():
+            taken[-1].extend(jobs.lpop(3) or ())
+
+    ended = threading.Event()
     with ThreadPoolExecutor(16) as pool:
         consumers = [pool.submit(consume, n) for n in range(6)]
+        consumers.append(pool.submit(snatch))
         for producer in [pool.submit(produce, n) for n in range(3)]:
             producer.result(60)
         while jobs.llen():  # a STOP on the right would overtake values on the left
             threading.Event().wait(0.002)
+        ended.set()
+        consumers.pop().result(60)
         for _ in consumers:
             jobs.rpush(STOP)
         for consumer in consumers:
@@ -163,35 +170,6 @@ async def test_tasks_at_both_ends_lose_nothing(akit: AsyncShardKit, only_tokens_
     assert Counter(taken) == Counter(map(str, range(ITEMS)))
 
 
-def test_waiting_and_polling_consumers_share_work(kit: ShardKit, only_tokens_wake: None) -> None:
-    jobs = kit.list("jobs", component="many", part_size=3)
-    taken: list[str] = []
-
-    def wait() -> None:
-        while (value := jobs.blpop()) != STOP:
-            taken.append(str(value))
-
-    def snatch(ended: threading.Event) -> None:
-        while not ended.is_set():
-            taken.extend(value for value in jobs.lpop(3) or ())
-
-    ended = threading.Event()
-    with ThreadPoolExecutor(8) as pool:
-        waiting = [pool.submit(wait) for _ in range(3)]
-        snatching = pool.submit(snatch, ended)
-        for n in range(0, 600, 2):
-            jobs.rpush(n, n + 1)
-        while jobs.llen():
-            threading.Event().wait(0.002)
-        ended.set()
-        snatching.result(30)
-        for _ in waiting:
-            jobs.rpush(STOP)
-        for each in waiting:
-            each.result(60)
-    assert Counter(taken) == Counter(map(str, range(600)))
-
-
 # ---- faults
 
 
@@ -223,46 +201,30 @@ async def test_cancelled_waiters_lose_nothing(
     assert Counter(taken) == Counter(map(str, range(pushed)))
 
 
-class Gate:
-    """A link on which replies are held up after the server has done its work."""
-
-    def __init__(self, link: Any) -> None:
-        self.link = link
-        self.done = asyncio.Event()
-        self.open = asyncio.Event()
-
-    def start(self, batch: Batch) -> None:
-        """Leave all to `send`."""
-
-    async def send(self, batch: Batch) -> Replies:
-        replies: Replies = await self.link.send(batch)
-        if any(isinstance(c, Command) and c.name == "structures/list/pop" for c in batch):
-            self.done.set()
-            await self.open.wait()
-        return replies
-
-    async def locate(self, request: Any) -> Any:
-        return await self.link.locate(request)
-
-    async def pause(self, seconds: float) -> None:
-        await self.link.pause(seconds)
-
-
 @pytest.mark.parametrize("cancellations", [1, 3])
 @pytest.mark.parametrize("end", ["l", "r"])
 async def test_cancelled_pops_are_put_back(
     akit: AsyncShardKit, kit: ShardKit, end: str, cancellations: int
 ) -> None:
-    gate = Gate(akit.driver.link)
-    jobs: Any = ShardedList(AwaitingDriver(gate), "many", "jobs", 3)
+    jobs: Any = akit.list("jobs", component="many", part_size=3)
     await jobs.rpush(*range(8))
+    send, done, go_on = akit.driver.link.send, asyncio.Event(), asyncio.Event()
+
+    async def held_up(batch: Any) -> Any:
+        replies = await send(batch)
+        if sends(batch, "structures/list/pop"):
+            done.set()
+            await go_on.wait()
+        return replies
+
+    jobs._driver._send = held_up
     task = asyncio.ensure_future(getattr(jobs, f"{end}pop")(5))
-    await gate.done.wait()
+    await done.wait()
     assert await jobs.llen() == 3  # the server has popped
     for _ in range(cancellations):
         task.cancel()
         await asyncio.sleep(0)
-    gate.open.set()
+    go_on.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     # After one cancellation all is done by now; later ones leave it to a task of its own.
@@ -360,47 +322,35 @@ def test_a_wait_survives_a_lost_connection(mortal: tuple[Face, LocalServer]) -> 
 # ---- the timeout
 
 
-def waits_of(
-    kit: ShardKit, timeout: float, now: Callable[[], float], token: bool = False
-) -> list[float]:
-    """Run a wait by hand: how long each block of it would be, if it ends without a value."""
-    jobs: Any = ShardedList(kit._driver, "many", "jobs", clock=ServerClock(now=now))
-    steps = jobs.deferred.blpop(timeout)
-    step, waits = next(steps), []
-    while True:
-        if step[0].block is None:
-            replies: Any = kit.driver.link.send(step)
-        else:
-            assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
-            waits.append(step[0].block)
-            assert len(waits) < 100
-            replies = [[b"{jobs}:signal", b"1"] if token else None]
-        try:
-            step = steps.send(replies)
-        except StopIteration:
-            return waits
-
-
-def test_a_wait_is_as_long_as_its_timeout(kit: ShardKit) -> None:
-    for timeout, expected in [(0.1, [0.1]), (1, [1.0]), (2.5, [1.0, 1.0, 0.5]), (0.0001, [0.001])]:
+@pytest.mark.parametrize(
+    ("timeout", "times", "token", "waits"),
+    [
         # By a clock that stands still: waits that found nothing count in full.
-        assert waits_of(kit, timeout, lambda: 1e9) == pytest.approx(expected)
-
-
-def test_a_clock_that_is_set_back_does_not_prolong_a_wait(kit: ShardKit) -> None:
-    times = iter(range(10**6, 0, -1000))
-    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 1.0]
-
-
-def test_time_that_passes_otherwise_counts(kit: ShardKit) -> None:
-    times = iter([100.0, 101.25, 102.75, 110.0])
-    assert waits_of(kit, 3, lambda: next(times)) == [1.0, 1.0, 0.25]
-
-
-def test_tokens_for_nothing_do_not_prolong_a_wait(kit: ShardKit) -> None:
-    times = iter([100.0, 100.4, 100.8, 101.2, 101.6])
-    waits = waits_of(kit, 1.5, lambda: next(times), token=True)
-    assert waits == pytest.approx([1.0, 1.0, 0.7, 0.3])
+        *((timeout, [1e9] * 9, False, [timeout]) for timeout in (0.1, 1)),
+        *((2.5, [1e9] * 9, False, [1, 1, 0.5]), (0.0001, [1e9] * 9, False, [0.001])),
+        (3, range(10**6, 0, -1000), False, [1, 1, 1]),  # it is set back
+        (3, [100.0, 101.25, 102.75, 110.0], False, [1, 1, 0.25]),  # time passes otherwise
+        (1.5, [100.0, 100.4, 100.8, 101.2, 101.6], True, [1, 1, 0.7, 0.3]),  # tokens for nothing
+    ],
+)
+def test_a_wait_is_as_long_as_its_timeout(
+    kit: ShardKit, timeout: float, times: Iterable[float], token: bool, waits: list[float]
+) -> None:
+    jobs: Any = ShardedList(
+        kit._driver, "many", "jobs", clock=ServerClock(now=iter(times).__next__)
+    )
+    steps, blocked = jobs.deferred.blpop(timeout), list[float]()
+    replies: Any = None
+    with suppress(StopIteration):
+        while True:
+            step = steps.send(replies)
+            if step[0].block is None:
+                replies = kit.driver.link.send(step)
+            else:
+                assert float(step[0].args[-1]) == pytest.approx(step[0].block, abs=0.0006)
+                blocked.append(step[0].block)
+                replies = [[b"{jobs}:signal", b"1"] if token else None]
+    assert blocked == pytest.approx(waits)
 
 
 def test_a_wait_ends_though_nothing_is_pushed(face: Face) -> None:

@@ -169,14 +169,6 @@ def test_users_are_counted_by_country_and_region(face: Face, places: Any) -> Non
     assert face.run(places.aggregate()) == face.run(places.aggregate(some)) == ({}, {})
 
 
-def test_nothing_stored_is_no_error_and_creates_nothing(face: Face, kit: ShardKit) -> None:
-    users = face.kit.locations(component="many")
-    assert face.run(users.aggregate()) == ({}, {})
-    assert face.run(users.aggregate([])) == ({}, {})
-    assert face.run(users.remove(5)) == 0
-    assert keys_of(kit, "many") == set()
-
-
 def test_bad_users_and_codes_are_named_and_nothing_is_written(kit: ShardKit) -> None:
     users: Any = kit.locations(component="many")
     calls: list[tuple[Callable[[], Any], str]] = [

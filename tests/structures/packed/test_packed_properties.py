@@ -26,6 +26,11 @@ BUDGET = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()
+# Some of them share a byte with others.
+FORMS = st.one_of(
+    formats(most=4),
+    st.sampled_from(["u1", "u2", "u4"]).map(lambda kind: RecordFormat({"f0": kind})),
+)
 IDS = st.one_of(st.integers(0, 70), st.sampled_from([255, 256, 10**6, 2**40, 2**63 - 1]))
 
 
@@ -33,7 +38,7 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
     class Records(RuleBasedStateMachine):
         """Does everything to records of some format, and to a dictionary of those not zeros."""
 
-        @initialize(form=formats(most=4), part_size=st.sampled_from([8, 16, 24]))
+        @initialize(form=FORMS, part_size=st.sampled_from([8, 16, 24]))
         def create(self, form: RecordFormat, part_size: int) -> None:
             self.form = form
             self.name = f"r{next(FRESH)}"
@@ -106,6 +111,11 @@ def machine(face: Face, component: str) -> type[RuleBasedStateMachine]:
         def read(self, ids: list[int]) -> None:
             found = face.run(self.records.get_many(ids))
             assert found == {n: self.model.get(n, self.zeros) for n in ids}
+            assert list(found) == list(dict.fromkeys(ids))
+            for n, record in list(found.items())[:3]:
+                assert face.run(self.records.get(n)) == record
+                name, value = next(reversed(record.items()))
+                assert face.run(self.records.get_field(n, name)) == value
             assert face.run(self.records.count(ids=ids)) == sum(n in self.model for n in ids)
 
         @rule()

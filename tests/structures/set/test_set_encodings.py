@@ -89,16 +89,6 @@ def test_a_limit_that_was_raised_is_enough(
     assert caplog.messages == []
 
 
-def test_config_get_may_be_refused(
-    own: Face, own_server: LocalServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    with own_server.client() as client:
-        client.execute_command("ACL", "SETUSER", "default", "-config")
-    large = own.kit.set("large", component="own", total=10, part_size=1024, members=int)
-    assert own.run(large.sadd(1)) == 1
-    assert caplog.messages == []
-
-
 def test_text_is_measured_by_its_own_limit(own: Face, caplog: pytest.LogCaptureFixture) -> None:
     names = own.kit.set("names", component="own", total=10, part_size=512)
     assert own.run(names.sadd("a")) == 1

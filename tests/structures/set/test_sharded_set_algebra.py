@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from faces import Exchanges, Face, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
@@ -84,31 +83,6 @@ def test_empty_parts_of_a_target_are_removed(face: Face, kit: ShardKit, componen
     assert keys_of(kit, component) == {"target:meta"}
 
 
-STORES: list[tuple[str, Callable[..., Any], set[int]]] = [
-    ("in itself", lambda a, b: a.sinterstore(a, b), ONE & OTHER),
-    ("in the other", lambda a, b: a.sinterstore(b, a), ONE & OTHER),
-    ("union", lambda a, b: a.sunionstore(a, b), ONE | OTHER),
-    ("taken from", lambda a, b: a.sdiffstore(a, b), ONE - OTHER),
-    ("taken away", lambda a, b: a.sdiffstore(b, a), OTHER - ONE),
-    ("both", lambda a, b: a.sdiffstore(a, a), set()),
-    ("copied to itself", lambda a, b: a.sunionstore(a), ONE),
-]
-
-
-@pytest.mark.long(14)
-@pytest.mark.parametrize(("what", "store", "expected"), STORES, ids=[s[0] for s in STORES])
-def test_a_target_may_be_a_source(
-    face: Face, sets: list[Any], what: str, store: Callable[..., Any], expected: set[int]
-) -> None:
-    a, b, _ = sets
-    assert face.run(store(a, b)) == len(expected)
-    assert set(face.run(a.smembers())) == expected
-    assert set(face.run(b.smembers())) == OTHER
-    if what != "taken away":
-        assert face.run(store(a, b)) == len(expected)  # again: nothing changes
-        assert set(face.run(a.smembers())) == expected
-
-
 def test_a_failed_difference_says_not_to_repeat(face: Face, sets: list[Any]) -> None:
     a, b, _ = sets
     face.run(a.sdiffstore(b, a))
@@ -121,13 +95,12 @@ def test_an_interrupted_store_expires(kit: ShardKit, monkeypatch: pytest.MonkeyP
     a = kit.set("a", component="one", members=int, groups=4, part_size=8)
     a.sadd_many(range(100))
     client: Any = kit.client("one")
-    steps = a.deferred.sunionstore(a, a)
-    batch, states, times = next(steps), set(), set()
-    while len(states) < 4:
-        batch = steps.send(kit.driver.link.send(batch))
+    states, times = set[bytes](), set[int]()
+    for _ in Exchanges(kit, a.deferred.sunionstore(a, a)):
         states = set(client.scan_iter("*:storing:*}"))
         times |= {client.ttl(key) for key in client.scan_iter("*:storing*")}
-    steps.close()
+        if len(states) == 4:
+            break
     assert min(times) > 80_000  # no exchange has left a key that does not expire
 
 
@@ -138,15 +111,11 @@ def test_a_failed_store_can_be_repeated(kit: ShardKit, verb: str) -> None:
     a.sadd_many(ONE)
     b.sadd_many(OTHER)
     expected = {"sinterstore": ONE & OTHER, "sunionstore": ONE | OTHER, "sdiffstore": ONE - OTHER}
-    steps = getattr(a.deferred, verb)(a, b)
-    step, batches = next(steps), 0
-    while batches < 3:
-        if isinstance(step, list):
-            batches += 1
-            step = steps.send(kit.driver.link.send(step))
-        else:
-            step = steps.send(kit.driver.link.locate(step))
-    steps.close()
+    batches = 0
+    for step in Exchanges(kit, getattr(a.deferred, verb)(a, b)):
+        if batches == 3:
+            break
+        batches += isinstance(step, list)
     assert set(a.smembers()) not in (ONE, expected[verb])
     assert getattr(a, verb)(a, b) == len(expected[verb])
     assert set(a.smembers()) == expected[verb]

@@ -12,7 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import SESSION, Face, faced, holder, keys_of, sessions
+from faces import SESSION, Exchanges, Face, faced, holder, keys_of, sessions
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
@@ -61,29 +61,6 @@ def visitors(request: pytest.FixtureRequest, face: Face, component: str) -> Any:
 
 
 # ---- what all precisions do
-
-
-@pytest.mark.long(10)
-def test_visitors_count_once_a_day(face: Face, visitors: Any, kit: ShardKit) -> None:
-    first, second, third, *rest = some(visitors.precision, 600)
-    assert face.run(visitors.visit(first, DAY)) is True
-    assert face.run(visitors.visit(first, DAY)) is False
-    assert face.run(visitors.visit(second, NEXT)) is True
-    assert face.run(visitors.visit_many([first, second, third, third], DAY)) == 2
-    assert face.run(visitors.counts([DAY, NEXT, DAY])) == {DAY: 3, NEXT: 1}
-    place = face.run(visitors.locate(second, DAY))
-    assert holder(kit, visitors.component, place.key).exists(place.key) or place.shard[1] is None
-    added = face.run(visitors.visit_many(iter(rest), DAY))
-    assert face.run(visitors.count(DAY)) == 3 + added == pytest.approx(600, rel=0.03)
-    if visitors.precision != "hyperloglog":
-        assert added == 597
-    assert face.run(visitors.recount(DAY)) == 3 + added
-    assert face.run(visitors.remove(DAY)) is True
-    assert face.run(visitors.remove(DAY)) is False
-    assert face.run(visitors.counts([DAY, NEXT])) == {DAY: 0, NEXT: 1}
-    assert not any("2015-05-17" in key for key in keys_of(kit, visitors.component))
-    assert face.run(visitors.visit(first, DAY)) is True
-    assert face.run(visitors.recount(DAY)) == 1
 
 
 @pytest.mark.parametrize("call", ["remove", "expire"])
@@ -138,31 +115,6 @@ def test_a_plan_of_far_too_many_parts_makes_no_removal_of_them(
     assert {client.ttl(key) for key in before} == {-1}
     client.delete("unique:2015-05-17:expected")
     assert face.run(counter(face.kit, precision, "one").remove(DAY)) is True
-
-
-@pytest.mark.long(10)
-def test_reading_creates_nothing(face: Face, visitors: Any, kit: ShardKit) -> None:
-    assert face.run(visitors.count(DAY)) == face.run(visitors.recount(DAY)) == 0
-    assert face.run(visitors.count_union([DAY, NEXT])) == 0
-    assert face.run(visitors.count_union([])) == 0
-    assert face.run(visitors.visit_many([], DAY)) == 0
-    assert face.run(visitors.remove(DAY)) is face.run(visitors.expire(DAY, 9)) is False
-    face.run(visitors.locate(some(visitors.precision, 1)[0], DAY))
-    if visitors.precision != "hyperloglog":
-        assert face.list(visitors.ids(DAY)) == []
-        assert face.run(visitors.count_intersection([DAY, NEXT])) == 0
-    assert keys_of(kit, visitors.component) == set()
-
-
-@pytest.mark.long(10)
-def test_a_day_can_expire(face: Face, visitors: Any, kit: ShardKit) -> None:
-    face.run(visitors.visit_many(some(visitors.precision, 20), DAY))
-    assert face.run(visitors.expire(DAY, timedelta(days=30))) is True
-    for key in keys_of(kit, visitors.component) - {"unique:meta"}:
-        at = kit.component(visitors.component)
-        clients = [kit.client(visitors.component, n) for n in range(len(at.shards))]
-        clients += [kit.client(visitors.component)] if at.entry else []
-        assert any(client.ttl(key) > 0 for client in clients), key  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("precision", SETS)
@@ -241,12 +193,7 @@ def test_recount_repairs_a_crash_between_adding_and_counting(kit: ShardKit) -> N
         known = some(precision, 100)
         visitors: Any = counter(kit, precision, "both", precision)
         assert visitors.visit_many(known[:50], DAY) == 50
-        steps = visitors.deferred.visit_many(known, DAY)
-        step = next(steps)
-        link = kit.driver.link
-        while not (isinstance(step, list) and step[0].args[0] == "INCRBY"):
-            step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
-        steps.close()
+        Exchanges(kit, visitors.deferred.visit_many(known, DAY)).until("INCRBY")
         assert visitors.count(DAY) == 50
         assert visitors.visit_many(known, DAY) == 0
         assert visitors.recount(DAY) == 100
@@ -419,20 +366,6 @@ def test_what_no_id_of_64_bits_is_is_found_in_a_part_of_compact(face: Face, kit:
         part.srem(key, wrong)
 
 
-def test_a_bitmap_of_another_length_is_read_by_nobody(face: Face, kit: ShardKit) -> None:
-    visitors = counter(face.kit, "bitmap", "many")
-    for day in (DAY, NEXT):
-        face.run(visitors.visit_many([1, 2], day))
-    key = face.run(visitors.locate(1, DAY)).key
-    holder(kit, "many", key).append(key, b"\0")
-    for read in (
-        lambda: face.list(visitors.ids(DAY)),
-        lambda: face.run(visitors.count_union([DAY, NEXT])),
-    ):
-        with pytest.raises(DamagedDataError, match=f"{key} is damaged: 14 bytes, where 13"):
-            read()
-
-
 def test_bitmaps_have_full_length_at_once(own_map: ShardMap, own_server: LocalServer) -> None:
     with connect(own_map) as kit, own_server.client() as client:
         visitors = kit.unique_visitors(component="own", precision="bitmap")
@@ -571,25 +504,6 @@ def test_visitors_are_counted_as_sets_count_them(
     face: Face, kit: ShardKit, component: str, precision: str
 ) -> None:
     run_state_machine_as_test(machine(face, kit, precision, component), settings=BUDGET)
-
-
-@pytest.mark.long(8)
-@pytest.mark.parametrize("precision", EXACT)
-def test_days_of_different_plans_are_combined(face: Face, component: str, precision: str) -> None:
-    visitors = counter(face.kit, precision, component)
-    known = some(precision, 1500)
-    days = [(DAY, known[:1000]), (NEXT, known[500:1500]), (DAYS[2], known[900:1100])]
-    for day, came in [*((day, came[:1]) for day, came in days), *days]:
-        face.run(visitors.visit_many(came, day))
-    if precision in SETS:
-        assert len({face.run(visitors.expected(day)) for day, _ in days}) > 1
-    chosen = [day for day, _ in days]
-    assert face.run(visitors.count_union(chosen)) == 1500
-    assert face.run(visitors.count_union([*chosen, DAYS[3]])) == 1500
-    assert face.run(visitors.count_intersection(chosen)) == 100
-    assert face.run(visitors.count_intersection(chosen[:2])) == 500
-    assert face.run(visitors.count_intersection([*chosen, DAYS[3]])) == 0
-    assert face.run(visitors.count_union([DAY])) == 1000
 
 
 def test_large_days_with_unrelated_plans_are_refused(

@@ -9,7 +9,7 @@ from uuid import UUID
 from zlib import crc32
 
 import pytest
-from faces import SESSION, SESSION_ID, Face, faced, holder, keys_of, sessions
+from faces import SESSION, SESSION_ID, Exchanges, Face, faced, holder, keys_of, sessions
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -242,18 +242,7 @@ def test_a_plan_stays_whatever_comes_later(face: Face, visitors: Any) -> None:
 def test_two_that_decide_at_once_agree(kit: ShardKit) -> None:
     """Both have seen that there is no plan, and each would make another."""
     counters = [kit.unique_visitors(component="both", first_day=n) for n in (1000, 9)]
-    pending = [counter.deferred.expected(DAY) for counter in counters]
-    steps = [next(one) for one in pending]
-    plans = []
-    while pending:  # in turn, a batch of each
-        replies = [kit.driver.link.send(step) for step in steps]
-        steps = []
-        for one, reply in zip(list(pending), replies, strict=True):
-            try:
-                steps.append(one.send(reply))
-            except StopIteration as end:
-                plans.append(end.value)
-                pending.remove(one)
+    plans = kit.together(*(counter.deferred.expected(DAY) for counter in counters))
     assert plans == [2048, 2048]
 
 
@@ -269,29 +258,6 @@ def test_only_so_many_days_are_remembered(face: Face) -> None:
 
 
 # ---- parameters
-
-
-@pytest.mark.parametrize(
-    ("changed", "named"),
-    [
-        ({"digits": 14}, "digits is '15', not '14'"),
-        ({"part_size": 256}, "part_size is '512', not '256'"),
-        ({"partition": "redis-in-action"}, "partition is 'crc32', not 'redis-in-action'"),
-    ],
-)
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_counter_is_refused_with_other_parameters(
-    face: Face, kit: ShardKit, component: str, changed: dict[str, Any], named: str
-) -> None:
-    assert face.run(face.kit.unique_visitors(component=component).visit(SESSION, DAY))
-    before = keys_of(kit, component)
-    other = face.kit.unique_visitors(component=component, **changed)
-    for call in (lambda: other.visit(SESSION, NEXT), lambda: other.visitors(DAY)):
-        with pytest.raises(ParameterMismatchError) as caught:
-            face.run(call())
-        assert str(caught.value).startswith("unique:meta: 'unique' was created with other")
-        assert named in str(caught.value)
-    assert keys_of(kit, component) == before
 
 
 # ---- the end of a day
@@ -386,13 +352,7 @@ def test_an_interrupted_gathering_loses_no_visitor(kit: ShardKit) -> None:
         for shard in (None, 0, 1, 2, 3):
             kit.client("both", shard).flushdb()
         write_as_the_book_does(kit, sessions)
-        steps, sent = visitors.deferred.gather(day, 4), None
-        try:
-            for _ in range(exchanges):
-                sent = kit.driver._run_step(steps.send(sent))  # type: ignore[arg-type]
-            steps.close()
-        except StopIteration:
-            done = True
+        done = not Exchanges(kit, visitors.deferred.gather(day, 4)).stop_after(exchanges)
         assert visitors.gather(day, 4) == 60
         assert len({*visitors.ids(day)}) == 60
         exchanges += 1
@@ -410,16 +370,11 @@ def test_a_shard_that_forgets_what_was_just_written_is_named(kit: ShardKit) -> N
     day, sessions = date(2009, 1, 1), [str(UUID(int=n << 68)) for n in range(2**59, 2**59 + 60)]
     write_as_the_book_does(kit, sessions)
     visitors = kit.unique_visitors(component="both", partition="redis-in-action")
-    steps: Any = visitors.deferred.gather(day, 4)
 
-    def run() -> None:
-        given = None
-        while True:
-            step = steps.send(given)
-            if isinstance(step, list) and step[0].args[0] == "GET" and "gather" in step[0].args[1]:
-                kit.client("both", 2).delete(step[0].args[1])
-            given = kit.driver._run_step(step)
+    def forget(step: Any) -> None:
+        if isinstance(step, list) and step[0].args[0] == "GET" and "gather" in step[0].args[1]:
+            kit.client("both", 2).delete(step[0].args[1])
 
     with pytest.raises(DamagedDataError, match=r":gather:\w+ is damaged: nothing"):
-        run()
+        Exchanges(kit, visitors.deferred.gather(day, 4)).end(before=forget)
     assert visitors.gather(day, 4) == 60

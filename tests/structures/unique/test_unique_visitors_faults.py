@@ -7,13 +7,12 @@ killed has lost its data.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from datetime import date
 from typing import Any
 
 import pytest
-from faces import Face, faced, sessions
+from faces import Exchanges, Face, faced, sends, sessions
 
 from shardkit import ShardMap
 from shardkit.errors import ShardErrors, ShardUnavailable
@@ -129,21 +128,14 @@ def test_concurrent_recounts_are_careful(
         faced("blocking", own_servers.shard_map) as other,
     ):
         client.incrby("unique:2015-05-17", wrong_by)
-        link = other.kit.driver.link
-        steps = other.kit.unique_visitors(first_day=1000, part_size=50).deferred.recount(DAY)
-        step = next(steps)
-        with suppress(StopIteration):
-            while True:
-                if isinstance(step, Pause):
-                    step = next(steps)
-                    continue
-                counting = step[0].args[0] == "SCARD"
-                if counting:
-                    face.run(visitors.visit_many(SESSIONS[200:225], DAY))
-                replies = link.send(step)
-                if counting:
-                    face.run(visitors.visit_many(SESSIONS[225:250], DAY))
-                step = steps.send(replies)
+        mine = other.kit.unique_visitors(first_day=1000, part_size=50)
+        counted = False
+        for step in Exchanges(other, mine.deferred.recount(DAY)):
+            if counted:
+                face.run(visitors.visit_many(SESSIONS[225:250], DAY))
+            counted = sends(step, "SCARD")
+            if counted:
+                face.run(visitors.visit_many(SESSIONS[200:225], DAY))
     count = face.run(visitors.count(DAY))
     assert count == 250 if wrong_by == 0 else 225 <= count <= 275
     assert face.run(visitors.recount(DAY)) == 250
@@ -152,23 +144,13 @@ def test_concurrent_recounts_are_careful(
 def test_recount_waits_for_visits(face: Face, visitors: Any, own_servers: LocalServers) -> None:
     face.run(visitors.visit_many(SESSIONS[:10], DAY))
     with faced("blocking", own_servers.shard_map) as other:
-        link = other.kit.driver.link
         mine = other.kit.unique_visitors(first_day=1000, part_size=50)
-        visit, recount = mine.deferred.visit(SESSIONS[10], DAY), mine.deferred.recount(DAY)
-
-        def run_until(steps: Any, met: Callable[[Any], bool]) -> Any:
-            step = next(steps)
-            while not met(step):
-                step = steps.send(link.send(step) if isinstance(step, list) else link.locate(step))
-            return step
-
-        counting = run_until(visit, lambda step: "INCRBY" in str(step))
-        run_until(recount, lambda step: isinstance(step, Pause))
-        link.send(counting)
-        asking = next(recount)
-        with pytest.raises(StopIteration) as end:
-            recount.send(link.send(asking))
-    assert end.value.value == face.run(visitors.count(DAY)) == 11
+        visit = Exchanges(other, mine.deferred.visit(SESSIONS[10], DAY))
+        recount = Exchanges(other, mine.deferred.recount(DAY))
+        visit.until("INCRBY")
+        assert any(isinstance(step, Pause) for step in recount)
+        assert visit.end() is True
+        assert recount.end() == face.run(visitors.count(DAY)) == 11
 
 
 def test_recounting_all_the_time_leaves_a_right_count_alone(own_servers: LocalServers) -> None:
