@@ -212,7 +212,7 @@ def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: list[str], tmp_pat
 def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(app._lazy, "absent", "shardkit.absent.command:absent")
+    monkeypatch.setitem(app._lazy, "absent", "shardkit.cli.absent:absent")
     assert "absent" not in cli("--help").out
     assert "no such command 'absent'" in cli("absent").error()
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -719,7 +718,7 @@ def test_a_terminal_sees_how_far_the_work_has_come(
     @contextmanager
     def busy(output: Output, text: str) -> Iterator[Any]:
         shown.append(text)
-        yield SimpleNamespace(update=shown.append)
+        yield shown.append
 
     def move(*args: Any, progress: Callable[[str], object], **how: Any) -> Move:
         progress("copying database 3")
@@ -753,7 +752,7 @@ def test_a_terminal_sees_how_many_keys_are_done(
 
     @contextmanager
     def busy(output: Output, text: str) -> Iterator[Any]:
-        yield SimpleNamespace(update=shown.append)
+        yield shown.append
 
     client: Any = kit.client("followers", 0)
     client.mset({f"k{n}": n for n in range(40)})

@@ -9,8 +9,10 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from cli_helpers import COMMAND, SECRET, Cli, ends
@@ -20,10 +22,8 @@ from shardkit import ShardMap
 from shardkit.cli.commands.up import (
     _config_value,
     _hold_data,
-    _show,
     _signals_interrupt,
     _start,
-    _StartProgress,
 )
 from shardkit.cli.output import Output
 from shardkit.errors import LocalServerError
@@ -143,25 +143,30 @@ def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
 @pytest.mark.parametrize("free_ports", [True, False])
 def test_servers_that_run_are_not_started_again(town: LocalServers, free_ports: bool) -> None:
     with pytest.raises(LocalServerError, match="run already; stop them first"):
-        _start(Output(), town, _StartProgress(), free_ports)
+        _start(town, free_ports)
     assert all(server.running for server in town.servers)
 
 
-def test_without_a_map_that_leads_to_them_people_are_told_to_write_one(
-    town: LocalServers, capsys: pytest.CaptureFixture[str]
+def test_people_see_which_servers_have_started_and_how_a_map_with_passwords_is_used(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _show(Output(), town, pushed=False, written=None, config=None)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "To connect, write the map with the real ports: --write FILE"
-
-
-def test_a_terminal_sees_which_servers_have_started() -> None:
     shown: list[str] = []
-    progress = _StartProgress()
-    progress("unique:0", 1, 2)  # there is none
-    progress.show = shown.append
-    progress("unique:1", 2, 2)
-    assert shown == ["started 2 of 2 servers: unique:1"]
+
+    @contextmanager
+    def busy(output: Output, text: str) -> Iterator[Callable[[str], object]]:
+        shown.append(text)
+        yield shown.append
+
+    monkeypatch.setattr(Output, "busy", busy)
+    monkeypatch.setattr("shardkit.cli.commands.up._watch", Mock(side_effect=KeyboardInterrupt))
+    path = tmp_path / "map.yaml"
+    path.write_text(
+        f"defaults: {{password: {SECRET}}}\ncomponents: {{a: {{entry: {{port: 7001}}}}}}"
+    )
+    done = cli("up", path, "--free-ports")
+    assert (done.code, done.err.splitlines()[-1]) == (0, "stopped 1 server")
+    assert done.lines[-2] == "To connect, write the map with the real ports: --write FILE"
+    assert shown == ["starting 1 server", "started 1 of 1 servers: a", "stopping"]
 
 
 def test_a_killed_program_leaves_no_server_behind(up: Callable[..., Running]) -> None:

@@ -38,37 +38,24 @@ _CLASSES += [(4 + n) << power for power in range(5, 28) for n in range(1, 5)]
 
 @dataclass(frozen=True)
 class ExpiringFields:
-    """What fields of a HASH take if they expire.
+    """What fields of a HASH take if they expire."""
 
-    Attributes:
-        embeds: whether a table has short fields and their values in one block.
-        entry: the bytes of a field in a table besides its blocks.
-        compact: the bytes of a HASH as a listpack besides the same of one that does not expire;
-            None if there is none.
-    """
-
-    embeds: bool
-    entry: float
+    embeds: bool  # whether a table has short fields and their values in one block
+    entry: float  # the bytes of a field in a table besides its blocks
+    # The bytes of a HASH as a listpack besides the same of one that does not expire; None if there
+    # is none.
     compact: float | None = None
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What a kind of server takes.
+    """What a kind of server takes."""
 
-    Attributes:
-        jemalloc: whether that is its allocator.
-        key: the bytes of a key besides its value, its name of 11 bytes included.
-        entry: the bytes of an entry in a table, besides its value.
-        due: the bytes of a key's time to live.
-        fields: what fields take that expire; None if they cannot.
-    """
-
-    jemalloc: bool
-    key: float
-    entry: float
-    due: float = 0.0
-    fields: ExpiringFields | None = None
+    jemalloc: bool  # whether that is its allocator
+    key: float  # the bytes of a key besides its value, its name of 11 bytes included
+    entry: float  # the bytes of an entry in a table, besides its value
+    due: float = 0.0  # the bytes of a key's time to live
+    fields: ExpiringFields | None = None  # what fields take that expire; None if they cannot
 
     def allocated(self, size: float) -> float:
         """Return the bytes that are allocated for blocks of about this size."""

@@ -95,12 +95,11 @@ def rotate_command(
         if abort:
             rotation = abort_rotation(client, server, name, timeout=timeout, login=login)
         else:
-            with output.busy("rotating") as busy:
+            with output.busy("rotating") as tell:
 
                 def progress(rotation: PasswordRotation) -> None:
-                    if busy is not None:
-                        waiting = counted(len(rotation.pending), "process")
-                        busy.update(f"{rotation.step}; waiting for {waiting}")
+                    waiting = counted(len(rotation.pending), "process")
+                    tell(f"{rotation.step}; waiting for {waiting}")
 
                 rotation = rotate(
                     client,

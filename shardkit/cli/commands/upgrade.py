@@ -77,8 +77,5 @@ def upgrade_(
                 for component in chosen.values()
                 for each in topology.kit.upgrade(component.name, structures)
             ]
-    if upgrades or output.as_json:
-        write_rows(output, _FIELDS, upgrades)
-    else:
-        output.line("everything is in the newest form", GOOD)
+    write_rows(output, _FIELDS, upgrades, "everything is in the newest form", GOOD)
     return int(dry_run and bool(upgrades))
