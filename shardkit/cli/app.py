@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from getpass import GetPassWarning
 from importlib import import_module
@@ -177,26 +177,11 @@ class Application(CommandGroup):
             if name in there and name.startswith(incomplete)
         ] or click.Command.shell_complete(self, ctx, incomplete)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run a command line and exit; errors are written in one line."""
-        session = extra.setdefault("obj", Session())
-        run: Callable[[], Any] = partial(
-            super().main,
-            args,
-            prog_name or PROGRAM,
-            complete_var,
-            standalone_mode=False,
-            windows_expand_args=windows_expand_args,
-            **extra,
-        )
+        session = options.setdefault("obj", Session())
+        options["prog_name"] = options.get("prog_name") or PROGRAM
+        run: Callable[[], Any] = partial(super().main, *args, standalone_mode=False, **options)
         if not standalone_mode:
             return run()
         _mend_streams()

@@ -119,7 +119,7 @@ def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
     pipe.execute()
     first = MemoryModel("jemalloc" in server.software, 0.0, 0.0)
     each = (server.bytes_added() - before) / _KEYS
-    key = each - first.block(listpack([b"7", b"abcdef"]))
+    key = each - first.block(7 + entry_size(b"7") + entry_size(b"abcdef"))
     keys = server.bytes_added()
     pipe = server.client.pipeline(transaction=False)
     for n in range(_TABLE // 2):
@@ -201,11 +201,6 @@ def _load_expiring(server: BenchServer, count: int) -> tuple[float, str]:
     each = (server.bytes_added() - before) / _HASHES
     server.client.flushall()
     return each, encoding
-
-
-def listpack(entries: Iterable[bytes]) -> int:
-    """Return the bytes of a listpack."""
-    return 7 + sum(map(entry_size, entries))
 
 
 def entry_size(text: bytes) -> int:

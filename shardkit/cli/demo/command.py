@@ -1,9 +1,4 @@
-"""``shardkit demo``: replay a web access log, and show what was counted and where.
-
-::
-
-    laptop map ─► embedded servers ─► push ─► a kit from the config server's URL ─► replay ─► tables
-"""
+"""``shardkit demo``: replay a web access log, and show what was counted and where."""
 
 from __future__ import annotations
 
