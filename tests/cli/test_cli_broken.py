@@ -18,6 +18,7 @@ from cli_helpers import Cli, config_server, edited_map
 import shardkit
 from shardkit.admin.doctor.scan import pages
 from shardkit.cli import options
+from shardkit.cli.commands import doctor
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
 
@@ -108,6 +109,13 @@ def test_maps_are_not_compared_with_a_config_server_that_is_away(
         with pytest.raises(ConfigServerError, match="the config server is away"):
             module._current(client, wanted)
     assert module._current(client, wanted) == ({}, {"one": broken})
+
+
+def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
+    rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
+    structure: Any = SimpleNamespace(rebuild=rebuild)
+    assert doctor._rebuilt(structure) == "rebuilt"
+    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_the_structures_on_the_shards_that_answer_are_checked(

@@ -63,7 +63,6 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
-    plain: Any = kit.client("plain")
     found = cli.json("doctor", "--check", "-c", path)
     assert found["ok"], found
     kinds = {(each["structure"], each["kind"]): each["unchecked"] for each in found["structures"]}
@@ -99,10 +98,6 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     assert kit.set("ids", component="geo", part_size=64, members=int, groups=4).scard() == 300
     found = cli.json("doctor", "--check", "-c", path, code=1)
     assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
-    [document] = plain.scan_iter("{docs:*}:d:*")
-    plain.delete(document)
-    result = cli("doctor", "--check", "--repair", "--yes", "--structure", "docs", "-c", path)
-    assert "plain/docs: not rebuilt: " in result.out, result
 
 
 def test_structures_without_parameters_are_found(cli: Cli, stored: tuple[ShardKit, Path]) -> None:
