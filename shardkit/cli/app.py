@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from getpass import GetPassWarning
 from importlib import import_module
@@ -34,134 +34,89 @@ FAILED, MISUSED = 1, 2
 READER_GONE = 141  # as of a program that a SIGPIPE ended
 _MOST_SHOWN = 3  # errors of one run
 
-# Each command's place and short help, so that a list of commands imports none of them.
+# Each command's place in this package and short help, so that a list of commands imports none.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Shard maps": {
-        "init": ("shardkit.cli.commands.init:init", "Write a shard map to begin with."),
-        "config": ("shardkit.cli.commands.config:config", "Show and change the configuration."),
-        "locate": ("shardkit.cli.commands.locate:locate", "Show where keys live, and why."),
-        "url": ("shardkit.cli.commands.url:url", "Write an entry as a URL, with its password."),
-        "up": ("shardkit.cli.commands.up:up", "Run a map's servers on this machine."),
+        "init": ("commands.init:init", "Write a shard map to begin with."),
+        "config": ("commands.config:config", "Show and change the configuration."),
+        "locate": ("commands.locate:locate", "Show where keys live, and why."),
+        "url": ("commands.url:url", "Write an entry as a URL, with its password."),
+        "up": ("commands.up:up", "Run a map's servers on this machine."),
     },
     "Servers": {
-        "status": ("shardkit.cli.commands.status:status", "Show every shard and its server."),
-        "dashboard": (
-            "shardkit.cli.commands.dashboard:dashboard",
-            "Serve a page over the whole fleet.",
-        ),
-        "top": (
-            "shardkit.cli.commands.top:top",
-            "Show servers and shards live, to sort and filter.",
-        ),
-        "check": ("shardkit.cli.commands.check:check_command", "Show what is wrong, or will be."),
-        "clients": (
-            "shardkit.cli.commands.clients:clients",
-            "Show the processes that are connected.",
-        ),
-        "keys": ("shardkit.cli.commands.keys:keys", "Show the biggest keys."),
-        "exec": ("shardkit.cli.commands.exec:exec_", "Run a command on many servers."),
+        "status": ("commands.status:status", "Show every shard and its server."),
+        "dashboard": ("commands.dashboard:dashboard", "Serve a page over the whole fleet."),
+        "top": ("commands.top:top", "Show servers and shards live, to sort and filter."),
+        "check": ("commands.check:check_command", "Show what is wrong, or will be."),
+        "clients": ("commands.clients:clients", "Show the processes that are connected."),
+        "keys": ("commands.keys:keys", "Show the biggest keys."),
+        "exec": ("commands.exec:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
-        "plan": ("shardkit.cli.commands.plan:plan", "Plan how a component grows."),
-        "adopt": (
-            "shardkit.cli.commands.adopt:adopt_command",
-            "Find the placement of data of another program.",
-        ),
-        "move": (
-            "shardkit.cli.commands.move:move",
-            "Move a server's data to another server, in use.",
-        ),
-        "split": (
-            "shardkit.cli.commands.split:split",
-            "Give a component another number of shards, in use.",
-        ),
+        "plan": ("commands.plan:plan", "Plan how a component grows."),
+        "adopt": ("commands.adopt:adopt_command", "Find the placement of data of another program."),
+        "move": ("commands.move:move", "Move a server's data to another server, in use."),
+        "split": ("commands.split:split", "Give a component another number of shards, in use."),
         "balance": (
-            "shardkit.cli.commands.balance:balance",
+            "commands.balance:balance",
             "Show how even servers are, and move shards until they are.",
         ),
-        "failover": ("shardkit.cli.commands.failover:failover", "Replace a master by its replica."),
-        "retire": (
-            "shardkit.cli.commands.retire:retire",
-            "Remove a component, and later its data.",
-        ),
+        "failover": ("commands.failover:failover", "Replace a master by its replica."),
+        "retire": ("commands.retire:retire", "Remove a component, and later its data."),
     },
     "Replicas, disks and passwords": {
-        "replicas": (
-            "shardkit.cli.commands.replicas:replicas",
-            "Show, attach and detach replicas.",
-        ),
+        "replicas": ("commands.replicas:replicas", "Show, attach and detach replicas."),
         "verify-replica": (
-            "shardkit.cli.commands.replicas:verify_replica_command",
+            "commands.replicas:verify_replica_command",
             "Check whether writes reach replicas and their disks.",
         ),
-        "persistence": (
-            "shardkit.cli.commands.persistence:persistence",
-            "Show and set how servers keep data.",
-        ),
-        "rotate": ("shardkit.cli.commands.rotate:rotate_command", "Rotate a user's password."),
+        "persistence": ("commands.persistence:persistence", "Show and set how servers keep data."),
+        "rotate": ("commands.rotate:rotate_command", "Rotate a user's password."),
     },
     "Data": {
         "backup": (
-            "shardkit.cli.commands.backup:backup_command",
+            "commands.backup:backup_command",
             "Take snapshots of all servers at one moment.",
         ),
-        "restore": (
-            "shardkit.cli.commands.backup:restore_command",
-            "Copy a backup into other servers.",
-        ),
-        "doctor": ("shardkit.cli.commands.doctor:doctor", "Check that data is stored compactly."),
-        "advise": (
-            "shardkit.cli.advise.command:advise_command",
-            "Show what keys would take in structures.",
-        ),
-        "convert": (
-            "shardkit.cli.advise.command:convert_command",
-            "Copy keys into a structure, in use.",
-        ),
-        "upgrade": (
-            "shardkit.cli.commands.upgrade:upgrade_",
-            "Bring what is stored into the newest form.",
-        ),
+        "restore": ("commands.backup:restore_command", "Copy a backup into other servers."),
+        "doctor": ("commands.doctor:doctor", "Check that data is stored compactly."),
+        "advise": ("advise.command:advise_command", "Show what keys would take in structures."),
+        "convert": ("advise.command:convert_command", "Copy keys into a structure, in use."),
+        "upgrade": ("commands.upgrade:upgrade_", "Bring what is stored into the newest form."),
         "replan": (
-            "shardkit.cli.commands.replan:replan_command",
+            "commands.replan:replan_command",
             "Give structures that have outgrown their plan more parts.",
         ),
     },
     "Structures": {
-        "search": (
-            "shardkit.cli.commands.search:search",
-            "Index documents over shards, and find them.",
-        ),
+        "search": ("commands.search:search", "Index documents over shards, and find them."),
         "geo": (
-            "shardkit.cli.commands.geo:geo",
+            "commands.geo:geo",
             "Import the cities of IP address ranges, and look up addresses.",
         ),
         "queues": (
-            "shardkit.cli.commands.queues:queues",
+            "commands.queues:queues",
             "Show task queues, and revive, cancel or purge their tasks.",
         ),
-        "worker": ("shardkit.cli.commands.worker:worker", "Run a worker of task queues."),
+        "worker": ("commands.worker:worker", "Run a worker of task queues."),
         "locks": (
-            "shardkit.cli.commands.locks:locks",
+            "commands.locks:locks",
             "Show who holds locks, semaphores and elections, and end holds.",
         ),
         "files": (
-            "shardkit.cli.commands.files:files",
+            "commands.files:files",
             "Publish files in chunks over shards for many readers, and read them.",
         ),
-        "logs": ("shardkit.cli.commands.logs:logs", "Show a log, and follow it."),
+        "logs": ("commands.logs:logs", "Show a log, and follow it."),
     },
     "Trying it out": {
-        "shell": ("shardkit.cli.commands.shell:shell", "Open Python with a kit."),
-        "completion": (
-            "shardkit.cli.commands.completion:completion",
-            "Have your shell complete commands.",
-        ),
+        "shell": ("commands.shell:shell", "Open Python with a kit."),
+        "completion": ("commands.completion:completion", "Have your shell complete commands."),
         "demo": (
-            "shardkit.cli.demo.command:demo",
+            "demo.command:demo",
             "Count the hits and unique visitors per day of a web access log.",
         ),
-        "bench": ("shardkit.cli.bench.command:bench", "Measure memory and speed."),
+        "bench": ("bench.command:bench", "Measure memory and speed."),
     },
 }
 
@@ -173,7 +128,9 @@ class Application(CommandGroup):
         super().__init__(**arguments)
         self._sections = sections
         self._lazy = {
-            name: place for commands in sections.values() for name, (place, _) in commands.items()
+            name: f"{__package__}.{place}"
+            for commands in sections.values()
+            for name, (place, _) in commands.items()
         }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -220,26 +177,11 @@ class Application(CommandGroup):
             if name in there and name.startswith(incomplete)
         ] or click.Command.shell_complete(self, ctx, incomplete)
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> Any:
+    def main(self, *args: Any, standalone_mode: bool = True, **options: Any) -> Any:
         """Run a command line and exit; errors are written in one line."""
-        session = extra.setdefault("obj", Session())
-        run: Callable[[], Any] = partial(
-            super().main,
-            args,
-            prog_name or PROGRAM,
-            complete_var,
-            standalone_mode=False,
-            windows_expand_args=windows_expand_args,
-            **extra,
-        )
+        session = options.setdefault("obj", Session())
+        options["prog_name"] = options.get("prog_name") or PROGRAM
+        run: Callable[[], Any] = partial(super().main, *args, standalone_mode=False, **options)
         if not standalone_mode:
             return run()
         _mend_streams()

@@ -16,15 +16,12 @@ INTERRUPTED = 130  # the exit code after Ctrl-C
 
 @dataclass
 class Session:
-    """One run of the program.
-
-    Attributes:
-        common: the options given before a command's name, for the command.
-    """
+    """One run of the program."""
 
     debug: bool = False
     timed: bool = False
     noted: set[str] = field(default_factory=set)
+    # The options given before a command's name, for the command.
     common: list[str] = field(default_factory=list)
 
 

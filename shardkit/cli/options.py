@@ -74,17 +74,16 @@ def number_option(
     )
 
 
-def config_option(function: F) -> F:
-    """Give a command ``--config`` (``where``): a shard map's path or a config server's URL."""
-    return click.option(
-        "-c",
-        "--config",
-        "where",
-        metavar="MAP|URL",
-        envvar=ENVIRONMENT,
-        show_envvar=True,
-        help="A shard map, or the URL of the config server.",
-    )(function)
+# ``--config`` (``where``): a shard map's path or a config server's URL.
+config_option = click.option(
+    "-c",
+    "--config",
+    "where",
+    metavar="MAP|URL",
+    envvar=ENVIRONMENT,
+    show_envvar=True,
+    help="A shard map, or the URL of the config server.",
+)
 
 
 @dataclass(frozen=True)
@@ -145,13 +144,12 @@ def shards_options(function: F) -> F:
     return cast("F", count(placed(read)))
 
 
-def login_option(function: F) -> F:
-    """Give a command ``--user`` (``user``), for `login_as`."""
-    return click.option(
-        "--user",
-        metavar="NAME",
-        help=f"Log in as this user; the password is read from ${LOGIN_PASSWORD}, or asked for.",
-    )(function)
+# ``--user`` (``user``), for `login_as`.
+login_option = click.option(
+    "--user",
+    metavar="NAME",
+    help=f"Log in as this user; the password is read from ${LOGIN_PASSWORD}, or asked for.",
+)
 
 
 def login_as(user: str | None) -> dict[str, str]:
@@ -176,35 +174,32 @@ message_option = click.option(
 )
 
 
-def sample_option(function: F) -> F:
-    """Give a command ``--sample N`` (``size``)."""
-    return number_option(
-        "--sample", SAMPLE_SIZE, "How many keys of a component to sample.", parameter="size"
-    )(function)
+# ``--sample N`` (``size``).
+sample_option = number_option(
+    "--sample", SAMPLE_SIZE, "How many keys of a component to sample.", parameter="size"
+)
 
 
-def file_option(function: F) -> F:
-    """Give a command ``--output FILE`` (``written``), for an answer with secrets."""
-    return click.option(
-        "-o",
-        "--output",
-        "written",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="Write a file that only you can read.",
-    )(function)
+# ``--output FILE`` (``written``), for an answer with secrets.
+file_option = click.option(
+    "-o",
+    "--output",
+    "written",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write a file that only you can read.",
+)
 
 
-def target_option(function: F) -> F:
-    """Give a command on a map ``--config``: a config server other than the map's own."""
-    return click.option(
-        "-c",
-        "--config",
-        "where",
-        metavar="MAP|URL",
-        help="The config server: its URL, or a map that names it. By default the one that MAP "
-        f"names, or else ${ENVIRONMENT}.",
-    )(function)
+# ``--config`` (``where``) of a command on a map: a config server other than the map's own.
+target_option = click.option(
+    "-c",
+    "--config",
+    "where",
+    metavar="MAP|URL",
+    help="The config server: its URL, or a map that names it. By default the one that MAP "
+    f"names, or else ${ENVIRONMENT}.",
+)
 
 
 def is_url(where: str) -> bool:

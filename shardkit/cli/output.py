@@ -15,14 +15,13 @@ import json
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.status import Status
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -179,13 +178,13 @@ class Output:
         self.note(f"warning: {text}", DOUBTFUL)
 
     @contextmanager
-    def busy(self, text: str) -> Iterator[Status | None]:
-        """Show a text while something is done; only in a terminal."""
+    def busy(self, text: str) -> Iterator[Callable[[str], object]]:
+        """Show a text while something is done, only in a terminal; give what replaces the text."""
         if not _is_terminal(sys.stderr):
-            yield None
+            yield lambda text: None
             return
         with self._err.status(Text(text)) as status:
-            yield status
+            yield lambda text: status.update(Text(text))
 
 
 def write_error(message: str, remedy: str = "") -> None:

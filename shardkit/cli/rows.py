@@ -54,10 +54,18 @@ def rounded(
     return Field(name, digits_of, column, cell)
 
 
-def write_rows(output: Output, fields: Sequence[Field[Row]], rows: Sequence[Row]) -> None:
-    """Write an answer that is nothing but rows."""
+def write_rows(
+    output: Output,
+    fields: Sequence[Field[Row]],
+    rows: Sequence[Row],
+    nothing: str = "",
+    style: str = "",
+) -> None:
+    """Write an answer that is nothing but rows, or a line if there are none."""
     if output.as_json:
         output.document(json_rows(fields, rows))
+    elif nothing and not rows:
+        output.line(nothing, style)
     else:
         output.table(table_of(fields, rows))
 

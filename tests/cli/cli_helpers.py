@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -10,10 +11,17 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import yaml
+from click.testing import CliRunner
 from faces import alive, eventually
+
+from shardkit.cli.app import app
+from shardkit.local import LocalServer, LocalServers
 
 SECRET = "s3cretWord"
 
@@ -45,19 +53,48 @@ class Result(NamedTuple):
         return lines[0].removeprefix("shardkit: error: ")
 
 
-Cli = Callable[..., Result]
-ReadJson = Callable[..., Any]
+class Cli:
+    """Runs command lines in this process; no output may hold the password."""
+
+    def __call__(
+        self, *arguments: object, code: int | None = None, secret: str = SECRET, **options: Any
+    ) -> Result:
+        """Return what a command line wrote, after a check of its exit code if one is given."""
+        found = CliRunner().invoke(app, list(map(str, arguments)), **options)
+        assert secret not in found.output
+        assert secret not in found.stderr
+        result = Result(found.exit_code, found.stdout, found.stderr)
+        assert code in (None, result.code), result
+        return result
+
+    def json(self, *arguments: object, code: int = 0, **options: Any) -> Any:
+        """Return the document of a command line with --json."""
+        return json.loads(self(*arguments, "--json", code=code, **options).out)
 
 
-def in_terminal(columns: int, *arguments: str) -> tuple[int, str]:
+def config_server(servers: LocalServers) -> LocalServer:
+    """Return the config server of servers that have one."""
+    assert servers.config_server is not None
+    return servers.config_server
+
+
+@contextmanager
+def edited_map(path: Path, written: Path | None = None) -> Iterator[dict[str, Any]]:
+    """Give the components of a shard map's file to change; write it, or another file."""
+    described = yaml.safe_load(path.read_text())
+    yield described["components"]
+    (written or path).write_text(yaml.safe_dump(described))
+
+
+def in_terminal(columns: int, *arguments: object, stdout: int | None = None) -> tuple[int, str]:
     """Run the program in a terminal so wide; return its exit code and what it wrote there."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
     process = subprocess.Popen(
-        [*COMMAND, *arguments],
+        [*COMMAND, *map(str, arguments)],
         stdin=subprocess.DEVNULL,
-        stdout=theirs,
+        stdout=theirs if stdout is None else stdout,
         stderr=theirs,
         env={**environment, "TERM": "xterm-256color"},
     )

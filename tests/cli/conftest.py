@@ -5,18 +5,14 @@ Whatever a test runs through `cli`, the password must not be in what it writes.
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from cli_helpers import SECRET, Cli, Result
-from click.testing import CliRunner
+from cli_helpers import SECRET, Cli, config_server
 
 from shardkit import ShardMap
-from shardkit.cli.app import app
 from shardkit.local import LocalServers
 
 MAP = f"""
@@ -42,15 +38,8 @@ def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cli() -> Cli:
-    """Run a command line in this process; no output may hold the password."""
-
-    def run(*arguments: str | Path, secret: str = SECRET, **options: Any) -> Result:
-        found = CliRunner().invoke(app, [str(argument) for argument in arguments], **options)
-        assert secret not in found.output
-        assert secret not in found.stderr
-        return Result(found.exit_code, found.stdout, found.stderr)
-
-    return run
+    """Run a command line in this process."""
+    return Cli()
 
 
 @pytest.fixture(scope="session")
@@ -73,19 +62,13 @@ def town_map(town: LocalServers, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def town_url(town: LocalServers) -> str:
-    """The URL of the config server, with its password."""
-    assert town.config_server is not None
-    return f"redis://:{SECRET}@{town.config_server.address}"
+def pushed_map(cli: Cli, town_map: Path) -> Path:
+    """The same, which was pushed to its config server."""
+    cli("config", "push", town_map, code=0)
+    return town_map
 
 
 @pytest.fixture
-def read_json(cli: Cli) -> Callable[..., Any]:
-    """Run a command line with --json and return the document."""
-
-    def read(*arguments: str | Path, code: int = 0, **options: Any) -> Any:
-        result = cli(*arguments, "--json", **options)
-        assert result.code == code, result
-        return json.loads(result.out)
-
-    return read
+def town_url(town: LocalServers) -> str:
+    """The URL of the config server, with its password."""
+    return f"redis://:{SECRET}@{config_server(town).address}"

@@ -8,13 +8,11 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from cli_helpers import in_terminal, plain
-from click.testing import CliRunner
+from cli_helpers import Cli, in_terminal, plain
 
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.growth import Adoption, adopt
-from shardkit.cli.app import app
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.routing.placement import placement
@@ -49,6 +47,10 @@ def fill(server: LocalServer) -> Fill:
     return place
 
 
+def options(name: str, values: Sequence[str]) -> list[str]:
+    return [word for value in values for word in (name, value)]
+
+
 def proposed(result: Adoption) -> str:
     assert result.problem == ""
     assert result.shard_map is not None
@@ -72,20 +74,20 @@ def test_a_hand_written_crc32_is_found_with_keys_that_have_braces(fill: Fill) ->
     assert result.alike == ()
 
 
-def test_hash_tags_are_found(fill: Fill) -> None:
+def test_hash_tags_are_found_and_rules_that_differ_only_for_braces_are_named(fill: Fill) -> None:
     keys = [*KEYS, *(f"{{tag{n % 7}}}:{n}" for n in range(100))]
     assert proposed(adopt("users", fill(placement("crc32", 3), keys))) == "crc32"
-
-
-def test_rules_that_differ_only_for_braces_are_named(fill: Fill) -> None:
     result = adopt("users", fill(placement("crc32", 3)))
     assert proposed(result) == "crc32"
     assert "whole:crc32" in result.alike
     assert "does not tell crc32 from" in result.notes[0]
 
 
-@pytest.mark.parametrize("rule", ["rb", "redis-array", "rendezvous", "slot", "crc:crc-64"])
-def test_rules_without_options_are_found(fill: Fill, rule: str) -> None:
+RULES = ["rb", "redis-array", "rendezvous", "slot", "crc:crc-64", 'jedis {"hash":"murmur"}']
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_rules_without_names_are_found(fill: Fill, rule: str) -> None:
     assert proposed(adopt("users", fill(placement(rule, 3)))) == rule
 
 
@@ -109,10 +111,6 @@ def test_names_are_taken_from_addresses(fill: Fill, server: LocalServer) -> None
     names = ",".join(f'"redis://{server.address}/{n}"' for n in (1, 2, 3))
     rule = f'django-redis {{"names":[{names}]}}'
     assert proposed(adopt("users", fill(placement(rule, 3)))) == rule
-
-
-def test_jedis_without_names_is_found(fill: Fill) -> None:
-    assert proposed(adopt("users", fill(placement("jedis", 3)))) == 'jedis {"hash":"murmur"}'
 
 
 def test_servers_in_another_order_are_put_into_the_order_of_the_rule(fill: Fill) -> None:
@@ -190,11 +188,11 @@ def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: Loc
     names = [f"a-server-with-a-long-name-{n}.internal" for n in range(8)]
     rule = f'uhashring {{"names":{json.dumps(names)}}}'
     keys = [*KEYS, *(f"[red]\n\x1b]0;{n}" for n in range(100))]
-    on = [word for each in fill(placement(rule, 8), keys, 8) for word in ("--on", each)]
+    on = fill(placement(rule, 8), keys, 8)
     with server.client(db=1) as client:
         client.mset({b"\xff\x1b[31m[bold]%d" % n + b"long" * 50: 1 for n in range(20)})
-    given = [word for each in names for word in ("--name", each)]
-    code, text = in_terminal(80, "adopt", "users", *on, *given)
+    words = [*options("--on", on), *options("--name", names)]
+    code, text = in_terminal(80, "adopt", "users", *words)
     assert code == 0, text
     assert "trying rule " in text
     shown = plain(text)
@@ -205,7 +203,7 @@ def test_keys_of_any_bytes_and_many_servers_are_readable(fill: Fill, server: Loc
     assert len(table.splitlines()) < 60
     assert "100%" in shown
     told: list[str] = []
-    adopt("users", on[1::2], names=names, progress=told.append)
+    adopt("users", on, names=names, progress=told.append)
     assert told[7].startswith("sampled ")
     assert told[7].endswith(" of 8 of 8 servers")
 
@@ -230,22 +228,19 @@ def test_nothing_is_written_and_errors_name_the_server(fill: Fill, server: Local
         adopt("users", [on[0], on[0]])
 
 
-def test_the_command_writes_a_map_that_can_be_loaded(fill: Fill, tmp_path: Path) -> None:
-    on = [word for each in fill(placement("rb", 3)) for word in ("--on", each)]
+def test_the_command_writes_a_map_that_can_be_loaded(fill: Fill, cli: Cli, tmp_path: Path) -> None:
+    adopting = ["adopt", "users", *options("--on", fill(placement("rb", 3)))]
     file = tmp_path / "users.yaml"
-    done = CliRunner().invoke(app, ["adopt", "users", *on, "--output", str(file)])
-    assert done.exception is None or done.exit_code == 0, done.output
-    assert f"next: shardkit config push {file}" in done.output
+    done = cli(*adopting, "--output", file, code=0)
+    assert f"next: shardkit config push {file}" in done.out
     assert ShardMap.load(file).components["users"].placement == "rb"
     for arguments, code in ([], 0), (["--placement", "slot"], 1):
-        done = CliRunner().invoke(app, ["adopt", "users", *on, *arguments], standalone_mode=False)
-        assert done.return_value == code, done.output
-        document = CliRunner().invoke(app, ["adopt", "users", *on, *arguments, "--json"])
-        assert '"servers": [' in document.output
+        cli(*adopting, *arguments, code=code)
+        assert len(cli.json(*adopting, *arguments, code=code)["servers"]) == 3
 
 
 def test_servers_are_read_from_entries_and_passwords_are_not_shown(
-    server: LocalServer, fill: Fill, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, fill: Fill, cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     on = fill(placement("rb", 3))
     with server.client() as client:
@@ -254,27 +249,20 @@ def test_servers_are_read_from_entries_and_passwords_are_not_shown(
     assert f"| `shardkit adopt` | data servers | `{' '.join(RIGHTS)}` |" in page.read_text("utf-8")
     monkeypatch.setenv("ADOPT_PASSWORD", "pw-Secret")
     for password in ("pw-Secret", "${ADOPT_PASSWORD}"):
-        words = [w for each in on for w in ("--on", f"redis://adopter:{password}@{each}")]
-        done = CliRunner().invoke(app, ["adopt", "users", *words], standalone_mode=False)
-        assert done.return_value == 0, (done.output, done.exception)
-        assert "pw-Secret" not in done.output
-        document = CliRunner().invoke(app, ["adopt", "users", *words, "--json"])
-        assert "pw-Secret" not in document.output
+        words = options("--on", [f"redis://adopter:{password}@{each}" for each in on])
+        cli("adopt", "users", *words, secret="pw-Secret", code=0)
+        cli("adopt", "users", *words, "--json", secret="pw-Secret", code=0)
     shards = [{"host": "127.0.0.1", "port": server.port, "db": n} for n in (1, 2, 3)]
     push(
         server.client(),
         ShardMap.parse(json.dumps({"components": {"old": {"shards": shards}}})),
         force=["old"],
     )
-    url = f"redis://{server.address}/0"
-    done = CliRunner().invoke(app, ["adopt", "old", "-c", url], standalone_mode=False)
-    assert done.return_value == 0, (done.output, done.exception)
-    assert "placement: rb" in done.output
+    assert "placement: rb" in cli("adopt", "old", "-c", f"redis://{server.address}/0", code=0).out
 
 
 def test_the_table_fits_a_terminal_of_80_columns(fill: Fill) -> None:
-    on = [word for each in fill(placement("rb", 3)) for word in ("--on", each)]
-    code, text = in_terminal(80, "adopt", "users", *on)
+    code, text = in_terminal(80, "adopt", "users", *options("--on", fill(placement("rb", 3))))
     assert code == 0, text
     lines = plain(text).splitlines()
     assert any(line.startswith("rb ") for line in lines)

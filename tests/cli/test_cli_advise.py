@@ -7,11 +7,10 @@ import random
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 from uuid import UUID
 
 import pytest
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli
 from redis.utils import str_if_bytes
 
 import shardkit
@@ -67,10 +66,6 @@ def at(server: LocalServer) -> list[str]:
     return on(server)
 
 
-def families(document: Any) -> dict[str, Any]:
-    return {family["family"]: family for family in document["families"]}
-
-
 def map_of(server: LocalServer) -> ShardMap:
     component = {"shards": [{"host": "127.0.0.1", "port": server.port}]}
     return ShardMap.parse(json.dumps({"components": {"old": component}}))
@@ -96,14 +91,14 @@ def really_taken(server: LocalServer, plan: Conversion) -> int:
 
 @pytest.mark.timeout(600)
 def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take(
-    server: LocalServer, expiring: LocalServer, read_json: ReadJson
+    server: LocalServer, expiring: LocalServer, cli: Cli
 ) -> None:
     counts = {"user:*": 12_000, "city:*": 8_000, "session:*": 4_000, "ids": 1, "log": 1}
     structures = ["strings", "hash", "strings", "set", "list"]
     for (match, count), into in zip(counts.items(), structures, strict=True):
         source = expiring if match in ("session:*", "log") else server
         command = ["advise", *on(source), "--match", match, "--sample", 2000]
-        [family] = read_json(*command)["families"]
+        [family] = cli.json(*command)["families"]
         found = {each["structure"]: each for each in family["structures"]}
         for name, each in found.items():
             check = each["check"]
@@ -117,8 +112,7 @@ def test_predictions_from_a_sample_are_within_five_percent_of_what_all_keys_take
 
 
 def test_the_table_fits_a_terminal_and_has_the_code(at: list[str], cli: Cli) -> None:
-    shown = cli("advise", *at, "--sample", 400, "--families", 3)
-    assert shown.code == 0, shown
+    shown = cli("advise", *at, "--sample", 400, "--families", 3, code=0)
     table = shown.out.partition("\n\n")[0].splitlines()
     assert max(map(len, table)) <= 80
     assert "user:<n>:name (string)" in shown.out
@@ -147,9 +141,7 @@ def test_what_keys_take_that_expire_includes_their_times(
 
 
 @pytest.mark.timeout(300)
-def test_a_cluster_is_sampled_and_converted_as_a_whole(
-    cli: Cli, read_json: ReadJson, tmp_path: Path
-) -> None:
+def test_a_cluster_is_sampled_and_converted_as_a_whole(cli: Cli, tmp_path: Path) -> None:
     plan, where = tmp_path / "plan.json", tmp_path / "map.yaml"
     with LocalCluster() as cluster, cluster.client() as client, LocalServer() as target:
         for n in range(300):
@@ -158,22 +150,20 @@ def test_a_cluster_is_sampled_and_converted_as_a_whole(
         refused = cli("advise", "--on", f"{node}/0").error()
         assert f"--on redis+cluster://{node}" in refused
         at = ["--on", f"redis+cluster://{node}"]
-        [family] = read_json("advise", *at, "--output", plan)["families"]
+        [family] = cli.json("advise", *at, "--output", plan)["families"]
         assert (family["family"], family["keys"]) == ("user:<n>:name", 300)
         entry = {"entry": {"port": target.port}}
         where.write_text(json.dumps({"components": {"new": entry}}))
         command = ["convert", plan, *at, "--component", "new", "-c", where, "--share", 1]
-        assert read_json(*command, "--offline")["copied"] == 300
+        assert cli.json(*command, "--offline")["copied"] == 300
         with shardkit.connect(where) as kit:
             conversion = Conversion.parse(plan.read_text())
             left = conversion.open(kit, "new").pttl(77)
             assert left == pytest.approx(client.pttl("user:77:name"), abs=1000)
 
 
-def test_the_code_of_every_choice_runs(
-    server: LocalServer, at: list[str], read_json: ReadJson
-) -> None:
-    document = read_json("advise", *at, "--sample", 400)
+def test_the_code_of_every_choice_runs(server: LocalServer, at: list[str], cli: Cli) -> None:
+    document = cli.json("advise", *at, "--sample", 400)
     component = {"entry": {"host": "127.0.0.1", "port": server.port, "db": 1}}
     shard_map = ShardMap.parse(json.dumps({"components": {"data": component}}))
     codes = [each["code"] for f in document["families"] for each in f["structures"]]
@@ -187,14 +177,13 @@ def test_the_code_of_every_choice_runs(
 
 
 def test_a_plan_is_carried_out_and_verified(
-    server: LocalServer, at: list[str], cli: Cli, read_json: ReadJson, tmp_path: Path
+    server: LocalServer, at: list[str], cli: Cli, tmp_path: Path
 ) -> None:
     plan, where = tmp_path / "plan.json", tmp_path / "map.yaml"
     where.write_text(json.dumps({"components": {"new": {"entry": {"port": server.port, "db": 2}}}}))
-    written = cli("advise", *at, "--match", "user:*", "--output", plan)
-    assert written.code == 0, written
+    cli("advise", *at, "--match", "user:*", "--output", plan, code=0)
     command = ["convert", plan, *at, "--component", "new", "-c", where, "--share", 1]
-    result = read_json(*command, "--offline")
+    result = cli.json(*command, "--offline")
     assert (result["entries"], result["copied"], result["passes"]) == (12_000, 12_000, 2)
     again = cli(*command, input="\n")
     assert "12,000 entries are in strings user:name, and equal; 0 were copied" in again.out
@@ -209,8 +198,7 @@ def test_a_plan_is_carried_out_and_verified(
 def test_the_plot_has_each_family_and_structure(at: list[str], cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "names.svg"
-    written = cli("advise", *at, "--match", "ids", "--sample", 50, "--plot", plot)
-    assert written.code == 0, written
+    cli("advise", *at, "--match", "ids", "--sample", 50, "--plot", plot, code=0)
     assert "<!-- ids: set members=int -->" in plot.read_text()
 
 

@@ -10,6 +10,7 @@ import tomllib
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import click
 import pytest
@@ -24,62 +25,59 @@ from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUna
 
 DOCS = Path(__file__).parents[2] / "docs"
 
-COMMAND_LINES = [
-    ["up"],
-    ["config"],
-    *(["config", name] for name in ("validate", "diff", "push", "pull", "show")),
-    ["locate"],
-    ["url"],
-    ["status"],
-    ["worker"],
-    ["search"],
-    *(["search", name] for name in ("index", "query", "export", "remove", "info")),
-    ["geo"],
-    *(["geo", name] for name in ("import", "find", "info")),
-]
+
+def below(command: click.Command, context: click.Context) -> Iterator[click.Context]:
+    """Yield the contexts of a command and of all those below it."""
+    yield context
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            with click.Context(found, info_name=name, parent=context) as inner:
+                yield from below(found, inner)
+
+
+with click.Context(app, info_name="shardkit", **app.context_settings) as root:
+    FOUND = {context.command_path: context.command for context in below(app, root)}
+
+
+Demo = Callable[[Callable[[], object]], None]
 
 
 @pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
-    """Have the command `demo` raise something."""
+def demo(monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """Have the command `demo` call a function."""
 
-    def put(error: BaseException) -> None:
-        @click.command()
-        def demo() -> None:
-            """Replay a log."""
-            raise error
-
+    def put(call: Callable[[], object]) -> None:
         module = types.ModuleType("shardkit.cli.demo.command")
-        module.demo = demo  # type: ignore[attr-defined]
+        module.demo = click.Command("demo", callback=call)  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, "shardkit.cli.demo", types.ModuleType("shardkit.cli.demo"))
         monkeypatch.setitem(sys.modules, "shardkit.cli.demo.command", module)
 
     return put
 
 
-@pytest.mark.parametrize("words", [[], *COMMAND_LINES], ids=" ".join)
-def test_every_command_has_help_with_an_example(cli: Cli, words: list[str]) -> None:
-    for option in ("--help", "-h"):
-        result = cli(*words, option)
-        assert result.code == 0
-        assert "Examples:\n    shardkit " in result.out
-        assert max(map(len, result.lines)) <= 100
+def test_every_command_has_help_with_an_example(cli: Cli) -> None:
+    without = []
+    for path in FOUND:
+        shown, same = (cli(*path.split()[1:], option, code=0) for option in ("--help", "-h"))
+        assert same == shown
+        assert max(map(len, shown.lines)) <= 100, path
+        without += [] if re.search(r"Examples:\n    .*shardkit ", shown.out) else [path]
+    groups = ("shardkit move ", "shardkit persistence ")  # which have examples themselves
+    assert [path for path in without if not path.startswith(groups)] == ["shardkit bench"]
 
 
-def test_the_list_of_commands_is_complete_and_nothing_in_it_is_cut(cli: Cli) -> None:
-    listed = cli("--help").out
-    for name in [name for commands in COMMANDS.values() for name in commands]:
-        [line] = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
-        assert line.endswith(".")
-        assert "..." not in line
-    assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
-
-
-def test_commands_are_listed_in_groups_of_at_most_seven(cli: Cli) -> None:
+def test_commands_are_listed_in_groups_of_at_most_seven_and_nothing_is_cut(cli: Cli) -> None:
     listed = cli("--help").out
     for title, commands in COMMANDS.items():
         assert f"\n{title}:\n" in listed
         assert len(commands) <= 7
+        for name in commands:
+            [line] = [line for line in listed.splitlines() if line.startswith(f"  {name} ")]
+            assert line.endswith(".")
+            assert "..." not in line
+    assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
 
 
 @pytest.mark.parametrize(
@@ -87,14 +85,12 @@ def test_commands_are_listed_in_groups_of_at_most_seven(cli: Cli) -> None:
     [("statsu", "status"), ("config psh", "push"), ("verify", "verify-replica")],
 )
 def test_a_mistyped_command_gets_a_suggestion(cli: Cli, words: str, meant: str) -> None:
-    result = cli(*words.split())
-    assert result.code == 2
+    result = cli(*words.split(), code=2)
     assert f". Did you mean '{meant}'?; see shardkit" in result.error()
 
 
 def test_common_options_may_precede_the_command(cli: Cli, town_map: Path) -> None:
-    after = cli("config", "show", "--json", "-c", town_map)
-    assert after.code == 0
+    after = cli("config", "show", "--json", "-c", town_map, code=0)
     assert after.out.startswith("{")
     assert cli("--json", "-c", town_map, "config", "show").out == after.out
     assert cli("--config", town_map, "config", "--json", "show").out == after.out
@@ -134,24 +130,15 @@ def test_help_and_completion_import_no_command() -> None:
         assert not [name for name in loaded if name.startswith("shardkit.cli.commands.")]
 
 
-def options(command: click.Command, context: click.Context) -> Iterator[tuple[str, str]]:
-    """Every long option of a command and those below it, with the command's name."""
-    if isinstance(command, click.Group):
-        for name in command.list_commands(context):
-            below = command.get_command(context, name)
-            assert below is not None
-            with click.Context(below, info_name=name, parent=context) as inner:
-                yield from options(below, inner)
-    for parameter in command.params:
-        for option in [*parameter.opts, *parameter.secondary_opts]:
-            if option.startswith("--"):
-                yield context.command_path, option
-
-
 def test_the_pages_name_every_option() -> None:
     text = "".join(page.read_text("utf-8") for page in DOCS.glob("*.md"))
-    with click.Context(app, info_name="shardkit", **app.context_settings) as context:
-        found = list(options(app, context))
+    found = [
+        (path, option)
+        for path, command in FOUND.items()
+        for parameter in command.params
+        for option in [*parameter.opts, *parameter.secondary_opts]
+        if option.startswith("--")
+    ]
     assert len(found) > 100
     # What is the default anyway needs no words.
     missing = {found for found in found if not re.search(rf"{found[1]}\b", text)}
@@ -159,51 +146,33 @@ def test_the_pages_name_every_option() -> None:
 
 
 def test_no_command_at_all_shows_the_help(cli: Cli) -> None:
-    result = cli()
-    assert result.code == 2
+    result = cli(code=2)
     assert result.err.startswith("Usage: shardkit")
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ["nonsense"],
-        ["--nonsense"],
-        ["config", "nonsense"],
-        ["status", "--timeout", "soon"],
-        ["config", "push"],
-        ["locate"],
-        ["locate", "unique"],
-        ["locate", "unique", "a", "--total", "5"],
-        ["locate", "unique", "a", "--pair", "1", "2", "--in", "ids"],
+        *("nonsense", "--nonsense", "config nonsense", "status --timeout soon", "config push"),
+        *("locate", "locate unique", "locate unique a --total 5"),
+        "locate unique a --pair 1 2 --in ids",
     ],
-    ids=" ".join,
 )
-def test_a_wrong_command_line_is_one_line_that_names_the_help(cli: Cli, words: list[str]) -> None:
-    result = cli(*words)
-    assert result.code == 2
+def test_a_wrong_command_line_is_one_line_that_names_the_help(cli: Cli, words: str) -> None:
+    result = cli(*words.split(), code=2)
     assert "; see shardkit" in result.error()
     assert result.error().endswith(" --help")
     assert not result.out
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["status"], ["locate", "a", "b"], ["config", "show"], ["config", "pull"]],
-    ids=" ".join,
-)
-def test_without_a_topology_the_remedy_names_the_option(cli: Cli, words: list[str]) -> None:
-    assert "--config" in cli(*words).error()
+@pytest.mark.parametrize("words", ["status", "locate a b", "config show", "config pull"])
+def test_without_a_topology_the_remedy_names_the_option(cli: Cli, words: str) -> None:
+    assert "--config" in cli(*words.split()).error()
 
 
-@pytest.mark.parametrize(
-    "words",
-    [["status", "-c"], ["config", "diff"], ["up"], ["locate", "a", "b", "-c"]],
-    ids=" ".join,
-)
-def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: list[str], tmp_path: Path) -> None:
-    result = cli(*words, tmp_path / "absent.yaml")
-    assert result.code == 1
+@pytest.mark.parametrize("words", ["status -c", "config diff", "up", "locate a b -c"])
+def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: str, tmp_path: Path) -> None:
+    result = cli(*words.split(), tmp_path / "absent.yaml", code=1)
     assert (
         "absent.yaml: cannot be read: No such file or directory; name a shard map" in result.error()
     )
@@ -212,7 +181,7 @@ def test_a_map_that_is_not_there_is_one_line(cli: Cli, words: list[str], tmp_pat
 def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(app._lazy, "absent", "shardkit.absent.command:absent")
+    monkeypatch.setitem(app._lazy, "absent", "shardkit.cli.absent:absent")
     assert "absent" not in cli("--help").out
     assert "no such command 'absent'" in cli("absent").error()
 
@@ -255,37 +224,31 @@ def test_a_command_whose_own_import_fails_is_not_hidden(
         (OSError(28, "No space left on device"), "standard output: No space left on device"),
         (OSError(5, "Input/output error"), "Input/output error"),
         (ConfigError("of redis://:pw1@h:1/0 \x1b[31m", ""), "of redis://:***@h:1/0 \\x1b[31m"),
+        (
+            ZeroDivisionError("/ 0"),
+            "this should not happen: ZeroDivisionError: / 0; --debug shows where; report it",
+        ),
     ],
 )
 def test_an_error_is_one_line_with_its_remedy(
-    cli: Cli, failing: Callable[[BaseException], None], error: Exception, line: str
+    cli: Cli, demo: Demo, error: Exception, line: str
 ) -> None:
-    failing(error)
-    result = cli("demo")
-    assert result.code == 1
+    demo(Mock(side_effect=error))
+    result = cli("demo", code=1)
     assert result.error() == line
     assert "Traceback" in cli("--debug", "demo").err
 
 
-def test_a_fault_of_ours_is_one_line_too(
-    cli: Cli, failing: Callable[[BaseException], None]
-) -> None:
-    failing(ZeroDivisionError("division by zero"))
-    assert cli("demo").error().startswith("this should not happen: ZeroDivisionError")
-
-
 @pytest.mark.parametrize("code", [0, 3])
 def test_without_its_streams_a_command_still_runs(
-    monkeypatch: pytest.MonkeyPatch, failing: Callable[[BaseException], None], code: int
+    monkeypatch: pytest.MonkeyPatch, demo: Demo, code: int
 ) -> None:
-    @click.command()
-    def demo() -> int:
+    def call() -> int:
         click.echo("done")
         click.echo("done", err=True)
         return code
 
-    failing(ConfigError("unused"))
-    monkeypatch.setattr(sys.modules["shardkit.cli.demo.command"], "demo", demo)
+    demo(call)
     monkeypatch.setattr(sys, "stdout", None)  # as Python has it where they were closed: >&- 2>&-
     monkeypatch.setattr(sys, "stderr", None)
     with pytest.raises(SystemExit) as ended:
@@ -299,12 +262,9 @@ def test_without_its_streams_a_command_still_runs(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
-def test_an_interrupted_command_says_so(
-    cli: Cli, failing: Callable[[BaseException], None], error: BaseException
-) -> None:
-    failing(error)
-    result = cli("demo")
-    assert result.code == 130
+def test_an_interrupted_command_says_so(cli: Cli, demo: Demo, error: BaseException) -> None:
+    demo(Mock(side_effect=error))
+    result = cli("demo", code=130)
     assert result.err.strip() == "shardkit: error: interrupted"
 
 
@@ -338,15 +298,8 @@ def test_debug_is_an_option_of_every_command_too(cli: Cli, tmp_path: Path) -> No
     assert result.err.splitlines()[-1].startswith("shardkit: error: ")
 
 
-def test_the_librarys_warnings_are_remarks(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, failing: Callable[[BaseException], None]
-) -> None:
-    @click.command()
-    def demo() -> None:
-        logging.getLogger("shardkit").warning("%s did not stop", "unique:0")
-
-    failing(ConfigError("unused"))
-    monkeypatch.setattr(sys.modules["shardkit.cli.demo.command"], "demo", demo)
+def test_the_librarys_warnings_are_remarks(cli: Cli, demo: Demo) -> None:
+    demo(lambda: logging.getLogger("shardkit").warning("%s did not stop", "unique:0"))
     result = cli("demo")
     assert (result.code, result.out) == (0, "")
     assert result.err == "warning: unique:0 did not stop\n"

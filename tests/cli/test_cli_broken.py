@@ -13,11 +13,12 @@ from unittest.mock import Mock
 import pytest
 import redis
 import yaml
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli, config_server, edited_map
 
 import shardkit
 from shardkit.admin.doctor.scan import pages
 from shardkit.cli import options
+from shardkit.cli.commands import doctor
 from shardkit.errors import ConfigError, ConfigServerError
 from shardkit.local import LocalServers
 
@@ -26,8 +27,7 @@ from shardkit.local import LocalServers
 def broken_url(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> str:
     """The config server with the map, and a component `bad` whose entry is no JSON."""
     assert cli("config", "push", town_map, "-c", town_url).code == 0
-    assert town.config_server is not None
-    with town.config_server.client() as client:
+    with config_server(town).client() as client:
         client.set("config:redis:bad", "{")
     return town_url
 
@@ -35,11 +35,9 @@ def broken_url(cli: Cli, town: LocalServers, town_map: Path, town_url: str) -> s
 @pytest.fixture
 def half_dead_map(town_map: Path) -> Path:
     """The map, with a component of two shards of which one has no server."""
-    described = yaml.safe_load(town_map.read_text())
-    [there, *_] = described["components"]["followers"]["shards"]
-    half = {"shards": [{**there, "db": 11}, {**there, "db": 11, "port": 1}]}
-    described["components"]["half"] = half
-    town_map.write_text(yaml.safe_dump(described))
+    with edited_map(town_map) as components:
+        there = {**components["followers"]["shards"][0], "db": 11}
+        components["half"] = {"shards": [there, {**there, "port": 1}]}
     return town_map
 
 
@@ -47,8 +45,7 @@ def half_dead_map(town_map: Path) -> Path:
 def test_doctor_goes_on_where_a_component_is_broken(
     cli: Cli, broken_url: str, command: tuple[str, ...]
 ) -> None:
-    result = cli(*command, "-c", broken_url)
-    assert result.code == 1
+    result = cli(*command, "-c", broken_url, code=1)
     [line] = [line for line in result.lines if "bad" in line]
     assert line.startswith("bad cannot be used: config:redis:bad: is not JSON")
 
@@ -61,26 +58,25 @@ def test_doctor_names_the_shard_that_is_down_or_lacks_its_password(
     cli: Cli, half_dead_map: Path, command: tuple[str, ...], password: str | None, why: str
 ) -> None:
     if password is not None:
-        described = yaml.safe_load(half_dead_map.read_text())
-        described["components"]["half"]["shards"][1]["password"] = password
-        half_dead_map.write_text(yaml.safe_dump(described))
-    result = cli(*command, "half", "-c", half_dead_map)
-    assert result.code == 1
+        with edited_map(half_dead_map) as components:
+            components["half"]["shards"][1]["password"] = password
+    result = cli(*command, "half", "-c", half_dead_map, code=1)
     [line] = [line for line in result.lines if "half:1" in line]
     assert line.startswith("half:1 cannot be scanned: ")
     assert why in line
 
 
-def test_locks_of_components_that_answer_are_shown_beside_one_that_does_not(
-    cli: Cli, half_dead_map: Path
+def test_locks_of_components_that_answer_are_shown_beside_those_that_do_not(
+    cli: Cli, broken_url: str, half_dead_map: Path
 ) -> None:
+    cli("config", "push", half_dead_map, "-c", broken_url, "--no-check", code=0)
     with shardkit.connect(half_dead_map) as kit:
         assert kit.lock("stock", component="unique", label="first", renew=False).acquire()
-        result = cli("locks", "show", "-c", half_dead_map)
-    assert result.code == 1
+        result = cli("locks", "show", "-c", broken_url, code=1)
     assert [line.split()[:3] for line in result.lines[1:]] == [["unique", "lock", "stock"]]
-    [warning] = [line for line in result.err.splitlines() if line.startswith("warning: half: ")]
-    assert "refused" in warning
+    [half] = [line for line in result.err.splitlines() if line.startswith("warning: half: ")]
+    assert "refused" in half
+    assert "warning: bad: config:redis:bad: is not JSON" in result.err
 
 
 def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> None:
@@ -116,28 +112,27 @@ def test_maps_are_not_compared_with_a_config_server_that_is_away(
 
 
 def test_a_structure_that_cannot_be_rebuilt_says_why() -> None:
-    module = import_module("shardkit.cli.commands.doctor")
     rebuild = Mock(side_effect=[None, ConfigError("a shard is away", "start it")])
-    structure = SimpleNamespace(rebuild=rebuild)
-    assert module._rebuilt(structure) == "rebuilt"
-    assert module._rebuilt(structure) == "not rebuilt: a shard is away; start it"
+    structure: Any = SimpleNamespace(rebuild=rebuild)
+    assert doctor._rebuilt(structure) == "rebuilt"
+    assert doctor._rebuilt(structure) == "not rebuilt: a shard is away; start it"
 
 
 def test_the_structures_on_the_shards_that_answer_are_checked(
-    read_json: ReadJson, half_dead_map: Path
+    cli: Cli, half_dead_map: Path
 ) -> None:
     with shardkit.connect(half_dead_map) as kit:
         client: Any = kit.client("half", 0)
         client.hset("lost:parts", "a", "1")  # no structure's
         client.hset("emails:{x}:tasks", "1", "{")
     command = ("doctor", "--check", "-c", half_dead_map, "half")
-    found = read_json(*command, code=1)
+    found = cli.json(*command, code=1)
     assert not found["ok"]
     assert list(found["failures"]) == ["half:1"]
     assert [(each["structure"], each["kind"]) for each in found["structures"]] == [
         ("emails:{x}", "queue")
     ]
-    looked = read_json("check", "--structures", "half", "-c", half_dead_map, code=1)
+    looked = cli.json("check", "--structures", "half", "-c", half_dead_map, code=1)
     assert looked["structures"] == 1
     assert any("127.0.0.1:1" in finding["where"] for finding in looked["findings"]), looked
 
@@ -148,25 +143,21 @@ def test_a_structure_that_may_have_keys_on_a_dead_server_is_not_checked(
     with shardkit.connect(half_dead_map) as kit:
         places = {"users": "unique", "timelines": "unique", "followers": "unique"}
         kit.social(**places, parts=4, relation_shards=4).create_user("ada", "Ada")
-    result = cli("doctor", "--check", "-c", half_dead_map)
-    assert result.code == 1
+    result = cli("doctor", "--check", "-c", half_dead_map, code=1)
     [line] = [line for line in result.lines if "social" in line]
     assert line.startswith("unique/social was not checked: ")
     assert "refused" in line
 
 
-def test_doctor_names_parameters_that_describe_no_structure(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
-) -> None:
+def test_doctor_names_parameters_that_describe_no_structure(cli: Cli, town_map: Path) -> None:
     with shardkit.connect(town_map) as kit:
         client: Any = kit.client("sessions")
         client.set("text:meta", "x")
         client.hset("odd:meta", "format", "1")
-    result = cli("doctor", "--check", "sessions", "-c", town_map)
-    assert result.code == 1
+    result = cli("doctor", "--check", "sessions", "-c", town_map, code=1)
     assert "sessions/text:meta is not a HASH" in result.lines
     assert "sessions/odd:meta does not say the kind of its structure" in result.lines
-    found = read_json("doctor", "--check", "sessions", "-c", town_map, code=1)
+    found = cli.json("doctor", "--check", "sessions", "-c", town_map, code=1)
     assert found["parameters"]["sessions/odd:meta"] == "does not say the kind of its structure"
 
 
@@ -199,8 +190,7 @@ def test_a_book_whose_names_an_application_compares_is_not_checked(
 
     with shardkit.connect(town_map) as kit:
         kit.address_book(component="unique", parts=2, fold=backwards).join("elves", "Arwen")
-    result = cli("doctor", "--check", "unique", "-c", town_map)
-    assert result.code == 0, result
+    result = cli("doctor", "--check", "unique", "-c", town_map, code=0)
     why = "its names are compared by the application's backwards"
     assert f"unique/{{members}} was not checked: {why}" in result.lines
     assert result.lines[-1] == "checked 0 structures: no damage"
@@ -215,20 +205,8 @@ def test_a_backup_and_an_upgrade_of_all_name_the_component_that_is_broken(
     assert cli("upgrade", "-c", broken_url).error().startswith("config:redis:bad: is not JSON")
 
 
-def test_locks_are_shown_of_the_components_that_can_be_used(
-    cli: Cli, town_map: Path, broken_url: str
-) -> None:
-    with shardkit.connect(town_map) as kit:
-        assert kit.lock("stock", component="unique", renew=False).acquire()
-    result = cli("locks", "show", "-c", broken_url)
-    assert result.code == 1
-    assert "stock" in result.out
-    assert "warning: bad: config:redis:bad: is not JSON" in result.err
-
-
 def test_a_command_that_a_server_refuses_is_an_error_for_programs(cli: Cli, town_map: Path) -> None:
-    result = cli("exec", "--on", "sessions", "--json", "-c", town_map, "--", "GET")
-    assert result.code == 1
+    result = cli("exec", "--on", "sessions", "--json", "-c", town_map, "--", "GET", code=1)
     found = json.loads(result.out)
     assert list(found) == ["sessions"]
     assert "wrong number of arguments" in found["sessions"]["error"]
@@ -237,8 +215,7 @@ def test_a_command_that_a_server_refuses_is_an_error_for_programs(cli: Cli, town
 def test_retire_reports_the_servers_that_could_not_be_asked(
     cli: Cli, town_url: str, half_dead_map: Path
 ) -> None:
-    pushed = cli("config", "push", half_dead_map, "-c", town_url, "--no-check")
-    assert pushed.code == 0, pushed
+    cli("config", "push", half_dead_map, "-c", town_url, "--no-check", code=0)
     result = cli("retire", "half", "-c", town_url)
     assert result.code == 0, result
     [line] = [line for line in result.lines if "was not asked" in line]
@@ -246,7 +223,7 @@ def test_retire_reports_the_servers_that_could_not_be_asked(
 
 
 def test_structures_are_read_where_there_is_no_config_server(
-    read_json: ReadJson, town_map: Path, tmp_path: Path
+    cli: Cli, town_map: Path, tmp_path: Path
 ) -> None:
     described = yaml.safe_load(town_map.read_text())
     del described["config_server"]
@@ -254,5 +231,5 @@ def test_structures_are_read_where_there_is_no_config_server(
     alone.write_text(yaml.safe_dump(described))
     with shardkit.connect(alone) as kit:
         kit.set("ids", component="unique", total=100).sadd("a")
-    found = read_json("check", "--structures", "unique", "-c", alone)
+    found = cli.json("check", "--structures", "unique", "-c", alone)
     assert found["structures"] == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli
 from faces import holder, sessions
 
 import shardkit
@@ -60,10 +60,10 @@ def stored(tmp_path: Path) -> Iterator[tuple[ShardKit, Path]]:
 
 
 def test_every_kind_of_structure_is_checked_and_repaired(
-    cli: Cli, read_json: ReadJson, stored: tuple[ShardKit, Path]
+    cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
-    found = read_json("doctor", "--check", "-c", path)
+    found = cli.json("doctor", "--check", "-c", path)
     assert found["ok"], found
     kinds = {(each["structure"], each["kind"]): each["unchecked"] for each in found["structures"]}
     assert {kind for kind in kinds if not kind[0].endswith(":cities")} == {
@@ -81,38 +81,35 @@ def test_every_kind_of_structure_is_checked_and_repaired(
     holder(kit, "geo", group).delete(group)
     holder(kit, "geo", "{jobs}:1").delete("{jobs}:1")
     holder(kit, "geo", "unique:2015-05-17").incr("unique:2015-05-17")
-    found = read_json("doctor", "--check", "-c", path, code=1)
+    found = cli.json("doctor", "--check", "-c", path, code=1)
     keys = {each["key"]: each for each in found["damages"]}
     assert {group, "{jobs}:1", "unique:2015-05-17"} <= set(keys)
     assert keys["{jobs}:1"]["loses"] == "64 values, lost already"
     assert keys["unique:2015-05-17"]["repair"] == "recount() counts the ids"
-    only = read_json("doctor", "--check", "-c", path, "--structure", "{jobs}", code=1)
+    only = cli.json("doctor", "--check", "-c", path, "--structure", "{jobs}", code=1)
     assert {each["structure"] for each in only["damages"]} == {"{jobs}"}
 
-    result = cli("doctor", "--check", "--repair", "-c", path, input="n\n")
-    assert result.code == 1
+    result = cli("doctor", "--check", "--repair", "-c", path, input="n\n", code=1)
     assert "64 values, lost already" in result.out
     assert kit.client("geo", kit.component("geo").shard_of(group).number).exists(group) == 0
     result = cli("doctor", "--check", "--repair", "--yes", "-c", path)
     assert "geo/ids: rebuilt" in result.out
     assert "geo/{jobs}: rebuilt" in result.out
     assert kit.set("ids", component="geo", part_size=64, members=int, groups=4).scard() == 300
-    found = read_json("doctor", "--check", "-c", path, code=1)
+    found = cli.json("doctor", "--check", "-c", path, code=1)
     assert [each["key"] for each in found["damages"]] == ["unique:2015-05-17"]
 
 
-def test_structures_without_parameters_are_found(
-    read_json: ReadJson, stored: tuple[ShardKit, Path]
-) -> None:
+def test_structures_without_parameters_are_found(cli: Cli, stored: tuple[ShardKit, Path]) -> None:
     kit, path = stored
     for key in ("ids:meta", "{jobs}:meta", "p:meta"):
         holder(kit, "geo", key).delete(key)
-    found = read_json("doctor", "--check", "-c", path, code=1)
+    found = cli.json("doctor", "--check", "-c", path, code=1)
     assert {each["key"] for each in found["damages"]} == {"ids:meta", "{jobs}:meta", "p:meta"}
 
 
 def test_parameters_that_have_lost_the_size_of_parts_are_damage(
-    read_json: ReadJson, stored: tuple[ShardKit, Path]
+    cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     kit.unique_visitors("rough", component="plain", precision="hyperloglog").visit_many(
@@ -125,45 +122,54 @@ def test_parameters_that_have_lost_the_size_of_parts_are_damage(
         client.hset(f"{name}:meta", "qart_size", client.hget(f"{name}:meta", "part_size"))
         client.hdel(f"{name}:meta", "part_size")
     holder(kit, "geo", "w:meta").hset("w:meta", "part_size", "0")
-    found = read_json("doctor", "--check", "-c", path, code=1)
+    found = cli.json("doctor", "--check", "-c", path, code=1)
     damages = {(each["key"], each["found"]) for each in found["damages"]}
     assert damages == {(f"{name}:meta", "no part_size") for name in {*wrong, "w"}}
     assert {each["unchecked"] for each in found["structures"]} == {None}
 
 
 def test_a_list_whose_size_of_parts_has_its_old_name_is_checked(
-    read_json: ReadJson, stored: tuple[ShardKit, Path]
+    cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     client: Any = holder(kit, "geo", "{jobs}:meta")
     client.hset("{jobs}:meta", "shard_size", client.hget("{jobs}:meta", "part_size"))
     client.hdel("{jobs}:meta", "part_size")
-    assert read_json("doctor", "--check", "-c", path)["damages"] == []
+    assert cli.json("doctor", "--check", "-c", path)["damages"] == []
 
 
 def test_a_structure_whose_codec_is_the_applications_is_not_checked(
-    read_json: ReadJson, stored: tuple[ShardKit, Path]
+    cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     holder(kit, "geo", "w:meta").hset("w:meta", "codec", "ours")
-    found = read_json("doctor", "--check", "-c", path, "--structure", "w", code=1)
+    found = cli.json("doctor", "--check", "-c", path, "--structure", "w", code=1)
     [checked] = found["structures"]
     assert (checked["structure"], found["damages"]) == ("w", [])
     assert checked["unchecked"].startswith("its codec is the application's: ")
 
 
-@pytest.mark.parametrize("options", [("--repair",), ("--check", "--fix"), ("--structure", "x")])
-def test_options_that_do_not_go_together_are_refused(cli: Cli, options: tuple[str, ...]) -> None:
-    assert cli("doctor", *options).code == 2
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--repair", "--structure, --repair and --yes go with --check"),
+        ("--structure x", "--structure, --repair and --yes go with --check"),
+        ("--check --fix", "--check goes with --structure, --repair and --yes only"),
+        ("--check --repair --json", "with --json give --yes too"),
+        ("--rewrite", "--rewrite saves what --fix sets"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(cli: Cli, options: str, said: str) -> None:
+    assert said in cli("doctor", *options.split(), code=2).error()
 
 
 def test_a_server_that_evicts_keys_of_structures_is_found(
-    cli: Cli, read_json: ReadJson, stored: tuple[ShardKit, Path]
+    cli: Cli, stored: tuple[ShardKit, Path]
 ) -> None:
     kit, path = stored
     client: Any = kit.client("plain")
     client.config_set("maxmemory-policy", "allkeys-lru")
-    found = read_json("doctor", "-c", path, code=1)
+    found = cli.json("doctor", "-c", path, code=1)
     found = [each for each in found["findings"] if each["problem"] == "eviction"]
     assert [each["component"] for each in found] == ["geo", "plain"]
     assert found[0]["remedy"] == "CONFIG SET maxmemory-policy noeviction"

@@ -1,21 +1,14 @@
 from __future__ import annotations
 
-import fcntl
 import gzip
 import io
 import json
-import os
-import pty
 import re
-import struct
-import subprocess
-import sys
-import termios
-from contextlib import suppress
 from pathlib import Path
+from subprocess import DEVNULL
 
 import pytest
-from cli_helpers import Cli, Result
+from cli_helpers import Cli, Result, in_terminal, plain
 
 import shardkit
 
@@ -41,11 +34,9 @@ def test_files_are_published_read_and_gone(
         ("a.log.gz", True),
         ("b.log", True),
     ]
-    again = cli("files", "publish", "day", logs, "--close", *at)
-    assert again.code == 0, again
+    again = cli("files", "publish", "day", logs, "--close", *at, code=0)
     assert [line.split()[-1] for line in again.lines[1:]] == ["no", "no"]
-    shown = cli("files", "status", "day", *at)
-    assert shown.code == 0
+    shown = cli("files", "status", "day", *at, code=0)
     assert shown.lines[0].startswith("closed, ")
     assert "2 files" in shown.lines[0]
     assert cli("files", "read", "day", "x", *at) == Result(0, "one\ntwo\nthree\nfour\n", "")
@@ -67,8 +58,7 @@ def test_no_published_name_leads_out_of_the_directory(
         files.publish("day", io.BytesIO(b"words"), name=name)
         files.close("day")
     into = tmp_path / "copy" / "here"
-    refused = cli("files", "read", "day", "x", "--into", into, *AT, "-c", town_map)
-    assert refused.code == 1
+    refused = cli("files", "read", "day", "x", "--into", into, *AT, "-c", town_map, code=1)
     assert f"file {name!r} is no file name" in refused.out + refused.err
     assert not [path for path in tmp_path.rglob("*") if path.name == "out"]
 
@@ -77,11 +67,9 @@ def test_an_unreadable_file_is_given_up_and_shown(cli: Cli, town_map: Path, tmp_
     at = (*AT, "-c", town_map)
     (tmp_path / "cut.gz").write_bytes(gzip.compress(b"text" * 1000)[:-4])
     cli("files", "publish", "day", tmp_path / "cut.gz", "--reader", "x", "--close", *at)
-    read = cli("files", "read", "day", "x", *at)
-    assert read.code == 1
+    read = cli("files", "read", "day", "x", *at, code=1)
     assert read.err.count("truncated") == 5
-    shown = cli("files", "status", "day", *at)
-    assert shown.code == 1
+    shown = cli("files", "status", "day", *at, code=1)
     assert "x has given up cut.gz" in shown.err
 
 
@@ -98,31 +86,14 @@ def test_progress_fits_a_terminal_of_80_columns_and_is_cleared(
 ) -> None:
     path = tmp_path / f"{'a-long-name' * 8}-access.log"
     path.write_bytes(b"a line\n" * 500_000)
-    at = ("-c", town_map, *AT)
     for arguments, total in (
         (("publish", "day", path, "--reader", "x", "--close"), "3.5/3.5 MB"),
         (("read", "day", "x", "--into", tmp_path / "copy"), "3.5/? MB"),
     ):
-        terminal, output = pty.openpty()
-        fcntl.ioctl(output, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        environment = {**os.environ, "TERM": "xterm-256color"}
-        environment.pop("COLUMNS", None)
-        with subprocess.Popen(
-            [sys.executable, "-m", "shardkit", "files", *arguments, *at],
-            stdout=subprocess.DEVNULL,
-            stderr=output,
-            env=environment,
-        ) as process:
-            os.close(output)
-            written = b""
-            with suppress(OSError):  # the end of a terminal
-                while data := os.read(terminal, 65_536):
-                    written += data
-        os.close(terminal)
-        assert process.returncode == 0
-        text = re.sub(rb"\x1b\[[0-9;?]*[A-Za-z]", b"", written).decode()
-        lines = [line for line in re.split(r"[\r\n]+", text) if line]
+        code, written = in_terminal(80, "files", *arguments, "-c", town_map, *AT, stdout=DEVNULL)
+        assert code == 0
+        lines = [line for line in re.split(r"[\r\n]+", plain(written)) if line]
         assert max(map(len, lines)) <= 80
         assert any("a-long-nam" in line and "access.log" in line for line in lines)
         assert any(total in line and "\u2501" in line for line in lines), lines
-        assert written.rstrip().endswith(b"\x1b[2K")  # nothing of it stays
+        assert written.rstrip().endswith("\x1b[2K")  # nothing of it stays

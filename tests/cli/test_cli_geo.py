@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli
 
 from shardkit.cli.commands.geo import _FileProgress
 
@@ -32,31 +32,28 @@ def geolite2(tmp_path: Path) -> tuple[Path, ...]:
     return tuple(tmp_path / name for name in files)
 
 
-def test_files_are_imported_and_addresses_found(
-    cli: Cli, read_json: ReadJson, geolite2: tuple[Path, ...]
-) -> None:
+def test_files_are_imported_and_addresses_found(cli: Cli, geolite2: tuple[Path, ...]) -> None:
     *blocks, cities = geolite2
-    done = read_json("geo", "import", *blocks, "--cities", cities, *TO)
+    done = cli.json("geo", "import", *blocks, "--cities", cities, *TO)
     assert (done["ranges"], done["cities"], done["skipped"]) == (2, 1, 4)
     assert done["first_skipped"][2] == {
         "line": 3,
         "reason": "'1.0.1' is not an IP address",
         "source": str(blocks[0]),
     }
-    shown = cli("geo", "find", "1.0.0.9", "1.0.1.9", "2001:db8::1", *TO)
-    assert shown.code == 0
+    shown = cli("geo", "find", "1.0.0.9", "1.0.1.9", "2001:db8::1", *TO, code=0)
     assert [line.split() for line in shown.lines] == [
         ["address", "city", "region", "country", "id"],
         ["1.0.0.9", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
         ["1.0.1.9", "-", "-", "-", "-"],
         ["2001:db8::1", "Bonn,", "am", "Rhein", "NW", "Germany", "7"],
     ]
-    assert read_json("geo", "find", "-", *TO, input="1.0.0.9\n\n9.9.9.9\n") == [
+    assert cli.json("geo", "find", "-", *TO, input="1.0.0.9\n\n9.9.9.9\n") == [
         {"address": "1.0.0.9", "city": "Bonn, am Rhein", "region": "NW", "country": "Germany"}
         | {"id": 7},
         {"address": "9.9.9.9", "city": None, "region": None, "country": None, "id": None},
     ]
-    used = read_json("geo", "info", *TO)
+    used = cli.json("geo", "info", *TO)
     assert used["number"] == done["generation"]
     assert f"generation {used['number']}, imported 20" in cli("geo", "info", *TO).out
     again = cli("geo", "import", *blocks, "--cities", cities, *TO)
@@ -86,73 +83,59 @@ def test_progress_goes_on_from_file_to_file(tmp_path: Path) -> None:
         ("GeoLite2.txt", '{"network": "1.0.0.0/24", "city": "Bonn", "country": "DE"}', ""),
     ],
 )
-def test_other_formats(
-    cli: Cli, read_json: ReadJson, tmp_path: Path, name: str, content: str, options: str
-) -> None:
+def test_other_formats(cli: Cli, tmp_path: Path, name: str, content: str, options: str) -> None:
     path = tmp_path / name
     path.write_text(content)
     more = ["--delimiter", ";"] if path.suffix == ".csv" else []
     more += ["--format", "jsonl"] if path.suffix == ".txt" else []
-    done = cli("geo", "import", path, *options.split(), *more, *TO)
-    assert done.code == 0, done
-    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    cli("geo", "import", path, *options.split(), *more, *TO, code=0)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
     assert (found["city"], found["country"]) == ("Bonn", "DE")
 
 
-def test_cities_in_a_file_of_their_own(read_json: ReadJson, tmp_path: Path) -> None:
+def test_cities_in_a_file_of_their_own(cli: Cli, tmp_path: Path) -> None:
     ranges, cities = tmp_path / "r.csv", tmp_path / "c.csv"
     ranges.write_text("net,place\n1.0.0.0/24,x1\n")
     cities.write_text("place,town\nx1,Bonn\n")
     columns = ("--first", "net", "--id", "place", "--city", "town")
-    read_json("geo", "import", ranges, "--cities", cities, *columns, *TO)
-    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    cli.json("geo", "import", ranges, "--cities", cities, *columns, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
     assert (found["city"], found["id"]) == ("Bonn", "x1")
 
 
-def test_the_legacy_pair_is_known_by_its_name(read_json: ReadJson, tmp_path: Path) -> None:
+def test_the_legacy_pair_is_known_by_its_name(cli: Cli, tmp_path: Path) -> None:
     blocks, cities = tmp_path / "GeoLiteCity-Blocks.csv", tmp_path / "GeoLiteCity-Location.csv"
     blocks.write_text('Copyright\nstartIpNum,endIpNum,locId\n"16777216","16777471","12"\n')
     cities.write_text(
         "Copyright\nlocId,country,region,city,postalCode,latitude,longitude,metroCode,areaCode\n"
         '12,"DE","07","Bonn","",50.9,6.9,,\n'
     )
-    read_json("geo", "import", blocks, "--cities", cities, *TO)
-    [found] = read_json("geo", "find", "1.0.0.9", *TO)
+    cli.json("geo", "import", blocks, "--cities", cities, *TO)
+    [found] = cli.json("geo", "find", "1.0.0.9", *TO)
     assert (found["city"], found["region"], found["id"]) == ("Bonn", "07", 12)
 
 
 def test_a_failed_import_is_one_line_of_error(
-    cli: Cli, read_json: ReadJson, tmp_path: Path, geolite2: tuple[Path, ...]
+    cli: Cli, tmp_path: Path, geolite2: tuple[Path, ...]
 ) -> None:
     cli("geo", "import", *geolite2[:2], "--cities", geolite2[2], *TO)
     by_name = tmp_path / "City.mmdb"
     by_name.write_text("no database")
-    before = read_json("geo", "info", *TO)
+    before = cli.json("geo", "info", *TO)
     path = tmp_path / "a.csv"
     path.write_text("nothing,of,the,kind\n")
-    assert "name them with --first and --last" in cli("geo", "import", path, *TO).error()
-    columns = ("--first", "0", "--id", "1")
-    assert "use --cities" in cli("geo", "import", path, "--format", "geolite2", *TO).error()
-    assert (
-        "one file"
-        in cli(
-            *("geo", "import", path, path, "--format", "geolite-legacy", "--cities", path, *TO)
-        ).error()
-    )
-    assert (
-        "use --id"
-        in cli(
-            *("geo", "import", path, "--first", "0", "--city", "1", "--cities", path, *TO)
-        ).error()
-    )
-    assert (
-        "no range could be read, 1 line skipped"
-        in cli("geo", "import", path, *columns, *TO).error()
-    )
-    assert "not a MaxMind database" in cli("geo", "import", path, "--format", "mmdb", *TO).error()
-    assert "not a MaxMind database" in cli("geo", "import", by_name, *TO).error()
-    assert "does not exist" in cli("geo", "import", tmp_path / "missing", *TO).error()
-    assert read_json("geo", "info", *TO) == before
+    for words, error in (
+        ([path], "name them with --first and --last"),
+        ([path, "--format", "geolite2"], "use --cities"),
+        ([path, path, "--format", "geolite-legacy", "--cities", path], "one file"),
+        ([path, "--first", "0", "--city", "1", "--cities", path], "use --id"),
+        ([path, "--first", "0", "--id", "1"], "no range could be read, 1 line skipped"),
+        ([path, "--format", "mmdb"], "not a MaxMind database"),
+        ([by_name], "not a MaxMind database"),
+        ([tmp_path / "missing"], "does not exist"),
+    ):
+        assert error in cli("geo", "import", *words, *TO).error()
+    assert cli.json("geo", "info", *TO) == before
 
 
 def test_before_anything_is_imported(cli: Cli) -> None:

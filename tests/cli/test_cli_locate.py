@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 import redis
-import yaml
-from cli_helpers import SECRET, Cli, ReadJson, in_terminal, plain
+from cli_helpers import SECRET, Cli, edited_map, in_terminal, plain
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalCluster, LocalServers
 
 
-def test_keys_are_where_the_kit_finds_them(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
-) -> None:
+def test_keys_are_where_the_kit_finds_them(cli: Cli, town: LocalServers, town_map: Path) -> None:
     keys = ["home:42", "{home:42}:x", "42", "ключ", "a b"]
-    found = read_json("locate", "unique", *keys, "-c", town_map)
+    found = cli.json("locate", "unique", *keys, "-c", town_map)
     with shardkit.connect(town.shard_map) as kit:
         router = kit.key_sharded("unique")
         assert [each["number"] for each in found] == [router.shard_of(key) for key in keys]
@@ -36,20 +33,20 @@ def test_keys_are_where_the_kit_finds_them(
 
 
 def test_a_key_that_is_not_utf8_is_located_as_its_bytes(
-    read_json: ReadJson, town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
-    [found] = read_json("locate", "unique", os.fsdecode(b"\xff\x00"[:1]), "-c", town_map)
+    [found] = cli.json("locate", "unique", os.fsdecode(b"\xff\x00"[:1]), "-c", town_map)
     assert found["number"] == town.shard_map.components["unique"].place(b"\xff")
     assert found["key"] == "\\xff"
 
 
 def test_pairs_are_placed_whatever_their_order(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
-    one, other, third = read_json(
+    one, other, third = cli.json(
         "locate", "followers", "-c", town_map, *("--pair", "10", "9"), *("--pair", "9", "010"), "k"
     )[-3:]
-    found = read_json("locate", "followers", "k", "-c", town_map, "--pair", "10", "9")
+    found = cli.json("locate", "followers", "k", "-c", town_map, "--pair", "10", "9")
     assert [each["key"] for each in found] == ["k", "9:10"]
     with shardkit.connect(town.shard_map) as kit:
         assert found[1]["number"] == kit.id_pair_sharded("followers").shard_of(9, 10)
@@ -60,19 +57,18 @@ def test_pairs_are_placed_whatever_their_order(
     )
 
 
-def test_an_unsharded_component_has_one_place(read_json: ReadJson, town_map: Path) -> None:
-    [found] = read_json("locate", "sessions", "a", "-c", town_map)
+def test_an_unsharded_component_has_one_place(cli: Cli, town_map: Path) -> None:
+    [found] = cli.json("locate", "sessions", "a", "-c", town_map)
     assert (found["shard"], found["number"], found["why"]) == ("sessions", None, "not sharded")
 
 
 def test_members_of_a_set_are_located_by_what_it_was_made_with(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path, town_url: str
+    cli: Cli, town: LocalServers, pushed_map: Path, town_url: str
 ) -> None:
-    cli("config", "push", town_map)
     with shardkit.connect(town.shard_map) as kit:
         ids = kit.set("ids", component="unique", total=10_000, members=int, part_size=100)
         ids.sadd(17, 18)
-        found = read_json("locate", "unique", "--in", "ids", "17", "018", "19", "-c", town_url)
+        found = cli.json("locate", "unique", "--in", "ids", "17", "018", "19", "-c", town_url)
         assert [each["there"] for each in found] == [True, True, False]
         assert [each["part"] for each in found] == [ids.part_of(n) for n in (17, 18, 19)]
         assert [each["key"] for each in found] == [ids.key_of(n) for n in (17, 18, 19)]
@@ -80,26 +76,26 @@ def test_members_of_a_set_are_located_by_what_it_was_made_with(
         assert [each["number"] for each in found] == [router.shard_of(e["key"]) for e in found]
         for each in found:
             assert bool(router.client(each["number"]).exists(each["key"])) == each["there"]
-    shown = cli("locate", "unique", "--in", "ids", "17", "19", "-c", town_map)
+    shown = cli("locate", "unique", "--in", "ids", "17", "19", "-c", pushed_map)
     assert [line.split()[:3] for line in shown.lines[1:]] == [
         ["17", "yes", found[0]["key"]],
         ["19", "no", found[2]["key"]],
     ]
-    assert "not an integer" in cli("locate", "unique", "--in", "ids", "x", "-c", town_map).error()
+    assert "not an integer" in cli("locate", "unique", "--in", "ids", "x", "-c", pushed_map).error()
 
 
 def test_a_set_that_is_not_there_yet_is_described(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
     words = ("locate", "unique", "--in", "ids", "17", "-c", town_map)
     assert "ids:meta is missing" in cli(*words).error()
-    [found] = read_json(*words, "--total", "1000", "--part-size", "10", "--members", "int")
+    [found] = cli.json(*words, "--total", "1000", "--part-size", "10", "--members", "int")
     with shardkit.connect(town.shard_map) as kit:
         ids = kit.set("ids", component="unique", total=1000, part_size=10, members=int)
         assert found["key"] == ids.key_of(17)
         assert found["there"] is False
         ids.sadd(17)
-    [now] = read_json(*words, "--total", "1000")
+    [now] = cli.json(*words, "--total", "1000")
     assert now == {**found, "there": True}
     assert "was made with total 1000, not 5" in cli(*words, "--total", "5").error()
 
@@ -113,12 +109,10 @@ def test_locate_refuses_members_of_a_structure_that_is_no_set(
     assert "'cities' is a hash, not a set" in refused.error()
 
 
-def test_a_server_that_is_away_leaves_the_place_known(
-    cli: Cli, read_json: ReadJson, tmp_path: Path
-) -> None:
+def test_a_server_that_is_away_leaves_the_place_known(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(f"components: {{a: {{entry: {{port: 1, password: {SECRET}}}}}}}")
-    [found] = read_json("locate", "a", "--in", "s", "m", "--total", "9", "-c", path, code=1)
+    [found] = cli.json("locate", "a", "--in", "s", "m", "--total", "9", "-c", path, code=1)
     assert (found["key"], found["there"]) == ("s:0", None)
     shown = cli("locate", "a", "--in", "s", "m", "--total", "9", "-c", path)
     assert "? connection refused" in shown.out
@@ -132,27 +126,27 @@ def cluster() -> Any:
 
 
 def test_a_clusters_keys_are_on_the_node_of_their_slot(
-    cli: Cli, read_json: ReadJson, cluster: LocalCluster, tmp_path: Path
+    cli: Cli, cluster: LocalCluster, tmp_path: Path
 ) -> None:
     path = tmp_path / "map.yaml"
     entry = cluster.entry.fields
     path.write_text(ShardMap.parse(f"components: {{cart: {{entry: {entry}}}}}").to_yaml())
     keys = ["a", "b", "{a}c"]
-    found = read_json("locate", "cart", *keys, "-c", path)
+    found = cli.json("locate", "cart", *keys, "-c", path)
     with cluster.client() as client:
         nodes = [client.get_node_from_key(key) for key in keys]
     assert [each["server"] for each in found] == [f"{node.host}:{node.port}" for node in nodes]
     assert found[0]["hash"] == found[2]["hash"]
     cluster.nodes[0].pause()
     try:
-        away = read_json("locate", "cart", "a", "-c", path)
+        away = cli.json("locate", "cart", "a", "-c", path)
     finally:
         cluster.nodes[0].resume()
     assert away[0]["hash"] == found[0]["hash"]
 
 
 def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
-    cli: Cli, read_json: ReadJson, town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, town_map: Path
 ) -> None:
     with shardkit.connect(town.shard_map) as kit:
         docs = kit.search("docs", component="unique", shards=8)
@@ -163,17 +157,16 @@ def test_a_key_of_a_structure_in_numbered_parts_is_on_the_shard_of_its_part(
             for key in kit.client("unique", n).scan_iter(match="{docs:*")
         ]
     assert len({n for _, n in keys}) == 8
-    found = read_json("locate", "unique", *(key for key, _ in keys), "-c", town_map)
+    found = cli.json("locate", "unique", *(key for key, _ in keys), "-c", town_map)
     assert [each["number"] for each in found] == [n for _, n in keys]
-    absent = read_json("locate", "unique", "{docs:5}:nothing", "{other:5}:x", "-c", town_map)
+    absent = cli.json("locate", "unique", "{docs:5}:nothing", "{other:5}:x", "-c", town_map)
     by_hash = town.shard_map.components["unique"].place(b"other:5")
     assert [each["number"] for each in absent] == [5, by_hash]
     shown = cli("locate", "unique", "{docs:5}:nothing", "-c", town_map)
     assert "part 5 of 'docs', on shard 5" in shown.out
-    decoding = yaml.safe_load(town_map.read_text())
-    for entry in decoding["components"]["unique"]["shards"]:
-        entry["decode_responses"] = True
-    town_map.write_text(yaml.safe_dump(decoding))
+    with edited_map(town_map) as components:
+        for entry in components["unique"]["shards"]:
+            entry["decode_responses"] = True
     assert cli("locate", "unique", "{docs:5}:nothing", "-c", town_map).out == shown.out
 
 
@@ -187,9 +180,9 @@ def test_a_key_whose_structure_cannot_be_looked_up_is_not_located(cli: Cli, tmp_
 
 def test_the_url_of_an_entry_connects_to_its_server(cli: Cli, town_map: Path) -> None:
     for arguments, number in (((), 0), (("--shard", "2"), 2)):
-        result = cli("url", "unique", *arguments, "-c", town_map, secret="-" * 20)
-        assert result.code == 0
-        [url] = result.lines
+        words = ("url", "unique", *arguments, "-c", town_map)
+        [url] = cli(*words, secret="-" * 20, code=0).lines
+        assert cli.json(*words, secret="-" * 20) == {"url": url}
         with redis.Redis.from_url(url) as client:
             assert client.ping()
             assert client.get_connection_kwargs()["db"] in (0, number // 2 + 1)
@@ -225,7 +218,6 @@ def test_a_terminal_sees_the_password_only_if_it_is_asked_for(town_map: Path) ->
 def test_an_entry_without_a_url_says_so(cli: Cli, tmp_path: Path, entry: str, message: str) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(f"components: {{jobs: {{entry: {entry}}}}}")
-    result = cli("url", "jobs", "-c", path)
-    assert result.code == 1
+    result = cli("url", "jobs", "-c", path, code=1)
     assert message in result.error()
     assert "config:redis:jobs" in result.error()

@@ -23,19 +23,24 @@ def table() -> Table:
     return grid
 
 
-def test_where_nobody_reads_a_row_is_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("columns", ["", "20", "80"])
+def test_where_nobody_reads_a_row_is_a_line_without_blanks_at_its_end(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
     Output().table(table())
-    header, first, second = capsys.readouterr().out.splitlines()
+    Output().line(LONG)
+    header, first, second, line = capsys.readouterr().out.splitlines()
     assert header.split() == ["name", "text", "count", "share"]
     assert first == f"a     {LONG}  1,234,567   0.50"
     assert second.split() == ["b", "-", "-", "12.35"]
+    assert line == LONG
     assert "\x1b" not in header + first + second
-
-
-def test_where_nobody_reads_a_line_is_not_folded(capsys: pytest.CaptureFixture[str]) -> None:
-    Output().line("word " * 100 + "end")
-    [line] = capsys.readouterr().out.splitlines()
-    assert line == "word " * 100 + "end"
+    grid = Table.of("a", "b")
+    grid.row("x", "long")
+    grid.row("long", "x")
+    Output().table(grid)
+    assert capsys.readouterr().out == "a     b\nx     long\nlong  x\n"
 
 
 def test_in_a_terminal_a_line_is_folded_between_words(
@@ -47,23 +52,6 @@ def test_in_a_terminal_a_line_is_folded_between_words(
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "several words", "several words", "several words",
     ]  # fmt: skip
-
-
-def test_no_line_ends_in_blanks(capsys: pytest.CaptureFixture[str]) -> None:
-    grid = Table.of("a", "b")
-    grid.row("x", "long")
-    grid.row("long", "x")
-    Output().table(grid)
-    assert all(line == line.rstrip() for line in capsys.readouterr().out.splitlines())
-
-
-@pytest.mark.parametrize("columns", ["20", "80"])
-def test_a_width_from_the_environment_folds_no_piped_table(
-    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", columns)
-    Output().table(table())
-    assert len(capsys.readouterr().out.splitlines()) == 3
 
 
 def test_columns_that_say_nothing_can_be_left_out() -> None:

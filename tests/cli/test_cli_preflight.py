@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from cli_helpers import Cli
+from cli_helpers import Cli, config_server, edited_map
 
 import shardkit
 from shardkit import ShardMap
@@ -60,15 +60,20 @@ def pushed(servers: LocalServers, stranger: LocalServer, tmp_path: Path, cli: Cl
 
 
 @pytest.fixture
+def where(servers: LocalServers) -> tuple[str, str]:
+    """The option that names the config server."""
+    return "-c", f"redis://{config_server(servers).address}"
+
+
+@pytest.fixture
 def edited(servers: LocalServers, pushed: Path) -> Edit:
     """Write the map with fields of one entry changed."""
 
     def write(component: str, number: int | None = None, **fields: Any) -> Path:
-        described = yaml.safe_load(pushed.read_text())
-        of_component = described["components"][component]
-        entry = of_component["entry"] if number is None else of_component["shards"][number]
-        entry.update(fields)
-        pushed.write_text(yaml.safe_dump(described))
+        with edited_map(pushed) as components:
+            described = components[component]
+            entry = described["entry"] if number is None else described["shards"][number]
+            entry.update(fields)
         return pushed
 
     return write
@@ -76,8 +81,7 @@ def edited(servers: LocalServers, pushed: Path) -> Edit:
 
 def stored(servers: LocalServers) -> dict[str, Any]:
     """Return all that the config server holds."""
-    assert servers.config_server is not None
-    with servers.config_server.client() as client:
+    with config_server(servers).client() as client:
         return {key.decode(): client.dump(key) for key in client.scan_iter()}
 
 
@@ -163,18 +167,15 @@ def test_an_entry_that_cannot_be_used_is_refused(
     assert stored(servers) == before
 
 
-def test_every_entry_that_cannot_be_used_is_named(
-    cli: Cli, servers: LocalServers, edited: Edit
-) -> None:
+def test_every_entry_that_cannot_be_used_is_named(cli: Cli, edited: Edit) -> None:
     edited("unique", 0, password="${NOT_SET}")
     path = edited("unique", 1, db=99)
     refused = cli("config", "push", path).error()
     assert "${NOT_SET}" in refused
     assert "has no database 99" in refused
-    more = yaml.safe_load(path.read_text())
-    away = [{"host": "127.0.0.1", "port": 1, "db": n} for n in range(6)]
-    more["components"]["away"] = {"shards": away}
-    path.write_text(yaml.safe_dump(more))
+    with edited_map(path) as components:
+        away = [{"host": "127.0.0.1", "port": 1, "db": n} for n in range(6)]
+        components["away"] = {"shards": away}
     refused = cli("config", "push", path).error()
     assert "; and 3 more; " in refused
     assert refused.endswith("or push with --force away --force unique")
@@ -183,10 +184,8 @@ def test_every_entry_that_cannot_be_used_is_named(
 @pytest.fixture
 def swapped(pushed: Path) -> Path:
     """A map with a new component over data that is there already, its two shards swapped."""
-    more = yaml.safe_load(pushed.read_text())
-    first, second = more["components"]["unique"]["shards"]
-    more["components"]["newcomer"] = {"shards": [second, first]}
-    pushed.write_text(yaml.safe_dump(more))
+    with edited_map(pushed) as components:
+        components["newcomer"] = {"shards": components["unique"]["shards"][::-1]}
     return pushed
 
 
@@ -201,8 +200,7 @@ def test_a_first_push_over_data_on_other_shards_is_refused(
     assert "check the address, and the order of the shards" in refused
     assert "--force newcomer" in refused
     wanted = ShardMap.load(swapped)
-    assert servers.config_server is not None
-    with servers.config_server.client() as config:
+    with config_server(servers).client() as config:
         with pytest.raises(PushRefusedError, match="sampled keys on shard 1"):
             push(config, wanted)
         assert stored(servers) == before
@@ -211,22 +209,20 @@ def test_a_first_push_over_data_on_other_shards_is_refused(
 
 
 def test_python_pushes_over_misplaced_data_by_force(swapped: Path, servers: LocalServers) -> None:
-    assert servers.config_server is not None
-    with servers.config_server.client() as config:
+    with config_server(servers).client() as config:
         push(config, ShardMap.load(swapped), force=["newcomer"])
 
 
 def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
     cli: Cli, servers: LocalServers, pushed: Path
 ) -> None:
-    more = yaml.safe_load(pushed.read_text())
-    shards = [{**each, "db": 7} for each in more["components"]["unique"]["shards"]]
+    with edited_map(pushed) as components:
+        shards = [{**each, "db": 7} for each in components["unique"]["shards"]]
+        components["carts"] = {"shards": shards}
     for n in range(200):
         key = b"{cart:%d}:items" % n
         with servers.server_of("unique", zlib.crc32(key) % 2).client(db=7) as client:
             client.set(key, n)
-    more["components"]["carts"] = {"shards": shards}
-    pushed.write_text(yaml.safe_dump(more))
     refused = cli("config", "push", pushed).error()
     assert "by the {tag} in them: whole keys may have been hashed before" in refused
     assert "use a placement that hashes whole keys (docs/placement.md)" in refused
@@ -235,12 +231,11 @@ def test_tags_are_named_where_they_explain_why_keys_are_elsewhere(
 def test_shards_that_share_a_database_share_its_keys(
     cli: Cli, servers: LocalServers, pushed: Path
 ) -> None:
-    more = yaml.safe_load(pushed.read_text())
-    shared = {**more["components"]["unique"]["shards"][0], "db": 7}
     with servers.server_of("unique", 0).client(db=7) as client:
         client.mset({f"k{n}": n for n in range(100)})
-    more["components"]["together"] = {"shards": [shared, shared]}
-    pushed.write_text(yaml.safe_dump(more))
+    with edited_map(pushed) as components:
+        shared = {**components["unique"]["shards"][0], "db": 7}
+        components["together"] = {"shards": [shared, shared]}
     done = cli("config", "push", pushed)
     assert done.code == 0, done.err
 
@@ -280,9 +275,7 @@ def test_a_user_who_lacks_rights_is_refused_with_their_names(
     assert "does not let the user run ZADD, EVAL, SCRIPT EXISTS" in refused
 
 
-def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(
-    cli: Cli, servers: LocalServers, edited: Edit
-) -> None:
+def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(cli: Cli, edited: Edit) -> None:
     edited("unique", 0, port=1)
     path = edited("sessions", port=1)
     first = cli("config", "push", path, "--force", "unique")
@@ -296,7 +289,7 @@ def test_only_what_was_forced_by_name_is_pushed_in_spite_of_it(
     )
 
 
-def test_a_misspelt_component_is_not_added(cli: Cli, servers: LocalServers, pushed: Path) -> None:
+def test_a_misspelt_component_is_not_added(cli: Cli, pushed: Path) -> None:
     pushed.write_text(pushed.read_text().replace("sessions:", "sesions:"))
     refused = cli("config", "push", pushed).error()
     assert "component 'sesions' is new but resembles 'sessions'" in refused
@@ -304,20 +297,16 @@ def test_a_misspelt_component_is_not_added(cli: Cli, servers: LocalServers, push
 
 
 def test_a_map_that_is_out_of_date_is_not_pushed(
-    cli: Cli, servers: LocalServers, edited: Edit, tmp_path: Path
+    cli: Cli, edited: Edit, tmp_path: Path, where: tuple[str, str]
 ) -> None:
-    assert servers.config_server is not None
-    url = f"redis://{servers.config_server.address}"
     mine = tmp_path / "mine.yaml"
-    mine.write_text(cli("config", "pull", "-c", url).out)
+    mine.write_text(cli("config", "pull", *where).out)
     assert mine.read_text().startswith("epoch: 1\n")
     assert cli("config", "push", edited("unique", 0, socket_timeout=3)).code == 0
     mine.write_text(mine.read_text().replace("db: 1,", "client_name: a, db: 1,"))
     refused = cli("config", "push", mine).error()
     assert "the map was made from epoch 1, and the config server is at epoch 2" in refused
-    mine.write_text(
-        cli("config", "pull", "-c", url).out.replace("db: 1,", "client_name: a, db: 1,")
-    )
+    mine.write_text(cli("config", "pull", *where).out.replace("db: 1,", "client_name: a, db: 1,"))
     pushed = cli("config", "push", mine)
     assert pushed.lines[-1] == f"write epoch: 3 into {mine} now"
 
@@ -333,74 +322,65 @@ def test_a_push_shows_the_warnings_of_the_map(
 def test_a_pulled_map_leaves_out_the_user_who_pulled_it(
     cli: Cli, servers: LocalServers, pushed: Path
 ) -> None:
-    assert servers.config_server is not None
-    with servers.config_server.client() as client:
+    with config_server(servers).client() as client:
         rights = ("on", ">pw", "~*", "+@read", "+@connection")
         client.execute_command("ACL", "SETUSER", "reader", *rights)
-    pulled = cli("config", "pull", "-c", f"redis://reader:pw@{servers.config_server.address}")
+    pulled = cli("config", "pull", "-c", f"redis://reader:pw@{config_server(servers).address}")
     server = yaml.safe_load(pulled.out)["config_server"]
     assert server.keys().isdisjoint({"username", "password", "url"})
-    assert server["port"] == servers.config_server.port
+    assert server["port"] == config_server(servers).port
 
 
 def test_a_component_is_pruned_though_others_have_data_in_its_database(
     cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path
 ) -> None:
-    more = yaml.safe_load(pushed.read_text())
-    shard = more["components"]["unique"]["shards"][0]
-    more["components"]["neighbour"] = {"entry": shard}
     bigger = tmp_path / "more.yaml"
-    bigger.write_text(yaml.safe_dump(more))
+    with edited_map(pushed, bigger) as components:
+        components["neighbour"] = {"entry": components["unique"]["shards"][0]}
     assert cli("config", "push", bigger).code == 0
     assert cli("config", "push", pushed, "--prune").lines[-1] == "pushed: 1 removed"
-    more["components"]["neighbour"]["entry"] = {**shard, "db": 5}
+    with edited_map(bigger) as components:
+        components["neighbour"] = {"entry": {**components["neighbour"]["entry"], "db": 5}}
     with servers.server_of("unique", 0).client(db=5) as client:
         client.set("of the neighbour alone", 1)
-    bigger.write_text(yaml.safe_dump(more))
     assert cli("config", "push", bigger).code == 0
     refused = cli("config", "push", pushed, "--prune").error()
     assert "component 'neighbour' holds data, and the push would remove its entries" in refused
 
 
 def test_a_restored_config_server_is_noticed_by_status_and_push_and_led_on(
-    cli: Cli, servers: LocalServers, edited: Edit, pushed: Path
+    cli: Cli, servers: LocalServers, edited: Edit, pushed: Path, where: tuple[str, str]
 ) -> None:
-    assert servers.config_server is not None
-    url = f"redis://{servers.config_server.address}"
     old = stored(servers)
     for timeout in (3, 4):
         assert cli("config", "push", edited("unique", 0, socket_timeout=timeout)).code == 0
-    assert "went back" not in cli("status", "-c", url).out
-    with servers.config_server.client() as client:
+    assert "went back" not in cli("status", *where).out
+    with config_server(servers).client() as client:
         client.flushall()
         for key, value in old.items():
             client.restore(key, 0, value)
-    status = cli("status", "-c", url)
-    assert status.code == 1
+    status = cli("status", *where, code=1)
     assert "went back to epoch 1: its servers have witnessed epoch 3" in status.out
     refused = cli("config", "push", pushed).error()
     assert "is at epoch 1" in refused
     assert "has witnessed epoch 3" in refused
     assert refused.endswith("shardkit config push MAP --restored")
     assert cli("config", "push", pushed, "--restored").code == 0
-    with servers.config_server.client() as client:
+    with config_server(servers).client() as client:
         assert client.get("config:epoch") == b"4"
-    assert "went back" not in cli("status", "-c", url).out
+    assert "went back" not in cli("status", *where).out
 
 
 def test_pushes_are_listed_compared_shown_and_taken_back(
-    cli: Cli, servers: LocalServers, edited: Edit, pushed: Path
+    cli: Cli, edited: Edit, pushed: Path, where: tuple[str, str]
 ) -> None:
-    assert servers.config_server is not None
-    where = ("-c", f"redis://{servers.config_server.address}")
     assert cli("config", "push", edited("unique", 0, socket_timeout=3), "-m", "slower").code == 0
     latest, first = json.loads(cli("config", "history", *where, "--json").out)["pushes"]
     assert (latest["epoch"], latest["message"], latest["components"]) == (2, "slower", ["unique"])
     assert first["source"] == str(pushed)
     assert first["components"] == ["sessions", "unique"]
     assert "slower" in cli("config", "history", *where).out
-    differs = cli("config", "diff", "1", "2", *where, "--exit-code")
-    assert differs.code == 3
+    differs = cli("config", "diff", "1", "2", *where, "--exit-code", code=3)
     assert "unique:0  socket_timeout  3" in differs.out
     assert json.loads(cli("config", "diff", "1", "2", *where, "--json").out)["epoch"] == 1
     assert "those pushes changed nothing" in cli("config", "diff", "2", "2", *where).out
@@ -416,15 +396,11 @@ def test_pushes_are_listed_compared_shown_and_taken_back(
 
 
 def test_taking_back_is_refused_where_it_would_strand_data(
-    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path
+    cli: Cli, servers: LocalServers, pushed: Path, tmp_path: Path, where: tuple[str, str]
 ) -> None:
-    assert servers.config_server is not None
-    where = ("-c", f"redis://{servers.config_server.address}")
-    more = yaml.safe_load(pushed.read_text())
-    shard = more["components"]["unique"]["shards"][0]
-    more["components"]["newcomer"] = {"entry": {**shard, "db": 6}}
     bigger = tmp_path / "more.yaml"
-    bigger.write_text(yaml.safe_dump(more))
+    with edited_map(pushed, bigger) as components:
+        components["newcomer"] = {"entry": {**components["unique"]["shards"][0], "db": 6}}
     assert cli("config", "push", bigger).code == 0
     with servers.server_of("unique", 0).client(db=6) as client:
         client.set("of the newcomer alone", 1)

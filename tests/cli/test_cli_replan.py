@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli
 
 import shardkit
 from shardkit.structures.layouts import replan
@@ -18,9 +18,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(replan, name, 0.0)
 
 
-def test_structures_that_have_outgrown_their_plan_are_replanned(
-    cli: Cli, read_json: ReadJson, town_map: Path
-) -> None:
+def test_structures_that_have_outgrown_their_plan_are_replanned(cli: Cli, town_map: Path) -> None:
     at = ("-c", str(town_map))
     with shardkit.connect(town_map) as kit:
         ids = kit.set("ids", component="followers", total=64, part_size=16, members=int)
@@ -29,7 +27,7 @@ def test_structures_that_have_outgrown_their_plan_are_replanned(
         names.hset(mapping={**{n: n for n in range(500)}, **{f"f{n}": n for n in range(40)}})
         kit.set("growing", component="followers").sadd("a")
         assert cli("replan", "followers", "--dry-run", *at).code == 1
-        [row] = read_json("replan", "followers", "--dry-run", *at, code=1)
+        [row] = cli.json("replan", "followers", "--dry-run", *at, code=1)
         assert row == {
             "structure": "ids",
             "kind": "set",
@@ -39,14 +37,14 @@ def test_structures_that_have_outgrown_their_plan_are_replanned(
             "interrupted": False,
         }
         assert cli("replan", "followers", *at, input="n\n").code == 1
-        [row] = read_json("replan", "followers", "--yes", *at)
+        [row] = cli.json("replan", "followers", "--yes", *at)
         assert (row["total"], row["parts"]) == (1024, 128)
         assert 400 < row["members"] < 600  # of half of the parts
         fresh = kit.set("ids", component="followers", total=64, part_size=16, members=int)
         assert fresh.smembers() == set(range(500))
         said = cli("replan", "followers", *at)
         assert said.lines == ["2 planned structures: none has outgrown its plan"]
-        [row] = read_json("replan", "followers", "names", "--total", "300", "--yes", *at)
+        [row] = cli.json("replan", "followers", "names", "--total", "300", "--yes", *at)
         assert (row["total"], row["parts"], row["members"]) == (320, 40, 40)
         fresh = kit.hash("names", component="followers", total=64, part_size=16, codec="json")
         assert fresh.hget("f39") == 39
@@ -58,6 +56,5 @@ def test_structures_that_have_outgrown_their_plan_are_replanned(
         fresh = kit.set("ids", component="followers", total=64, part_size=16, members=int)
         assert fresh.scard() == 500
         assert fresh.parts == 256
-        failed = cli("replan", "followers", "growing", *at)
-        assert failed.code == 1
+        failed = cli("replan", "followers", "growing", *at, code=1)
         assert "growing is not a set or hash that was created with a total" in failed.err

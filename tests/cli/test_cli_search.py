@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from cli_helpers import COMMAND, Cli, ReadJson, in_terminal, plain
+from cli_helpers import COMMAND, Cli, in_terminal, plain
 from faces import eventually
 
 import shardkit
@@ -69,25 +69,23 @@ def ids(found: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("where", [TO, ONE_SERVER])
-def test_a_folder_is_indexed_and_searched(
-    read_json: ReadJson, folder: Path, where: tuple[str, ...]
-) -> None:
-    done = read_json("search", "index", folder, *where)
+def test_a_folder_is_indexed_and_searched(cli: Cli, folder: Path, where: tuple[str, ...]) -> None:
+    done = cli.json("search", "index", folder, *where)
     assert (done["indexed"], done["without_text"], done["skipped"]) == (4, 1, 0)
-    found = read_json("search", "query", "shard", *where)
+    found = cli.json("search", "query", "shard", *where)
     assert found["total"] == 3
     assert sorted(ids(found)) == [
         str(folder / name) for name in ("deep/page.html", "guide.md", "notes.txt")
     ]
-    [guide] = read_json("search", "query", '"the guide" move', *where)["hits"]
+    [guide] = cli.json("search", "query", '"the guide" move', *where)["hits"]
     assert guide["title"] == "The guide"
     assert guide["snippet"] == "The **guide** **Move** a shard from one server to another."
     assert guide["attributes"]["kind"] == "markdown"
     assert guide["attributes"]["updated"].startswith("20")
-    assert ids(read_json("search", "query", "cafe +kaffee 東京", *where)) == [
+    assert ids(cli.json("search", "query", "cafe +kaffee 東京", *where)) == [
         str(folder / "notes.txt")
     ]
-    found = read_json("search", "query", "* kind:=python", "--facet", "kind", *where)
+    found = cli.json("search", "query", "* kind:=python", "--facet", "kind", *where)
     assert [hit["title"] for hit in found["hits"]] == ["Counts shards."]
     assert found["facets"] == {"kind": [{"value": "python", "documents": 1}]}
 
@@ -120,29 +118,25 @@ def test_a_terminal_folds_the_table(folder: Path, cli: Cli) -> None:
     assert all(len(line) <= 60 or "--cursor" in line for line in plain(shown).splitlines())
 
 
-def test_json_lines_have_attributes_of_their_own(
-    cli: Cli, read_json: ReadJson, posts: Path
-) -> None:
-    done = read_json("search", "index", posts, *WITH_FIELDS, *TO)
+def test_json_lines_have_attributes_of_their_own(cli: Cli, posts: Path) -> None:
+    done = cli.json("search", "index", posts, *WITH_FIELDS, *TO)
     assert (done["indexed"], done["skipped"]) == (3, 0)
-    assert ids(read_json("search", "query", "*", "--sort", "-votes", *TO)) == ["p2", "p1", "p3"]
+    assert ids(cli.json("search", "query", "*", "--sort", "-votes", *TO)) == ["p2", "p1", "p3"]
     votes = cli("search", "query", "*", "--sort", "votes", *TO)
     assert [line.split()[1] for line in votes.lines[1:4]] == ["-", "3", "7"]
-    assert ids(read_json("search", "query", "part votes:>3", *TO)) == ["p2"]
-    assert ids(read_json("search", "query", "tags:=a", *TO)) == ["p1"]
-    [third] = read_json("search", "query", "born:2024-01-01..2024-12-31", *TO)["hits"]
+    assert ids(cli.json("search", "query", "part votes:>3", *TO)) == ["p2"]
+    assert ids(cli.json("search", "query", "tags:=a", *TO)) == ["p1"]
+    [third] = cli.json("search", "query", "born:2024-01-01..2024-12-31", *TO)["hits"]
     assert third["attributes"] == {"kind": "jsonl", "born": "2024-02-29"}
-    weighed = read_json("search", "query", "part*", "--sort", "votes=1,relevance=0", *TO)
+    weighed = cli.json("search", "query", "part*", "--sort", "votes=1,relevance=0", *TO)
     assert [(hit["id"], hit["value"]) for hit in weighed["hits"]] == [("p2", 7.0), ("p1", 3.0)]
     # What it was created with need not be said again, and cannot be contradicted.
-    assert read_json("search", "index", posts, *TO)["indexed"] == 3
+    assert cli.json("search", "index", posts, *TO)["indexed"] == 3
     error = cli("search", "index", posts, "--attribute", "votes:text", *TO).error()
     assert "was created with other parameters" in error
 
 
-def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
-    cli: Cli, read_json: ReadJson, tmp_path: Path
-) -> None:
+def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "odd.jsonl"
     path.write_bytes(
         b'\xef\xbb\xbf{"id": 1, "text": "fine \\ud800"}\n'
@@ -150,7 +144,7 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
         b'{"id": 3, "text": "word", "born": "yesterday"}\n'
         b'{"id": "' + b"x" * 2000 + b'", "text": "long id"}\n' + b"[" * 100_000 + b"\n\xff\xfe\n"
     )
-    done = read_json("search", "index", path, *WITH_FIELDS, *TO)
+    done = cli.json("search", "index", path, *WITH_FIELDS, *TO)
     assert (done["indexed"], done["skipped"]) == (1, 5)
     assert [skipped["why"].split(":")[0] for skipped in done["first_skipped"]] == [
         "votes='many' is not of kind number",
@@ -159,14 +153,14 @@ def test_lines_that_cannot_be_indexed_are_skipped_with_the_reason(
         "is not JSON",
         "is not JSON",
     ]
-    assert ids(read_json("search", "query", "fine", *TO)) == ["1"]
+    assert ids(cli.json("search", "query", "fine", *TO)) == ["1"]
     path.write_text("no JSON\n" * 25)
-    done = read_json("search", "index", path, *WITH_FIELDS, *TO, code=1)
+    done = cli.json("search", "index", path, *WITH_FIELDS, *TO, code=1)
     assert (done["skipped"], len(done["first_skipped"])) == (25, 10)
 
 
 def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
-    read_json: ReadJson, folder: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     listed = Path.iterdir
 
@@ -176,26 +170,26 @@ def test_a_folder_that_cannot_be_listed_is_skipped_with_the_reason(
         return listed(path)
 
     monkeypatch.setattr(Path, "iterdir", iterdir)
-    done = read_json("search", "index", folder, *TO)
+    done = cli.json("search", "index", folder, *TO)
     assert (done["indexed"], done["skipped"]) == (2, 1)
     assert done["first_skipped"] == [{"path": str(folder / "deep"), "why": "Permission denied"}]
 
 
-def test_the_options_of_an_index(cli: Cli, read_json: ReadJson, posts: Path) -> None:
+def test_the_options_of_an_index(cli: Cli, posts: Path) -> None:
     options = ("--stemming", "english", "--stop-words", "none", "--no-text", "--no-phrases")
     cli("search", "index", posts, "--name", "lean", *options, "--shards", "3", *ONE_SERVER)
     here = ("--name", "lean", *ONE_SERVER)
-    about = read_json("search", "info", *here)
+    about = cli.json("search", "info", *here)
     assert (about["documents"], about["stemming"], about["stop_words"]) == (3, "english", 0)
     assert (about["phrases"], len(about["parts"])) == (False, 3)
-    [first, *_] = read_json("search", "query", "sharding", *here)["hits"]
+    [first, *_] = cli.json("search", "query", "sharding", *here)["hits"]
     assert (first["id"], first["title"], first["snippet"]) == ("p1", None, None)
     shown = cli("search", "info", *here)
     assert "words as they are" not in shown.out
     assert [line.split()[0] for line in shown.lines[-3:]] == ["0", "1", "2"]  # the parts
     assert "the index keeps no text" in cli("search", "export", *here).error()
     cli("search", "index", posts, "--name", "plain", *ONE_SERVER)
-    assert len(read_json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
+    assert len(cli.json("search", "info", "--name", "plain", *ONE_SERVER)["parts"]) == 4
     error = cli("search", "index", posts, "--shards", "3", *TO).error()
     assert "unique" in error
     for wrong in ("votes", "votes:", "votes:integer"):
@@ -219,7 +213,7 @@ def test_a_query_that_cannot_be_read_is_shown_with_the_place(cli: Cli, posts: Pa
 
 
 def test_export_writes_the_bulk_form(
-    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cli("search", "index", posts, *WITH_FIELDS, *TO)
     lines = [json.loads(line) for line in cli("search", "export", *TO).lines]
@@ -232,7 +226,7 @@ def test_export_writes_the_bulk_form(
         "kind": "jsonl",
     }
     target = tmp_path / "out.ndjson"
-    written = read_json("search", "export", "tags:=b", "-o", target, "--index", "posts", *TO)
+    written = cli.json("search", "export", "tags:=b", "-o", target, "--index", "posts", *TO)
     assert written == {"written": 2, "file": str(target)}
     assert json.loads(target.read_text().splitlines()[0])["index"]["_index"] == "posts"
     assert not list(tmp_path.glob("*.part"))
@@ -245,12 +239,12 @@ def test_export_writes_the_bulk_form(
     assert types["born"] == {"type": "date"}
 
 
-def test_documents_are_removed(cli: Cli, read_json: ReadJson, posts: Path) -> None:
+def test_documents_are_removed(cli: Cli, posts: Path) -> None:
     cli("search", "index", posts, *WITH_FIELDS, *TO)
     assert cli("search", "remove", "p1", "p9", *TO).out == "1 document removed\n"
     assert cli("search", "remove", "--matching", "votes:>1", *TO).out == "1 document removed\n"
-    assert read_json("search", "remove", "-", *TO, input="p3\n\n") == {"removed": 1}
-    assert read_json("search", "query", "*", *TO)["total"] == 0
+    assert cli.json("search", "remove", "-", *TO, input="p3\n\n") == {"removed": 1}
+    assert cli.json("search", "query", "*", *TO)["total"] == 0
     cli("search", "index", posts, *TO)
     assert cli("search", "remove", "--all", *TO).out == "3 documents removed\n"
     assert "has no index 'search'" in cli("search", "query", "x", *TO).error()
@@ -269,9 +263,7 @@ def test_search_commands_refuse_a_structure_that_is_no_index(
     assert "nothing to index" in cli("search", "index", *TO).err
 
 
-def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
-    read_json: ReadJson, tmp_path: Path
-) -> None:
+def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "many.jsonl"
     path.write_text("".join(f'{{"id": {n}, "text": "word {n}"}}\n' for n in range(100_000)))
     # What measures coverage hangs if it is interrupted in the middle.
@@ -279,7 +271,7 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
 
     def some() -> int:
         try:
-            return int(read_json("search", "info", *TO)["documents"])
+            return int(cli.json("search", "info", *TO)["documents"])
         except (AssertionError, ValueError):
             return 0
 
@@ -303,7 +295,7 @@ def test_an_interrupt_ends_it_and_what_was_sent_is_indexed(
     ]
     there = some()
     assert 0 < there < 100_000
-    assert read_json("search", "query", "word", *TO)["total"] == there
+    assert cli.json("search", "query", "word", *TO)["total"] == there
 
 
 def test_a_file_that_is_not_written_to_the_end_leaves_the_one_before(tmp_path: Path) -> None:
@@ -333,21 +325,19 @@ def test_a_date_that_no_calendar_has_is_shown_as_a_number(value: float, shown: s
     assert module._value(hit, "born", "date") == shown
 
 
-def test_installed_packages_are_indexed(
-    read_json: ReadJson, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_installed_packages_are_indexed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "shardkit.cli.commands.search.installed_packages", lambda: [distribution("click")]
     )
-    done = read_json("search", "index", "--installed", *TO)
+    done = cli.json("search", "index", "--installed", *TO)
     assert done["indexed"] > 10
-    [package] = read_json("search", "query", "* kind:=package", *TO)["hits"]
+    [package] = cli.json("search", "query", "* kind:=package", *TO)["hits"]
     assert package["title"] == "click: Composable command line interface toolkit"
-    assert "click.core" in ids(read_json("search", "query", "context invoke", *TO))
+    assert "click.core" in ids(cli.json("search", "query", "context invoke", *TO))
 
 
 def test_a_query_shows_the_other_parts_when_a_server_is_down(
-    cli: Cli, read_json: ReadJson, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cli: Cli, posts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "components: {search: {shards: {count: 2, over: [{port: 1}, {port: 2}]}}}"
     with LocalServers(ShardMap.parse(text), ports="free") as servers:
@@ -355,10 +345,10 @@ def test_a_query_shows_the_other_parts_when_a_server_is_down(
         path.write_text(servers.shard_map.to_yaml())
         monkeypatch.setenv("SHARDKIT_CONFIG", str(path))
         cli("search", "index", posts)
-        there = ids(read_json("search", "query", "*"))
+        there = ids(cli.json("search", "query", "*"))
         servers.server_of("search", 1).kill()
         assert "search:1" in cli("search", "query", "*").error()
-        found = read_json("search", "query", "*", "--partial")
+        found = cli.json("search", "query", "*", "--partial")
         assert found["missing"] == [1]
         assert set(ids(found)) < set(there)
         assert "warning: 1 part did not answer" in cli("search", "query", "*", "--partial").err
@@ -370,20 +360,19 @@ def test_a_named_file_that_cannot_be_indexed_is_an_error(cli: Cli, tmp_path: Pat
     odd.write_text("of an unknown kind")
     assert cli("search", "index", *TO, good).code == 0
     for path, why in ((tmp_path / "nowhere.txt", "does not exist"), (odd, "is of a kind")):
-        result = cli("search", "index", *TO, good, path)
-        assert result.code == 1
+        result = cli("search", "index", *TO, good, path, code=1)
         assert f"{path}: {why}" in result.err
     assert cli("search", "index", *TO, tmp_path).code == 0  # odd.xyz is not named
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
 def test_text_is_read_in_the_encoding_that_its_first_bytes_say(
-    cli: Cli, read_json: ReadJson, tmp_path: Path, encoding: str
+    cli: Cli, tmp_path: Path, encoding: str
 ) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("Grüße an alle Zebras\n", encoding=encoding)
     assert cli("search", "index", *TO, path).code == 0
-    [hit] = read_json("search", "query", "zebras", *TO)["hits"]
+    [hit] = cli.json("search", "query", "zebras", *TO)["hits"]
     assert hit["title"] == "Grüße an alle Zebras"
 
 
@@ -391,17 +380,16 @@ def test_bytes_that_are_no_text_are_not_indexed(cli: Cli, tmp_path: Path) -> Non
     path, lines = tmp_path / "noise.txt", tmp_path / "lines.jsonl"
     path.write_text("no mark tells", encoding="utf-16-le")
     lines.write_text('{"text": "a"}\n', encoding="utf-16")
-    result = cli("search", "index", *TO, path, lines)
-    assert result.code == 1
+    result = cli("search", "index", *TO, path, lines, code=1)
     assert f"{path}: is not text: it is full of zero bytes" in result.err
     assert f"{lines}: is UTF-16 or UTF-32; JSON lines are UTF-8" in result.err
 
 
 def test_a_damaged_index_is_verified_rebuilt_and_dropped(
-    cli: Cli, read_json: ReadJson, posts: Path, town_map: Path
+    cli: Cli, posts: Path, town_map: Path
 ) -> None:
     assert cli("search", "index", posts, *WITH_FIELDS, *TO).code == 0
-    assert read_json("search", "verify", *TO) == {"documents": 3, "damaged": []}
+    assert cli.json("search", "verify", *TO) == {"documents": 3, "damaged": []}
     assert cli("search", "verify", *TO).lines == ["3 documents, all of it as it was written"]
     before = cli("search", "export", *TO).out
     with shardkit.connect(town_map) as kit:
@@ -409,14 +397,12 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
             client = kit.client("unique", number)
             for key in client.scan_iter(match="{search:*}:r:*"):  # postings of rare words
                 client.delete(key)
-    damaged = cli("search", "verify", *TO)
-    assert damaged.code == 1, damaged
+    damaged = cli("search", "verify", *TO, code=1)
     assert "damaged: shardkit search rebuild" in damaged.out
-    rebuilt = cli("search", "rebuild", *TO)
-    assert rebuilt.code == 0, rebuilt
+    rebuilt = cli("search", "rebuild", *TO, code=0)
     assert rebuilt.out == "3 documents indexed again in 'search'\n"
     assert sorted(cli("search", "export", *TO).out.splitlines()) == sorted(before.splitlines())
-    assert read_json("search", "verify", *TO)["damaged"] == []
+    assert cli.json("search", "verify", *TO)["damaged"] == []
     assert cli("search", "query", "shard", *TO).code == 0
     with shardkit.connect(town_map) as kit:
         lost = [
@@ -425,7 +411,7 @@ def test_a_damaged_index_is_verified_rebuilt_and_dropped(
         for number in range(8):
             kit.client("unique", number).delete(lost[0])
     assert "rebuild(lossy=True)" in cli("search", "rebuild", *TO).error()
-    assert read_json("search", "rebuild", "--lossy", *TO) == {"documents": 2, "damaged": 0}
+    assert cli.json("search", "rebuild", "--lossy", *TO) == {"documents": 2, "damaged": 0}
     assert cli("search", "drop", *TO, input="n\n").code == 130
     assert cli("search", "drop", "--yes", *TO).out == "index 'search' deleted: 2 documents\n"
     assert "has no index 'search'" in cli("search", "drop", "--yes", *TO).error()

@@ -1,4 +1,4 @@
-"""``shardkit shell``, ``shardkit completion`` and the man pages."""
+"""``shardkit shell``, ``init``, ``completion`` and the man pages."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_helpers import COMMAND, SECRET, Cli
+from cli_helpers import COMMAND, SECRET, Cli, Result
 
+from shardkit import ShardMap
 from shardkit.cli.app import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -103,6 +104,16 @@ def test_fish_needs_one_file(cli: Cli, tmp_path: Path, monkeypatch: pytest.Monke
 def test_an_unknown_shell_is_refused(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHELL", "/bin/ksh")
     assert "'ksh' has no completion" in cli("completion").error()
+
+
+def test_a_map_to_begin_with_is_written_once(cli: Cli, tmp_path: Path) -> None:
+    path = tmp_path / "configs" / "shards.yaml"  # the directory does not exist yet
+    said = f"{path} is written; run it with: shardkit up {path}\n"
+    assert cli("init", path) == Result(0, said, "")
+    assert ShardMap.load(path).components["unique"].shards
+    path.write_text("mine")
+    assert cli("init", path).error() == f"{path} exists; name another file"
+    assert path.read_text() == "mine"
 
 
 def test_each_command_has_a_man_page_that_roff_accepts(tmp_path: Path) -> None:

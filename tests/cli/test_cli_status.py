@@ -5,7 +5,7 @@ import re
 import socketserver
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from importlib import import_module
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import redis
-from cli_helpers import COMMAND, SECRET, Cli, ReadJson, Result, in_terminal, plain
+from cli_helpers import COMMAND, SECRET, Cli, Result, config_server, in_terminal, plain
 
 import shardkit
 from shardkit import Entry, ShardMap
@@ -23,6 +23,21 @@ from shardkit.local import LocalServer, LocalServers
 from shardkit.network.rules import ConfigFacts
 from shardkit.network.server_queries import query_all
 
+MapOf = Callable[..., Path]
+
+
+@pytest.fixture
+def map_of(tmp_path: Path) -> MapOf:
+    """Write a map of components, or of a component ``a`` with an entry of these fields."""
+
+    def write(components: Any = None, **fields: Any) -> Path:
+        path = tmp_path / "map.yaml"
+        entry = {"a": {"entry": {"host": "127.0.0.1", **fields}}}
+        path.write_text(json.dumps({"components": components or entry}))
+        return path
+
+    return write
+
 
 def rows(result: Result) -> dict[str, list[str]]:
     """Return the table's cells by the name of the shard."""
@@ -30,11 +45,12 @@ def rows(result: Result) -> dict[str, list[str]]:
     return {cells[0]: cells for cells in (re.split(" {2,}", line) for line in lines)}
 
 
-def test_every_shard_has_a_row(cli: Cli, town: LocalServers, town_map: Path) -> None:
+def test_people_and_programs_get_the_figures_of_every_shard(
+    cli: Cli, town: LocalServers, town_map: Path
+) -> None:
     with shardkit.connect(town.shard_map) as kit:
         kit.key_sharded("unique").client(5).mset({"a": 1, "b": 2})
-    result = cli("status", "-c", town_map)
-    assert result.code == 0
+    result = cli("status", "-c", town_map, code=0)
     assert not result.err
     header = "shard server version role keys memory conns ops/s ms"
     assert result.lines[0].split() == header.split()
@@ -56,19 +72,11 @@ def test_every_shard_has_a_row(cli: Cli, town: LocalServers, town_map: Path) -> 
     assert result.lines[-1] == (
         "4 servers: roles, databases, memory and response times are good; data was not checked"
     )
-
-
-def test_programs_get_the_figures_of_every_shard(
-    read_json: ReadJson, town: LocalServers, town_map: Path
-) -> None:
-    with shardkit.connect(town.shard_map) as kit:
-        kit.key_sharded("unique").client(5).mset({"a": 1, "b": 2})
-    found = read_json("status", "-c", town_map)
+    found = cli.json("status", "-c", town_map)
     assert (found["ok"], found["broken"]) == (True, {})
     assert found["config_server"]["state"] == "ok"
     by_name = {(each["shard"], each["node"]): each for each in found["shards"]}
     shard = by_name["unique:5", None]
-    server = town.server_of("unique", 5)
     assert 1 <= shard["own_connections"] <= shard["connections"] < shard["max_connections"]
     uncertain = ("version", "memory", "connections", "own_connections", "latency_ms")
     assert {**shard, **dict.fromkeys(uncertain, 0)} == {
@@ -99,8 +107,7 @@ def test_programs_get_the_figures_of_every_shard(
     assert by_name["unique:4", None]["keys"] == 0
 
 
-def test_connections_of_shardkit_are_told_from_others(read_json: ReadJson, tmp_path: Path) -> None:
-    path = tmp_path / "map.yaml"
+def test_connections_of_shardkit_are_told_from_others(cli: Cli, map_of: MapOf) -> None:
     with (
         LocalServer() as server,
         redis.Redis(port=server.port) as other,
@@ -108,39 +115,30 @@ def test_connections_of_shardkit_are_told_from_others(read_json: ReadJson, tmp_p
     ):
         entry = {"port": server.port}
         named = {**entry, "client_name": "mine"}
-        path.write_text(json.dumps({"components": {"a": {"entry": entry}, "b": {"entry": named}}}))
+        path = map_of({"a": {"entry": entry}, "b": {"entry": named}})
         for _ in range(3):
             kits.enter_context(shardkit.connect(path)).client("a").ping()
         kits.enter_context(shardkit.connect(path)).client("b").ping()
         other.ping()
-        [shard] = read_json("status", "a", "-c", path)["shards"]
+        [shard] = cli.json("status", "a", "-c", path)["shards"]
         assert shard["own_connections"] == 5  # of four kits, and the command's
         assert shard["connections"] == 6
         assert shard["max_connections"] == other.info("clients")["maxclients"]
 
 
-def test_connections_that_must_not_be_listed_are_not_counted(
-    cli: Cli, read_json: ReadJson, tmp_path: Path
-) -> None:
-    path = tmp_path / "map.yaml"
+def test_connections_that_must_not_be_listed_are_not_counted(cli: Cli, map_of: MapOf) -> None:
     with LocalServer() as server, server.client() as admin:
-        admin.acl_setuser(
-            "app",
-            enabled=True,
-            nopass=True,
-            keys=["*"],
-            commands=["+@all", "-client|list", "-client|id"],
-        )
-        entry = {"port": server.port, "username": "app", "password": "x"}
-        path.write_text(json.dumps({"components": {"hits": {"entry": entry}}}))
-        [shard] = read_json("status", "-c", path)["shards"]
+        rights = ("on", "nopass", "~*", "+@all", "-client|list", "-client|id")
+        admin.execute_command("ACL", "SETUSER", "app", *rights)
+        path = map_of(port=server.port, username="app", password="x")
+        [shard] = cli.json("status", "-c", path)["shards"]
         assert (shard["state"], shard["own_connections"]) == ("ok", None)
-        assert rows(cli("status", "-c", path))["hits"][6].startswith("?/")
+        assert rows(cli("status", "-c", path))["a"][6].startswith("?/")
 
 
-def test_components_can_be_named(cli: Cli, read_json: ReadJson, town_map: Path) -> None:
+def test_components_can_be_named(cli: Cli, town_map: Path) -> None:
     assert list(rows(cli("status", "followers", "-c", town_map))) == ["followers:0", "followers:1"]
-    assert read_json("status", "followers", "-c", town_map)["config_server"] is None
+    assert cli.json("status", "followers", "-c", town_map)["config_server"] is None
     assert "config:redis:nope is missing" in cli("status", "nope", "-c", town_map).error()
 
 
@@ -164,11 +162,9 @@ def test_entries_come_from_the_config_server_as_well(
     assert "push a shard map: shardkit config push" in cli("status", "-c", town_url).error()
     cli("config", "push", town_map)
     assert cli("status", "-c", town_url).code == 0
-    assert town.config_server is not None
-    with town.config_server.client() as client:
+    with config_server(town).client() as client:
         client.set("config:redis:followers:1", "{")
-    result = cli("status", "-c", town_url)
-    assert result.code == 1
+    result = cli("status", "-c", town_url, code=1)
     assert "followers cannot be used: config:redis:followers:1: is not JSON" in result.lines[-1]
     assert "unique:7" in rows(result)
 
@@ -199,17 +195,19 @@ def dead_map(town: LocalServers, hanging: LocalServer, tmp_path: Path) -> Path:
 def test_unusable_servers_are_reported_with_the_reason(
     cli: Cli, town: LocalServers, hanging: LocalServer, dead_map: Path
 ) -> None:
-    result = cli("status", "-c", dead_map, "--timeout", "0.2")
-    assert result.code == 1
+    result = cli("status", "-c", dead_map, "--timeout", "0.2", code=1)
     assert not result.err
-    table = rows(result)
     server = town.server_of("unique").address
-    assert table["gone:0"][3] == "master"
-    assert table["gone:1"][3] == "unreachable"
-    assert table["stranger"][3] == "refused"
-    assert table["unset"][3] == "unusable"
-    remarks = result.lines[result.lines.index("") + 1 :]
-    assert remarks == [
+    assert {name: cells[3] for name, cells in rows(result).items()} == {
+        "gone:0": "master",
+        "gone:1": "unreachable",
+        "gone:2": "master",
+        "gone:3": "unreachable",
+        "hangs": "unreachable",
+        "stranger": "refused",
+        "unset": "unusable",
+    }
+    assert result.lines[result.lines.index("") + 1 :] == [
         "localhost:1 cannot be reached: connection refused (gone:1,3); "
         "start it, or correct the entry",
         f"{hanging.address} cannot be reached: no answer in time (hangs); check whether it is "
@@ -219,22 +217,12 @@ def test_unusable_servers_are_reported_with_the_reason(
         f"{server} was not queried: config:redis:unset: password refers to ${{NOT_SET_HERE}}, "
         "which is not in the environment (unset); export NOT_SET_HERE",
     ]
-
-
-def test_programs_learn_the_reason_too(read_json: ReadJson, dead_map: Path) -> None:
-    found = read_json("status", "-c", dead_map, "--timeout", "0.2", code=1)
+    found = cli.json("status", "-c", dead_map, "--timeout", "0.2", code=1)
     assert found["ok"] is False
-    states = {each["shard"]: each["state"] for each in found["shards"]}
-    assert states == {
-        "gone:0": "ok",
-        "gone:1": "unreachable",
-        "gone:2": "ok",
-        "gone:3": "unreachable",
-        "hangs": "unreachable",
-        "stranger": "refused",
-        "unset": "unusable",
-    }
-    [gone] = [each for each in found["shards"] if each["shard"] == "gone:1"]
+    assert [each["state"] for each in found["shards"]] == [
+        *("ok", "unreachable", "ok", "unreachable", "unreachable", "refused", "unusable")
+    ]
+    gone = found["shards"][1]
     assert (gone["reason"], gone["keys"], gone["version"]) == (
         "cannot be reached: connection refused",
         None,
@@ -281,17 +269,12 @@ def kinds() -> Iterator[LocalServers]:
 
 
 def test_a_cluster_has_a_row_a_node_and_sentinels_name_the_master(
-    cli: Cli,
-    read_json: ReadJson,
-    kinds: LocalServers,
-    town_map: Path,
-    town_url: str,
-    tmp_path: Path,
+    cli: Cli, kinds: LocalServers, town_map: Path, town_url: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(kinds.shard_map.to_yaml())
     nodes = [node.address for node in kinds.clusters["cart"].nodes]
-    found = read_json("status", "-c", path)["shards"]
+    found = cli.json("status", "-c", path)["shards"]
     cart = [each for each in found if each["component"] == "cart"]
     assert [each["server"] for each in cart] == nodes
     assert cart[0]["node"].startswith("slots 0-")
@@ -304,8 +287,7 @@ def test_a_cluster_has_a_row_a_node_and_sentinels_name_the_master(
     pushed = cli("config", "push", path, "-c", town_url, "--dry-run")
     assert (pushed.code, pushed.err) == (0, "")  # nothing speaks against any of them
     kinds.clusters["cart"].nodes[2].kill()
-    result = cli("status", "-c", path, "--timeout", "0.5")
-    assert result.code == 1
+    result = cli("status", "-c", path, "--timeout", "0.5", code=1)
     assert f"{nodes[2]} cannot be reached: connection refused (cart)" in result.lines[-1]
     kinds.clusters["cart"].nodes[2].restart()
 
@@ -346,18 +328,12 @@ def test_in_a_terminal_the_table_is_drawn_again(
     module = import_module("shardkit.cli.commands.status")
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=interrupted))
     monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: True)
-    shown = cli("status", "-c", town_map, "--watch", "1")
-    assert shown.code == 0, shown
+    shown = cli("status", "-c", town_map, "--watch", "1", code=0)
     assert "unique:0" in plain(shown.out)
     monkeypatch.setattr("shardkit.cli.output._is_terminal", lambda stream: False)
     into_a_file = cli("status", "-c", town_map, "--watch", "1")
     assert into_a_file.out.splitlines()[0].startswith("shard")
     assert len(into_a_file.lines) == len(cli("status", "-c", town_map).lines)
-
-
-def written(path: Path, components: str) -> Path:
-    path.write_text(f"defaults: {{host: 127.0.0.1}}\ncomponents: {components}")
-    return path
 
 
 def remarks(result: Result) -> list[str]:
@@ -372,9 +348,9 @@ def sick() -> Iterator[LocalServer]:
 
 
 def test_a_database_that_does_not_exist_is_named(
-    cli: Cli, sick: LocalServer, tmp_path: Path
+    cli: Cli, sick: LocalServer, map_of: MapOf
 ) -> None:
-    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {sick.port}, db: 99}}}}}}")
+    path = map_of(port=sick.port, db=99)
     assert remarks(cli("status", "-c", path)) == [
         f"{sick.address} has no database 99 (a); "
         "correct db in the entry, or raise `databases` in the server's configuration"
@@ -402,10 +378,10 @@ def loading() -> Iterator[int]:
 
 
 def test_a_server_that_loads_its_data_is_told_from_one_that_is_away(
-    cli: Cli, read_json: ReadJson, loading: int, tmp_path: Path
+    cli: Cli, loading: int, map_of: MapOf
 ) -> None:
-    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {loading}}}}}}}")
-    [found] = read_json("status", "-c", path, code=1)["shards"]
+    path = map_of(port=loading)
+    [found] = cli.json("status", "-c", path, code=1)["shards"]
     assert found["state"] == "loading"
     assert remarks(cli("status", "-c", path)) == [
         f"127.0.0.1:{loading} is loading its data (a); wait"
@@ -417,20 +393,19 @@ def test_a_config_server_that_cannot_be_read_has_no_epoch() -> None:
 
 
 def test_an_entry_that_names_a_replica_is_not_well(
-    cli: Cli, sick: LocalServer, tmp_path: Path
+    cli: Cli, sick: LocalServer, map_of: MapOf
 ) -> None:
     with LocalServer(replica_of=sick) as replica:
-        entry = f"{{port: {replica.port}, replicas: [{{port: {sick.port}}}]}}"
-        path = written(tmp_path / "map.yaml", f"{{a: {{entry: {entry}}}}}")
+        path = map_of(port=replica.port, replicas=[{"port": sick.port}])
         found, address = remarks(cli("status", "-c", path)), replica.address
     assert found[0].startswith(f"{address} is a replica, which refuses writes (a); name its")
     assert found[1].startswith(f"{sick.address} is a master, with data of its own (a); name a")
 
 
 def test_a_server_above_its_maxmemory_is_not_well(
-    cli: Cli, sick: LocalServer, tmp_path: Path
+    cli: Cli, sick: LocalServer, map_of: MapOf
 ) -> None:
-    path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {sick.port}}}}}}}")
+    path = map_of(port=sick.port)
     with sick.client() as client:
         client.config_set("maxmemory", 1)
         try:
@@ -453,10 +428,10 @@ def test_a_server_above_its_maxmemory_is_not_well(
 
 
 def test_two_shards_in_one_database_are_noticed_by_whatever_address(
-    cli: Cli, sick: LocalServer, tmp_path: Path
+    cli: Cli, sick: LocalServer, map_of: MapOf
 ) -> None:
-    shards = f"[{{port: {sick.port}, db: 1}}, {{host: localhost, port: {sick.port}, db: 1}}]"
-    path = written(tmp_path / "map.yaml", f"{{a: {{shards: {shards}}}}}")
+    one = {"host": "127.0.0.1", "port": sick.port, "db": 1}
+    path = map_of({"a": {"shards": [one, {**one, "host": "localhost"}]}})
     assert remarks(cli("status", "-c", path)) == [
         f"localhost:{sick.port} has the same database as a:0 (a:1); give each a database of its own"
     ]
@@ -471,20 +446,19 @@ def test_two_shards_in_one_database_are_noticed_by_whatever_address(
     ],
 )
 def test_a_right_that_status_lacks_is_no_problem(
-    cli: Cli, sick: LocalServer, tmp_path: Path, missing: str, warning: str
+    cli: Cli, sick: LocalServer, map_of: MapOf, missing: str, warning: str
 ) -> None:
     with sick.client() as client:
         client.execute_command("ACL", "SETUSER", "app", "on", "nopass", "~*", "+@all", missing)
-    entry = f"{{port: {sick.port}, username: app, password: x}}"
-    shown = cli("status", "-c", written(tmp_path / "map.yaml", f"{{a: {{entry: {entry}}}}}"))
-    assert shown.code == 0, shown
+    path = map_of(port=sick.port, username="app", password="x")
+    shown = cli("status", "-c", path, code=0)
     assert warning in shown.lines[-1]
 
 
-def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: Path) -> None:
+def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, map_of: MapOf) -> None:
     ended = threading.Event()
     with LocalServer() as server:
-        path = written(tmp_path / "map.yaml", f"{{a: {{entry: {{port: {server.port}}}}}}}")
+        path = map_of(port=server.port)
 
         def stall() -> None:
             while not ended.wait(0.02):
@@ -503,32 +477,25 @@ def test_a_server_that_stands_still_again_and_again_is_slow(cli: Cli, tmp_path: 
     assert f"{address} stalls: one PING took " in found[0]
 
 
-def map_of(path: Path, **components: Any) -> Path:
-    path.write_text(json.dumps({"components": components}))
-    return path
-
-
 def test_one_line_says_ok_warning_or_critical(
-    cli: Cli, tmp_path: Path, own_server: LocalServer
+    cli: Cli, map_of: MapOf, own_server: LocalServer
 ) -> None:
     port = own_server.port
     good = {"entry": {"port": port}}
     shared = {"shards": [{"port": port, "db": 1}, {"port": port, "db": 1}]}
     dead = {"entry": {"port": 1}}
 
-    result = cli("status", "--check", "-c", map_of(tmp_path / "good.yaml", good=good))
+    result = cli("status", "--check", "-c", map_of({"good": good}))
     assert (result.code, result.lines) == (0, ["OK: 1 shard"])
 
-    path = map_of(tmp_path / "shared.yaml", good=good, shared=shared)
-    result = cli("status", "--check", "-c", path)
-    assert result.code == 1
+    path = map_of({"good": good, "shared": shared})
+    result = cli("status", "--check", "-c", path, code=1)
     [line] = result.lines
     assert line.startswith("WARNING: shared:")
     assert "has the same database as shared:0" in line
 
-    path = map_of(tmp_path / "dead.yaml", good=good, shared=shared, dead=dead)
-    result = cli("status", "--check", "-c", path)
-    assert result.code == 2
+    path = map_of({"good": good, "shared": shared, "dead": dead})
+    result = cli("status", "--check", "-c", path, code=2)
     [line] = result.lines
     assert line.startswith(
         "CRITICAL: dead localhost:1 cannot be reached: connection refused; shared:1"

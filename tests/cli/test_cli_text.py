@@ -113,10 +113,8 @@ def test_an_escape_sequence_is_shown_and_not_obeyed() -> None:
 
 
 def test_of_a_long_message_the_first_and_the_last_line_are_told() -> None:
-    assert (
-        one_line("it ended; its log:\none\ntwo\n  no memory \n\n")
-        == "it ended; its log: … no memory"
-    )
+    text = "it ended; its log:\none\ntwo\n  no memory \n\n"
+    assert one_line(text) == "it ended; its log: … no memory"
 
 
 def test_no_url_in_a_message_shows_its_password() -> None:
@@ -128,29 +126,18 @@ def test_no_url_in_a_message_shows_its_password() -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (
-            redis.ConnectionError("Error 111 connecting to a:1. Connection refused."),
-            "connection refused",
-        ),
-        (
-            redis.ConnectionError("Error -2 connecting to a:1. Name or service not known."),
-            "name or service not known",
-        ),
-        (redis.TimeoutError("Timeout reading from socket"), "no answer in time"),
-        (
-            redis.AuthenticationError("invalid username-password pair"),
-            "the user or password is refused",
-        ),
-        (
-            redis.exceptions.NoPermissionError("this user has no permissions"),
-            "the user may not use this key",
-        ),
-        (redis.ResponseError("ERR what\nis this"), "ERR what is this"),
-        (redis.RedisError(), "RedisError"),
+        ("ConnectionError: Error 111 connecting to a:1. Connection refused.", "connection refused"),
+        ("ConnectionError: Error -2 connecting to a:1. No such host.", "no such host"),
+        ("TimeoutError: Timeout reading from socket", "no answer in time"),
+        ("AuthenticationError: invalid username-password pair", "the user or password is refused"),
+        ("NoPermissionError: this user has no permissions", "the user may not use this key"),
+        ("ResponseError: ERR what\nis this", "ERR what is this"),
+        ("RedisError: ", "RedisError"),
     ],
 )
-def test_reasons_are_a_few_words(error: Exception, said: str) -> None:
-    assert reason(error) == said
+def test_reasons_are_a_few_words(error: str, said: str) -> None:
+    kind, _, message = error.partition(": ")
+    assert reason(getattr(redis.exceptions, kind)(message)) == said
 
 
 def test_the_reason_of_a_real_refused_connection() -> None:

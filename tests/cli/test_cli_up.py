@@ -9,8 +9,10 @@ import stat
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import pytest
 from cli_helpers import COMMAND, SECRET, Cli, ends
@@ -20,10 +22,8 @@ from shardkit import ShardMap
 from shardkit.cli.commands.up import (
     _config_value,
     _hold_data,
-    _show,
     _signals_interrupt,
     _start,
-    _StartProgress,
 )
 from shardkit.cli.output import Output
 from shardkit.errors import LocalServerError
@@ -87,15 +87,14 @@ def up(tmp_path: Path) -> Iterator[Callable[..., Running]]:
         process.communicate()
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda n: n.name
-)
-def test_a_signal_stops_every_server(up: Callable[..., Running], number: signal.Signals) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_signal_stops_every_server(up: Callable[..., Running], name: str) -> None:
     running = up(MAP)
     assert len(running.pids) == 3
-    err = running.end(number)
-    assert err.splitlines()[-1] == "stopped 3 servers"
-    assert running.process.returncode == 0
+    err = running.end(signal.Signals[name])
+    if name != "SIGKILL":
+        assert err.splitlines()[-1] == "stopped 3 servers"
+        assert running.process.returncode == 0
     assert all(map(ends, running.pids))
 
 
@@ -130,9 +129,8 @@ def test_signals_ignored_by_nohup_stay_ignored() -> None:
 
 
 def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
-    cli: Cli, town: LocalServers, town_map: Path
+    cli: Cli, town: LocalServers, pushed_map: Path
 ) -> None:
-    assert cli("config", "push", town_map).code == 0
     assert not _hold_data(town)
     with shardkit.connect(town.shard_map) as kit:
         client: Any = kit.client("unique", 5)
@@ -143,31 +141,31 @@ def test_only_keys_beside_the_configuration_are_data_that_a_push_could_strand(
 @pytest.mark.parametrize("free_ports", [True, False])
 def test_servers_that_run_are_not_started_again(town: LocalServers, free_ports: bool) -> None:
     with pytest.raises(LocalServerError, match="run already; stop them first"):
-        _start(Output(), town, _StartProgress(), free_ports)
+        _start(town, free_ports)
     assert all(server.running for server in town.servers)
 
 
-def test_without_a_map_that_leads_to_them_people_are_told_to_write_one(
-    town: LocalServers, capsys: pytest.CaptureFixture[str]
+def test_people_see_which_servers_have_started_and_how_a_map_with_passwords_is_used(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _show(Output(), town, pushed=False, written=None, config=None)
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[-2] == "To connect, write the map with the real ports: --write FILE"
-
-
-def test_a_terminal_sees_which_servers_have_started() -> None:
     shown: list[str] = []
-    progress = _StartProgress()
-    progress("unique:0", 1, 2)  # there is none
-    progress.show = shown.append
-    progress("unique:1", 2, 2)
-    assert shown == ["started 2 of 2 servers: unique:1"]
 
+    @contextmanager
+    def busy(output: Output, text: str) -> Iterator[Callable[[str], object]]:
+        shown.append(text)
+        yield shown.append
 
-def test_a_killed_program_leaves_no_server_behind(up: Callable[..., Running]) -> None:
-    running = up(MAP)
-    running.end(signal.SIGKILL)
-    assert all(map(ends, running.pids))
+    monkeypatch.setattr(Output, "busy", busy)
+    monkeypatch.setattr("shardkit.cli.commands.up._watch", Mock(side_effect=KeyboardInterrupt))
+    path = tmp_path / "map.yaml"
+    path.write_text(f"defaults: {{password: {SECRET}}}\n{MAP}")
+    done = cli("up", path, "--free-ports", code=0)
+    assert done.lines[-2] == "To connect, write the map with the real ports: --write FILE"
+    started, stopped = done.err.splitlines()
+    assert started.startswith("started 3 servers in ")
+    assert stopped == "stopped 3 servers"
+    assert (shown[0], shown[-1], len(shown)) == ("starting 3 servers", "stopping", 5)
+    assert shown[3].startswith("started 3 of 3 servers: ")
 
 
 def test_the_map_is_pushed_and_can_be_used_at_once(up: Callable[..., Running]) -> None:
@@ -201,12 +199,6 @@ def test_a_map_with_passwords_is_written_for_this_user_only(
     running.end(signal.SIGTERM)
 
 
-def test_no_way_to_connect_is_told_that_shows_a_password(up: Callable[..., Running]) -> None:
-    running = up(f"defaults: {{password: {SECRET}}}\n{MAP}")
-    assert (running.told["pushed"], running.told["config"]) == (True, None)
-    running.end(signal.SIGTERM)
-
-
 def test_a_password_by_reference_is_told_as_one(
     up: Callable[..., Running], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -219,25 +211,17 @@ def test_a_password_by_reference_is_told_as_one(
     running.end(signal.SIGTERM)
 
 
-def test_data_is_kept_in_a_directory(up: Callable[..., Running], tmp_path: Path) -> None:
-    options = ("--data-dir", str(tmp_path / "data"))
-    running = up(MAP, *options)
-    with shardkit.connect(running.told["config"]) as kit:
-        kit.key_sharded("unique")["key"].set("key", "kept")
-    running.end(signal.SIGTERM)
-    running = up(MAP, *options)
-    with shardkit.connect(running.told["config"]) as kit:
-        assert kit.key_sharded("unique")["key"].get("key") == b"kept"
-    running.end(signal.SIGTERM)
-
-
-def test_kept_data_is_not_stranded_by_another_map(
+def test_data_is_kept_in_a_directory_and_not_stranded_by_another_map(
     up: Callable[..., Running], tmp_path: Path
 ) -> None:
     data = str(tmp_path / "data")
     running = up(MAP, "--data-dir", data)
     with shardkit.connect(running.told["config"]) as kit:
         kit.key_sharded("unique")["key"].set("key", "kept")
+    running.end(signal.SIGTERM)
+    running = up(MAP, "--data-dir", data)
+    with shardkit.connect(running.told["config"]) as kit:
+        assert kit.key_sharded("unique")["key"].get("key") == b"kept"
     running.end(signal.SIGTERM)
     path = tmp_path / "bigger.yaml"
     path.write_text(MAP.replace("count: 4", "count: 8"))

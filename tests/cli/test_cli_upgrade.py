@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_helpers import Cli, ReadJson
+from cli_helpers import Cli
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -46,7 +46,7 @@ def an_earlier_set(kit: ShardKit) -> Any:
 
 
 def test_an_upgrade_gives_old_structures_the_names_of_this_release(
-    stored: tuple[ShardKit, Path], cli: Cli, read_json: ReadJson
+    stored: tuple[ShardKit, Path], cli: Cli
 ) -> None:
     kit, path = stored
     ids = an_earlier_set(kit)
@@ -58,7 +58,7 @@ def test_an_upgrade_gives_old_structures_the_names_of_this_release(
     assert kit.upgrade("data", ["other"]) == []
     assert "; ".join(changes) in cli("upgrade", "--dry-run", "-c", path).out
     assert cli("upgrade", "-c", path, input="n\n").code == 1
-    [row] = read_json("upgrade", "--yes", "-c", path)
+    [row] = cli.json("upgrade", "--yes", "-c", path)
     assert row == {"component": "data", "structure": "ids", "kind": "set", "changes": list(changes)}
     assert cli("upgrade", "-c", path).lines == ["everything is in the newest form"]
     assert at(kit, "ids:meta").hget("ids:meta", "part_size") == b"64"
@@ -95,52 +95,20 @@ def test_of_two_upgrades_at_once_one_finds_it_done(
     assert ids.smembers() == set(range(300))
 
 
-WRITES: dict[str, tuple[Callable[[ShardKit], Any], Callable[[Any], Any]]] = {
-    "set": (
-        lambda kit: kit.set("it", component="data", members=int, groups=2, part_size=16),
-        lambda it: it.sadd(*range(50)),
-    ),
-    "planned set": (
-        lambda kit: kit.set("it", component="data", members=int, total=100),
-        lambda it: it.sadd(*range(50)),
-    ),
-    "hash": (
-        lambda kit: kit.hash("it", component="data", groups=2, partition="crc32"),
-        lambda it: it.hset("a", "b"),
-    ),
-    "numbered hash": (
-        lambda kit: kit.hash("it", component="data", part_size=16),
-        lambda it: it.hset(7, "b"),
-    ),
-    "sorted set": (
-        lambda kit: kit.sorted_set("it", component="data", groups=2),
-        lambda it: it.zadd({"a": 1}),
-    ),
-    "list": (lambda kit: kit.list("it", component="data"), lambda it: it.rpush("a")),
-    "packed": (
-        lambda kit: kit.packed("it", component="data", fields={"a": "u8"}),
-        lambda it: it.set(5, a=1),
-    ),
-    "search": (
-        lambda kit: kit.search("it", component="data", shards=4),
-        lambda it: it.index("1", "some words"),
-    ),
-    "ads": (
-        lambda kit: kit.ads("it", component="data", shards=4),
-        lambda it: it.index("1", ["Rome"], "words", "cpc", 1),
-    ),
-    "jobs": (
-        lambda kit: kit.job_search("it", component="data", shards=4),
-        lambda it: it.index("1", ["python"]),
-    ),
-    "address book": (
-        lambda kit: kit.address_book("it", component="data"),
-        lambda it: it.join("elves", "Arwen"),
-    ),
-    "network": (
-        lambda kit: kit.social("it", component="data", parts=4, relation_shards=4),
-        lambda it: it.create_user("ada", "Ada"),
-    ),
+# The kit's method that makes a structure, its parameters, the method that writes, its arguments.
+WRITES: dict[str, tuple[str, dict[str, Any], str, tuple[Any, ...]]] = {
+    "set": ("set", {"members": int, "groups": 2, "part_size": 16}, "sadd", (*range(50),)),
+    "planned set": ("set", {"members": int, "total": 100}, "sadd", (*range(50),)),
+    "hash": ("hash", {"groups": 2, "partition": "crc32"}, "hset", ("a", "b")),
+    "numbered hash": ("hash", {"part_size": 16}, "hset", (7, "b")),
+    "sorted set": ("sorted_set", {"groups": 2}, "zadd", ({"a": 1},)),
+    "list": ("list", {}, "rpush", ("a",)),
+    "packed": ("packed", {"fields": {"a": "u8"}}, "set_many", ([(5, {"a": 1})],)),
+    "search": ("search", {"shards": 4}, "index", ("1", "some words")),
+    "ads": ("ads", {"shards": 4}, "index", ("1", ["Rome"], "words", "cpc", 1)),
+    "jobs": ("job_search", {"shards": 4}, "index", ("1", ["python"])),
+    "address book": ("address_book", {}, "join", ("elves", "Arwen")),
+    "network": ("social", {"parts": 4, "relation_shards": 4}, "create_user", ("ada", "Ada")),
 }
 
 
@@ -149,7 +117,14 @@ def test_a_process_that_opened_before_an_upgrade_refuses_to_write_after_it(
     stored: tuple[ShardKit, Path], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kit, _ = stored
-    make, write = WRITES[name]
+    method, options, writing, arguments = WRITES[name]
+
+    def make(kit: ShardKit) -> Any:
+        return getattr(kit, method)("it", component="data", **options)
+
+    def write(structure: Any) -> None:
+        getattr(structure, writing)(*arguments)
+
     earlier, later = make(kit), make(kit)
     write(earlier)
     monkeypatch.setattr(parameters, "LEASE", 0.0)

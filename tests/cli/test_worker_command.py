@@ -134,8 +134,7 @@ def test_failures_are_shown_and_every_task_where_it_is_wanted(
 ) -> None:
     tasks = kit.queues(component="unique")
     tasks.enqueue_many("q", [NewTask("note", ["x"]), NewTask("fails")])
-    result = cli("worker", "town_tasks:make", "-c", town_map, "--burst", "--verbose")
-    assert result.code == 0
+    result = cli("worker", "town_tasks:make", "-c", town_map, "--burst", "--verbose", code=0)
     assert result.out == "1 task done, 1 failed\n"
     assert "task note (q " in result.err
     assert "failed: ValueError: no good" in result.err
@@ -151,11 +150,13 @@ def test_the_log_is_shown_only_while_the_worker_works() -> None:
         assert (logger.handlers, logger.level) == (handlers, before)
 
 
-def started(module: Path, town_map: Path, *arguments: str) -> subprocess.Popen[str]:
+def started(
+    module: Path, town_map: Path, *arguments: str, name: str = "make"
+) -> subprocess.Popen[str]:
     """The command in a process of its own."""
     environment = {**os.environ, "SHARDKIT_CONFIG": str(town_map), "PYTHONPATH": ""}
     return subprocess.Popen(
-        [*COMMAND, "worker", "town_tasks:make", *arguments],
+        [*COMMAND, "worker", f"town_tasks:{name}", *arguments],
         cwd=module,
         env=environment,
         stdout=subprocess.PIPE,
@@ -250,10 +251,8 @@ def test_an_invalid_worker_is_one_line_of_error(
 
 def test_a_topology_has_to_be_named(cli: Cli, module: Path) -> None:
     for name in ("make", "amake"):
-        assert (
-            "no shard map or config server is specified"
-            in cli("worker", f"town_tasks:{name}").error()
-        )
+        refused = cli("worker", f"town_tasks:{name}").error()
+        assert "no shard map or config server is specified" in refused
 
 
 def test_a_factory_that_raises_is_named(
@@ -281,8 +280,7 @@ def test_liveness_probes_are_answered_on_a_port(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    command = [*COMMAND, "worker", f"town_tasks:{name}", "-c", str(town_map)]
-    worker = subprocess.Popen([*command, "--live-port", str(port)], cwd=module)
+    worker = started(module, town_map, "--live-port", str(port), name=name)
 
     def status(path: str) -> int:
         try:
@@ -300,10 +298,11 @@ def test_liveness_probes_are_answered_on_a_port(
         assert eventually(lambda: done(module) == ["here"])  # it handles signals by now
     finally:
         worker.terminate()
-        assert worker.wait(30) == 0
+        worker.communicate(timeout=30)
+    assert worker.returncode == 0
 
 
-def test_a_stuck_worker_is_not_live(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stuck_worker_is_not_live(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="unique"), ["q"], {})
     assert worker.is_live
     worker._asked_at -= 61
@@ -314,17 +313,10 @@ def test_a_failed_task_is_shown_with_its_traceback(
     module: Path, kit: ShardKit, town_map: Path
 ) -> None:
     kit.queues(component="unique").enqueue("q", "fails")
-    done = subprocess.run(
-        [*COMMAND, "worker", "town_tasks:make", "-c", str(town_map), "--burst"],
-        cwd=module,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert "failed: ValueError: no good" in done.stderr
-    assert "\nTraceback (most recent call last):\n" in done.stderr
-    assert 'raise ValueError("no good")' in done.stderr
+    _, err = started(module, town_map, "--burst").communicate(timeout=60)
+    assert "failed: ValueError: no good" in err
+    assert "\nTraceback (most recent call last):\n" in err
+    assert 'raise ValueError("no good")' in err
 
 
 @pytest.mark.parametrize("name", ["make", "amake"])
@@ -333,16 +325,10 @@ def test_a_burst_ends_when_no_server_can_be_reached(
 ) -> None:
     path = tmp_path / "away.yaml"
     path.write_text("components: {unique: {entry: {port: 1}}}")
-    done = subprocess.run(
-        [*COMMAND, "worker", f"town_tasks:{name}", "-c", str(path), "--burst"],
-        cwd=module,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    *warnings, error = done.stderr.splitlines()
+    process = started(module, path, "--burst", name=name)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    *warnings, error = err.splitlines()
     assert "unique (localhost:1/0) cannot be reached" in error
     when = r"warning: [0-9]{4}-[0-9]{2}-[0-9]{2} [0-9]{2}:[0-9]{2}:[0-9]{2} "
     said = [re.sub(when, "", line).partition(":")[0] for line in warnings]

@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import Any
 
 from shardkit.admin.conversion.forms import Conversion, StructureForm, Timed, decode_all, form_of
-from shardkit.cli.advise import model as memory
-from shardkit.cli.advise.layouts import DAY, LayoutChoice, layouts_of
-from shardkit.cli.advise.model import MemoryModel, entry_size
+from shardkit.cli.advise.layouts import DAY, LayoutChoice, Row, layouts_of
+from shardkit.cli.advise.model import MemoryModel, entry_size, measure
 from shardkit.cli.advise.sampling import KeySample, SampledFamily
 from shardkit.cli.bench.servers import COMPONENT, BenchServer, ServerSource
 from shardkit.operations.operation import pages
@@ -24,27 +22,18 @@ _AT_ONCE = 500
 _YEAR = 31_536_000_000  # milliseconds
 DOUBTFUL = 0.05  # predictions that differ more are doubtful
 
-Row = tuple[bytes, bytes, Any]
 Progress = Callable[[str, int, int | None], object]
 
 
 @dataclass(frozen=True)
 class LayoutAdvice:
-    """What a family would take in a structure.
-
-    Attributes:
-        layout: the structure.
-        bytes: what all its entries would take: predicted.
-        sampled: how many entries the check has loaded,
-        predicted: what was predicted for them,
-        measured: and what they take.
-    """
+    """What a family would take in a structure."""
 
     layout: LayoutChoice
-    bytes: int
-    sampled: int
-    predicted: int
-    measured: int
+    bytes: int  # what all its entries would take: predicted
+    sampled: int  # how many entries the check has loaded,
+    predicted: int  # what was predicted for them,
+    measured: int  # and what they take
 
     @property
     def error(self) -> float:
@@ -54,17 +43,11 @@ class LayoutAdvice:
 
 @dataclass(frozen=True)
 class FamilyAdvice:
-    """What a family takes, and would take.
-
-    Attributes:
-        family: the family.
-        layouts: the structures that fit, the smallest first.
-        reason: why none does.
-    """
+    """What a family takes, and would take."""
 
     family: SampledFamily
-    layouts: tuple[LayoutAdvice, ...]
-    reason: str
+    layouts: tuple[LayoutAdvice, ...]  # the structures that fit, the smallest first
+    reason: str  # why none does
 
     def saving(self, layout: LayoutAdvice) -> float:
         """Return the share of the memory that a structure saves."""
@@ -81,7 +64,7 @@ def advise(
     advices = []
     expiring = any(family.expires for family in sample.families[:most])
     with servers.empty_server() as server:
-        software, model = server.software, memory.measure(server, expiring)
+        software, model = server.software, measure(server, expiring)
     for n, family in enumerate(sample.families[:most]):
         choices, reason = layouts_of(family, model)
         found = []

@@ -39,34 +39,23 @@ _STATE = 46  # bytes of the listpack of a group's state
 
 DAY = date(2026, 11, 26)  # on which visitors come in a check
 
-Predict = Callable[[MemoryModel, int], float]
+Predict = Callable[[MemoryModel, int], float]  # returns the bytes of a number of entries
+Row = tuple[bytes, bytes, Any]  # key, name and raw value
 
 
 @dataclass
 class LayoutChoice:
-    """A way to store a family.
-
-    Attributes:
-        conversion: the structure.
-        rows: sampled entries, with which it is checked: key, name and raw value.
-        total: how many entries the family has.
-        settings: limits of the server that it needs.
-        predict: returns the bytes for a number of entries; replaced once a dictionary is trained.
-        with_values: makes `predict` for values as they are stored.
-        times: how many such structures there are: days.
-        note: what to know about it.
-        dense: whether its fields are numbers, nearly one after the other.
-    """
+    """A way to store a family."""
 
     conversion: Conversion
-    rows: Sequence[tuple[bytes, bytes, Any]]
-    total: int
-    predict: Predict
-    settings: Mapping[str, int] = field(default_factory=dict)
-    with_values: Callable[[Sequence[bytes]], Predict] | None = None
-    times: int = 1
-    note: str = ""
-    dense: bool = False
+    rows: Sequence[Row]  # sampled entries, with which it is checked
+    total: int  # how many entries the family has
+    predict: Predict  # replaced once a dictionary is trained
+    settings: Mapping[str, int] = field(default_factory=dict)  # limits of the server
+    with_values: Callable[[Sequence[bytes]], Predict] | None = None  # makes it for stored values
+    times: int = 1  # how many such structures there are: days
+    note: str = ""  # what to know about it
+    dense: bool = False  # whether its fields are numbers, nearly one after the other
 
 
 def layouts_of(family: SampledFamily, model: MemoryModel) -> tuple[list[LayoutChoice], str]:
@@ -139,31 +128,39 @@ def _values(
     numbered = bool(family.numbers) and family.density >= _SPARSE
     rows = _rows(family, known, numbered)
     into, name = ("strings", pattern.name) if kind == "string" else ("hash", f"{pattern.name}:hash")
-    for coded, note in _codecs(kind, [key.value for key in known]):
-        if family.expires:
+    parameters = {"partition": "crc32"} if family.numbers and not numbered else {}
+    conversion = Conversion(family.family.text, kind, into, name, parameters)
+    expiring = model.fields if family.expires else None
+    yield from _in_codecs(family, conversion, kind, rows, family.count, numbered, expiring)
+
+
+def _in_codecs(
+    family: SampledFamily,
+    conversion: Conversion,
+    kind: str,
+    rows: Sequence[Row],
+    total: int,
+    numbered: bool,
+    expiring: ExpiringFields | None = None,
+) -> Iterator[LayoutChoice]:
+    """Yield a hash with each codec that fits values of a kind."""
+    for coded, note in _codecs(kind, [value for _, _, value in rows]):
+        if expiring is not None:
             note = "; ".join(filter(None, [note, "needs Redis 7.4 or Valkey 9.0: fields expire"]))
-        parameters: dict[str, Any] = {} if coded is None else {"codec": coded}
-        if family.numbers and not numbered:
-            parameters["partition"] = "crc32"
-        yield from _fields(
-            family,
-            Conversion(family.family.text, kind, into, name, parameters),
-            rows,
-            family.count,
-            numbered,
-            model.fields if family.expires else None,
-            note,
-        )
+        chosen = conversion
+        if coded is not None:
+            chosen = replace(conversion, parameters={"codec": coded, **conversion.parameters})
+        yield from _fields(family, chosen, rows, total, numbered, expiring, note)
 
 
 def _fields(
     family: SampledFamily,
     conversion: Conversion,
-    rows: Sequence[Any],
+    rows: Sequence[Row],
     total: int,
     numbered: bool,
-    expiring: ExpiringFields | None = None,
-    note: str = "",
+    expiring: ExpiringFields | None,
+    note: str,
 ) -> Iterator[LayoutChoice]:
     coded = conversion.codec
     trained = coded is not None and coded.startswith(("tokens", "zstd"))
@@ -213,14 +210,7 @@ def _fields(
         "hash-max-listpack-value": MOST if longest > 512 else 1 << (longest - 1).bit_length()
     }
     yield LayoutChoice(
-        Conversion(
-            conversion.keys,
-            conversion.type,
-            conversion.into,
-            conversion.name,
-            parameters,
-            len(rows) // 2 if trained else 0,
-        ),
+        replace(conversion, parameters=parameters, train=len(rows) // 2 if trained else 0),
         rows,
         total,
         predicting(stored, size),
@@ -345,13 +335,10 @@ def _hash(family: SampledFamily) -> Iterator[LayoutChoice]:
             (key, b"%d" % (first + int(n / family.density)), raw)
             for n, (key, _, raw) in enumerate(rows)
         ]
-    for coded, note in _codecs("string", [value for _, value in family.members]):
-        parameters: dict[str, Any] = {} if coded is None else {"codec": coded}
-        if digits and not numbered:
-            parameters["partition"] = "crc32"
-        text = family.family.text
-        conversion = Conversion(text, "hash", "hash", f"{text}:hash", parameters)
-        yield from _fields(family, conversion, rows, family.entries, numbered, note=note)
+    text = family.family.text
+    parameters = {"partition": "crc32"} if digits and not numbered else {}
+    conversion = Conversion(text, "hash", "hash", f"{text}:hash", parameters)
+    yield from _in_codecs(family, conversion, "string", rows, family.entries, numbered)
 
 
 def _set(family: SampledFamily) -> Iterator[LayoutChoice]:

@@ -24,7 +24,7 @@ _KEYS = 4_000
 _NAME = "bench:12345"  # of the keys that are measured
 _LONG = 2_000  # bytes of a value in a table
 _TABLE = 100  # values of a table
-_FIELDS, _HASHES = 64, 40  # fields that expire, and in how many keys
+_FIELDS, _HASHES = (32, 64), 80  # fields that expire, and in how many keys
 _DUE = 10  # bytes of an entry's time in a listpack
 _EMBEDDED = 128  # bytes of the largest block with a field and its value
 _NODE = 8_192  # bytes of a full node of a LIST
@@ -38,37 +38,25 @@ _CLASSES += [(4 + n) << power for power in range(5, 28) for n in range(1, 5)]
 
 @dataclass(frozen=True)
 class ExpiringFields:
-    """What fields of a HASH take if they expire.
+    """What fields of a HASH take if they expire."""
 
-    Attributes:
-        embeds: whether a table has short fields and their values in one block.
-        entry: the bytes of a field in a table besides its blocks.
-        compact: the bytes of a HASH as a listpack besides the same of one that does not expire;
-            None if there is none.
-    """
-
-    embeds: bool
-    entry: float
+    embeds: bool  # whether a table has short fields and their values in one block
+    table: float = 0.0  # the bytes of a table besides its fields,
+    entry: float = 0.0  # and of a field besides its blocks
+    # The bytes of a HASH as a listpack besides the same of one that does not expire; None if there
+    # is none.
     compact: float | None = None
 
 
 @dataclass(frozen=True)
 class MemoryModel:
-    """What a kind of server takes.
+    """What a kind of server takes."""
 
-    Attributes:
-        jemalloc: whether that is its allocator.
-        key: the bytes of a key besides its value, its name of 11 bytes included.
-        entry: the bytes of an entry in a table, besides its value.
-        due: the bytes of a key's time to live.
-        fields: what fields take that expire; None if they cannot.
-    """
-
-    jemalloc: bool
-    key: float
-    entry: float
-    due: float = 0.0
-    fields: ExpiringFields | None = None
+    jemalloc: bool  # whether that is its allocator
+    key: float  # the bytes of a key besides its value, its name of 11 bytes included
+    entry: float  # the bytes of an entry in a table, besides its value
+    due: float = 0.0  # the bytes of a key's time to live
+    fields: ExpiringFields | None = None  # what fields take that expire; None if they cannot
 
     def allocated(self, size: float) -> float:
         """Return the bytes that are allocated for blocks of about this size."""
@@ -108,9 +96,8 @@ class MemoryModel:
         if compact and self.fields.compact is not None:
             entry = fmean(entry_size(field) + entry_size(value) for field, value in pairs)
             return key + self.fields.compact + self.allocated(7 + count * (entry + _DUE))
-        return key + count * fmean(
-            self.fields.entry + self._table_entry(len(field), len(value)) for field, value in pairs
-        )
+        blocks = fmean(self._table_entry(len(field), len(value)) for field, value in pairs)
+        return key + self.fields.table + count * (self.fields.entry + blocks)
 
     def _table_entry(self, field: int, value: int) -> int:
         """Return the bytes of a field that expires and its value, in a table."""
@@ -132,7 +119,7 @@ def measure(server: BenchServer, expiring: bool = False) -> MemoryModel:
     pipe.execute()
     first = MemoryModel("jemalloc" in server.software, 0.0, 0.0)
     each = (server.bytes_added() - before) / _KEYS
-    key = each - first.block(listpack([b"7", b"abcdef"]))
+    key = each - first.block(7 + entry_size(b"7") + entry_size(b"abcdef"))
     keys = server.bytes_added()
     pipe = server.client.pipeline(transaction=False)
     for n in range(_TABLE // 2):
@@ -164,31 +151,44 @@ def _due(server: BenchServer) -> float:
 
 def _expiring_fields(server: BenchServer, model: MemoryModel) -> ExpiringFields | None:
     """Measure what fields take that expire."""
-    lengths = [(2 + 7 * n % 36, 4 + 11 * n % 56) for n in range(_FIELDS)]
-    pairs = [(b"%0*d" % (wide, n), b"v" * long) for n, (wide, long) in enumerate(lengths)]
-    fields = ExpiringFields("valkey" in server.software, 0.0)
+    fields = ExpiringFields("valkey" in server.software)
+
+    def besides(count: int, compact: bool) -> tuple[float, str]:
+        """Return what a HASH takes besides what is known, and its encoding."""
+        each, encoding = _load_expiring(server, count)
+        known = replace(model, fields=replace(fields, compact=0.0 if compact else None))
+        return each - known.expiring_part(_NAME, _pairs(0, count), count, compact), encoding
+
+    few, many = _FIELDS
     try:
         with server.limits({"hash-max-listpack-entries": 0, "hash-max-ziplist-entries": 0}):
-            each, _ = _load_expiring(server, pairs)
+            of_few, of_many = besides(few, False)[0], besides(many, False)[0]
     except ResponseError:  # Redis before 7.4, Valkey before 9.0
         server.client.flushall()
         return None
-    blocks = replace(model, fields=fields).expiring_part(_NAME, pairs, _FIELDS, False)
-    fields = replace(fields, entry=(each - blocks) / _FIELDS)
-    each, encoding = _load_expiring(server, pairs)
-    if encoding == "hashtable":
-        return fields
-    fields = replace(fields, compact=0.0)
-    block = replace(model, fields=fields).expiring_part(_NAME, pairs, _FIELDS, True)
-    return replace(fields, compact=each - block)
+    compact, encoding = besides(many, True)
+    entry = (of_many - of_few) / (many - few)
+    table = of_few - few * entry
+    return replace(
+        fields, table=table, entry=entry, compact=None if encoding == "hashtable" else compact
+    )
 
 
-def _load_expiring(server: BenchServer, pairs: Sequence[tuple[bytes, bytes]]) -> tuple[float, str]:
-    """Return the bytes of a HASH with these fields, and its encoding; removes it."""
+def _pairs(first: int, count: int) -> list[tuple[bytes, bytes]]:
+    """Return fields and values of many lengths; fields from another number on are others."""
+    lengths = [(4 + 7 * n % 34, 4 + 11 * n % 56) for n in range(count)]
+    return [(b"%0*d" % (wide, first + n), b"v" * long) for n, (wide, long) in enumerate(lengths)]
+
+
+def _load_expiring(server: BenchServer, count: int) -> tuple[float, str]:
+    """Return the bytes of a HASH with fields, and its encoding; removes it.
+
+    It is an average of many with other fields: as many fall together in a bucket as by chance.
+    """
     choose, due = random.Random(1), round(1000 * time.time()) + _YEAR
     before = server.bytes_added()
     for n in range(_HASHES):
-        key = f"bench:{10_000 + n}"
+        key, pairs = f"bench:{10_000 + n}", _pairs(count * n, count)
         pipe: Any = server.client.pipeline(transaction=False)
         pipe.hset(key, mapping=dict(pairs))
         for name, _ in pairs:
@@ -201,11 +201,6 @@ def _load_expiring(server: BenchServer, pairs: Sequence[tuple[bytes, bytes]]) ->
     each = (server.bytes_added() - before) / _HASHES
     server.client.flushall()
     return each, encoding
-
-
-def listpack(entries: Iterable[bytes]) -> int:
-    """Return the bytes of a listpack."""
-    return 7 + sum(map(entry_size, entries))
 
 
 def entry_size(text: bytes) -> int:

@@ -123,14 +123,9 @@ def take(
     type_: str | None = None,
     progress: Progress = lambda keys: None,
 ) -> KeySample:
-    """KeySample keys of databases.
+    """Sample ``size`` keys of each database: those of a type that match a pattern, as of SCAN.
 
-    Args:
-        databases: the databases.
-        size: how many keys of each to sample.
-        match: only keys that match this pattern, as of SCAN.
-        type_: only keys of this type.
-        progress: called with the number of names that were looked at.
+    ``progress`` is called with the number of names that were looked at.
 
     Cost: SCAN for 100 names, then two exchanges for 32 keys; values of more than 16 KB are not
     read, and of large keys 5,000 members. A fifth of the time at most.

@@ -7,7 +7,7 @@ write one entry.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
@@ -272,14 +272,7 @@ _UNIQUE = Case(
     1_000_000,
     data.sessions,
     [
-        CaseLayout(
-            "one SET",
-            _client,
-            load=lambda client, page: client.sadd(KEY, *page),
-            put=lambda client, session: client.sadd(KEY, session),
-            whole=lambda client: client.scard(KEY),
-            probe=("SMISMEMBER", KEY),
-        ),
+        replace(_ONE_SET, get=None, whole=lambda client: client.scard(KEY)),
         _unique("exact"),
         _unique("60-bit"),
         _unique("compact"),

@@ -1,9 +1,4 @@
-"""``shardkit bench``: measures memory, part sizes, long compact keys and throughput.
-
-::
-
-    cases ─► new servers, or the user's own empty one ─► figures ─► table, JSON, plot
-"""
+"""``shardkit bench``: measures memory, part sizes, long compact keys and throughput."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from statistics import median
 from typing import Any, Final
@@ -94,7 +95,7 @@ class _LoadedLayout:
         for name, one in (("get", self.layout.get), ("put", self.layout.put)):
             if one is None:
                 continue
-            calls = _each(one, self.handle, sample)
+            calls = partial(_each, one, self.handle, sample)
             if not warm:
                 calls()
             self.calls[name].append(self.server.timed(calls, len(sample)))
@@ -122,12 +123,9 @@ def _call(rounds: Sequence[tuple[float, float]]) -> CallTime | None:
     return CallTime(median(caller), min(server))
 
 
-def _each(one: One, handle: Any, sample: Sequence[Any]) -> Callable[[], None]:
-    def calls() -> None:
-        for entry in sample:
-            one(handle, entry)
-
-    return calls
+def _each(one: One, handle: Any, sample: Sequence[Any]) -> None:
+    for entry in sample:
+        one(handle, entry)
 
 
 def run(

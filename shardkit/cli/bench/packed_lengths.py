@@ -2,9 +2,7 @@
 
 The key's limit is raised, so that it stays compact at any length. Operations are those that are
 slowest on it: in the middle, or at both ends. They are sent in pipelines, so that most of the time
-is the server's::
-
-    fill ─► passes times: per_pass commands in one pipeline ─► operations a second
+is the server's.
 
 Before Redis 3.2, a LIST was one block and became slow from some thousand elements. Since then it is
 a linked list of small blocks: ``rotate`` does not slow down any more, and ``middle`` follows the

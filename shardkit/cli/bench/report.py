@@ -160,25 +160,19 @@ def lengths_table(speeds: Mapping[str, Sequence[Speed]]) -> Table:
 
 def lengths_document(software: str, speeds: Mapping[str, Sequence[Speed]]) -> dict[str, Any]:
     """Return the figures of speeds."""
-    return {
-        "server": software,
-        "kinds": [
-            {
-                "kind": name,
-                "title": KINDS[name].title,
-                "speeds": [
-                    {
-                        "length": each.length,
-                        "a_second": round(each.per_second),
-                        "encoding": each.encoding,
-                        "passes": each.passes,
-                    }
-                    for each in found
-                ],
-            }
-            for name, found in speeds.items()
-        ],
-    }
+    kinds = [
+        {"kind": name, "title": KINDS[name].title, "speeds": json_rows(_SPEED_FIELDS, found)}
+        for name, found in speeds.items()
+    ]
+    return {"server": software, "kinds": kinds}
+
+
+_SPEED_FIELDS: tuple[Field[Speed], ...] = (
+    Field("length", lambda each: each.length),
+    Field("a_second", lambda each: round(each.per_second)),
+    Field("encoding", lambda each: each.encoding),
+    Field("passes", lambda each: each.passes),
+)
 
 
 def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:

@@ -2,9 +2,7 @@
 
 Memory is the growth of ``used_memory``, measured without other connections and after rehashing.
 While a hash table grows, it exists twice, and each look-up moves one of its entries; so keys are
-looked up until all entries have moved::
-
-    used_memory ─► load ─► close ─► finish rehashing ─► used_memory
+looked up until all entries have moved.
 """
 
 from __future__ import annotations

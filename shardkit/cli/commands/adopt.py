@@ -10,6 +10,7 @@ import click
 
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
+from shardkit.cli.commands.config_show import masked_map
 from shardkit.cli.options import (
     common_options,
     config_option,
@@ -29,7 +30,6 @@ from shardkit.cli.output import (
     write_private,
 )
 from shardkit.cli.text import printable
-from shardkit.config.shard_map import ShardMap
 from shardkit.kit.config_client import config_client
 
 
@@ -88,9 +88,8 @@ def adopt_command(
     """
     with (
         nullcontext() if on else config_client(config_server(where)) as config,
-        output.busy("sampling keys") as busy,
+        output.busy("sampling keys") as tell,
     ):
-        tell = busy.update if busy is not None else lambda what: None
         result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())
@@ -107,7 +106,7 @@ def _document(result: Adoption) -> dict[str, Any]:
         for each in result.servers
     ]
     rules = [asdict(each) for each in result.rules]
-    text = _masked(result.shard_map) if result.shard_map is not None else None
+    text = None if result.shard_map is None else masked_map(result.shard_map).to_yaml()
     named = {name: getattr(result, name) for name in ("component", "tried", "placement", "alike")}
     rest = {name: getattr(result, name) for name in ("notes", "problem", "remedy", "next")}
     return {**named, "servers": servers, "rules": rules, "shard_map": text, **rest}
@@ -115,23 +114,6 @@ def _document(result: Adoption) -> dict[str, Any]:
 
 def _text(key: bytes) -> str:
     return key.decode(errors="backslashreplace")
-
-
-def _masked(shard_map: ShardMap) -> str:
-    """Return a map as YAML, without its secrets."""
-    from dataclasses import replace
-
-    from shardkit.config.entry import Entry
-
-    components = {
-        name: replace(
-            each,
-            entry=each.entry and Entry(each.entry.masked(), "entry"),
-            shards=tuple(Entry(shard.masked(), "shard") for shard in each.shards),
-        )
-        for name, each in shard_map.components.items()
-    }
-    return replace(shard_map, components=components).to_yaml()
 
 
 def _show(output: Output, result: Adoption, file: str | None) -> None:
@@ -166,7 +148,7 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         return
     output.line()
     if file is None:
-        output.text(_masked(result.shard_map))
+        output.text(masked_map(result.shard_map).to_yaml())
     else:
         output.line(f"{file} is written", GOOD)
     for command in result.next:

@@ -121,11 +121,10 @@ def restore_command(
         )
         return
     leased: list[int] = []
-    with output.busy("copying keys") as busy:
+    with output.busy("copying keys") as tell:
 
         def progress(keys: int) -> None:
-            if busy is not None:
-                busy.update(f"copying keys: {keys:,}")
+            tell(f"copying keys: {keys:,}")
 
         if shard_map is not None:
             wanted = ShardMap.load(shard_map)

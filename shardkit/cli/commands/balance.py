@@ -97,12 +97,7 @@ def balance(
     --move is given: then `shardkit move shards` does each move, while clients read and write. The
     exit code is 1 if servers are out of balance at the end.
     """
-    with config_client(config_server(where)) as config, output.busy("measuring") as busy:
-
-        def tell(what: str) -> None:
-            if busy is not None:
-                busy.update(what)
-
+    with config_client(config_server(where)) as config, output.busy("measuring") as tell:
         report = measure_balance(config, names, to=to, progress=tell, **options)
         if heat:
             hot = read_heat(config, _SHARDS).kinds["shard"]

@@ -173,7 +173,7 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
     for name, component in pulled.components.items():
         if component.by_hand is not None:
             note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
-    masked = _masked(pulled)
+    masked = masked_map(pulled)
     secrets = masked.to_yaml() != pulled.to_yaml()
     if written is not None and secrets and not show_secrets:
         raise ConfigError(
@@ -204,26 +204,22 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
             output.warning("passwords are masked: do not push this map")
 
 
-def _masked(shard_map: ShardMap) -> ShardMap:
+def masked_map(shard_map: ShardMap) -> ShardMap:
     """Return a map in which every secret is ``***``."""
 
-    def masked(entry: Entry) -> Entry:
-        return Entry(entry.masked())
+    def masked(entry: Entry | None) -> Entry | None:
+        return None if entry is None else Entry(entry.masked())
 
-    described = {
-        name: Component(
-            name,
-            None if component.entry is None else masked(component.entry),
-            tuple(map(masked, component.shards)),
-            component.placement,
-            component.epoch,
+    components = {
+        name: replace(
+            component,
+            entry=masked(component.entry),
+            shards=tuple(Entry(shard.masked()) for shard in component.shards),
         )
         for name, component in shard_map.components.items()
     }
-    server = shard_map.config_server
-    return replace(
-        shard_map, components=described, config_server=None if server is None else masked(server)
-    )
+    server = masked(shard_map.config_server)
+    return replace(shard_map, components=components, config_server=server)
 
 
 # ---- history and rollback

@@ -185,44 +185,41 @@ class _FileProgress:
 
     def __init__(self, files: Sequence[Path], report_progress: ProgressCallback) -> None:
         self._all = sum(file.stat().st_size for file in files)
-        self._before = 0
         self._tell = report_progress
+        self.before = 0  # bytes of the files that are read
 
     def lines(self, file: Path) -> _TrackedLines:
         """Return the lines of a file, as bytes."""
-        return _TrackedLines(file, self._read)
+        return _TrackedLines(file, self)
 
     def written(self, what: str, count: int) -> None:
         """Report what was written."""
         if what == "blocks":
-            self._show(f"{count:,} {what} written", self._all)
+            self.show(f"{count:,} {what} written", self._all)
 
-    def _read(self, file: Path, position: int, ended: bool) -> None:
-        self._show(f"reading {file.name}", self._before + position)
-        if ended:
-            self._before += position
-
-    def _show(self, what: str, position: int) -> None:
+    def show(self, what: str, position: int) -> None:
+        """Report how far the files are read."""
         self._tell(what, position // 1024, self._all // 1024)
 
 
 class _TrackedLines:
     """The lines of one file; `name` is its name in messages."""
 
-    def __init__(self, file: Path, read: Callable[[Path, int, bool], None]) -> None:
+    def __init__(self, file: Path, progress: _FileProgress) -> None:
         self.name = str(file)
-        self._file = file
-        self._read = read
+        self._file, self._progress = file, progress
 
     def __iter__(self) -> Iterator[bytes]:
+        progress, what = self._progress, f"reading {self._file.name}"
         with self._file.open("rb") as raw:
             file: Any = gzip.GzipFile(fileobj=raw) if self._file.suffix == ".gz" else raw
             lines = iter(partial(file.readline, LONGEST_LINE), b"")
             for number, line in enumerate(lines):
                 if number % _LINES_A_TELL == 0:
-                    self._read(self._file, raw.tell(), False)
+                    progress.show(what, progress.before + raw.tell())
                 yield line
-            self._read(self._file, raw.tell(), True)
+            progress.before += raw.tell()
+            progress.show(what, progress.before)
 
 
 def _show(output: Output, done: Imported) -> None:

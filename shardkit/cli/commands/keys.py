@@ -58,13 +58,12 @@ def keys(
     with opened(where) as topology:
         chosen, _ = components(topology, names, ShardOptions())
     seen = 0
-    with output.busy("inspecting keys") as busy:
+    with output.busy("inspecting keys") as tell:
 
         def progress(inspected: int) -> None:
             nonlocal seen
             seen = inspected
-            if busy is not None:
-                busy.update(f"inspecting keys: {inspected:,}")
+            tell(f"inspecting keys: {inspected:,}")
 
         biggest = biggest_keys(list(chosen.values()), count, by=by, match=match, progress=progress)
     if output.as_json:

@@ -239,12 +239,7 @@ def run(
     work: Callable[..., Move], where: str | None, output: Output, *args: object, **options: Any
 ) -> int:
     """Have a function of moves work, and show what came of it."""
-    with config_client(config_server(where)) as config, output.busy("moving") as busy:
-
-        def tell(what: str) -> None:
-            if busy is not None:
-                busy.update(what)
-
+    with config_client(config_server(where)) as config, output.busy("moving") as tell:
         done = work(config, *args, progress=tell, **options)
     certificate: dict[str, Any] | None = done.certificate
     right = certificate is None or _is_right(certificate)

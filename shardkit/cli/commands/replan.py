@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import click
 
@@ -73,18 +72,15 @@ def replan_command(
         if chosen and not dry_run:
             if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
                 return 1
-            for each in chosen:
-                wanted = total or 2 * max(each.members, each.total)
-                with output.busy(each.structure) as busy:
+            with output.busy("replanning") as tell:
+                for each in chosen:
+                    wanted = total or 2 * max(each.members, each.total)
 
-                    def tell(step: str, name: str = each.structure, busy: Any = busy) -> None:
-                        if busy is not None:
-                            busy.update(f"{name}: {step}")
+                    def progress(step: str, name: str = each.structure) -> None:
+                        tell(f"{name}: {step}")
 
-                    replan(kit, component, each.structure, wanted, tell)
+                    replan(kit, component, each.structure, wanted, progress)
             chosen = planned_structures(kit, component, [each.structure for each in chosen])
-    if chosen or output.as_json:
-        write_rows(output, _FIELDS, chosen)
-    else:
-        output.line(f"{counted(len(found), 'planned structure')}: none has outgrown its plan", GOOD)
+    fine = f"{counted(len(found), 'planned structure')}: none has outgrown its plan"
+    write_rows(output, _FIELDS, chosen, fine, GOOD)
     return int(dry_run and bool(chosen))

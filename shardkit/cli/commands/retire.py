@@ -63,13 +63,10 @@ def retire(
     users, failed = still_used(known.component, quiet)
     deleted = None
     if deletes:
-        with output.busy("deleting keys") as busy:
-
-            def progress(keys: int) -> None:
-                if busy is not None:
-                    busy.update(f"deleting keys: {keys:,}")
-
-            deleted = delete_data(known, quiet=quiet, progress=progress)
+        with output.busy("deleting keys") as tell:
+            deleted = delete_data(
+                known, quiet=quiet, progress=lambda keys: tell(f"deleting keys: {keys:,}")
+            )
     code = 1 if delete_data_ and deleted is None else 0
     if output.as_json:
         output.document(

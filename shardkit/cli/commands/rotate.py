@@ -95,12 +95,11 @@ def rotate_command(
         if abort:
             rotation = abort_rotation(client, server, name, timeout=timeout, login=login)
         else:
-            with output.busy("rotating") as busy:
+            with output.busy("rotating") as tell:
 
                 def progress(rotation: PasswordRotation) -> None:
-                    if busy is not None:
-                        waiting = counted(len(rotation.pending), "process")
-                        busy.update(f"{rotation.step}; waiting for {waiting}")
+                    waiting = counted(len(rotation.pending), "process")
+                    tell(f"{rotation.step}; waiting for {waiting}")
 
                 rotation = rotate(
                     client,
@@ -137,8 +136,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
     if dry_run:
         output.line(f"{counted(len(rotation.servers), 'server')}: {', '.join(rotation.servers)}")
         for source, entries in rotation.entries.items():
-            many = "1 entry" if len(entries) == 1 else f"{len(entries):,} entries"
-            output.line(_SOURCES[source].format(many))
+            output.line(_SOURCES[source].format(counted(len(entries), "entry", "entries")))
     if rotation.pending:
         table = Table.of(wordy("process"), wordy("may use the old password: it"))
         for each in rotation.pending:

@@ -52,9 +52,7 @@ def search() -> None:
     """Index documents over shards, and find them."""
 
 
-search.add_command(query)
-search.add_command(export)
-for command in (verify, rebuild, drop):
+for command in (query, export, verify, rebuild, drop):
     search.add_command(command)
 
 
@@ -111,13 +109,8 @@ def index(
     files: Sequence[Path],
     at: StructureOptions,
     installed: bool,
-    attributes: dict[str, str],
-    shards: int | None,
-    stemming: str | None,
-    stop_words: str | None,
-    no_text: bool,
-    no_phrases: bool,
     output: Output,
+    **options: Any,
 ) -> int:
     """Index files, and the files of folders.
 
@@ -131,16 +124,7 @@ def index(
     """
     if not files and not installed:
         raise click.UsageError("nothing to index: name files or folders, or use --installed")
-    kind = partial(
-        created,
-        shards=shards,
-        attributes=attributes,
-        stemming=stemming,
-        stop_words=stop_words,
-        keep_text=not no_text,
-        phrases=False if no_phrases else None,
-    )
-    with at.opened(kind) as found, progress("") as report_progress:
+    with at.opened(partial(created, **options)) as found, progress("") as report_progress:
         reading = _DocumentReader(found.schema, report_progress)
         try:
             found.index_many(reading.documents(files, installed))

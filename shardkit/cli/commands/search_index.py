@@ -50,8 +50,8 @@ def created(
     attributes: Mapping[str, str],
     stemming: str | None,
     stop_words: str | None,
-    keep_text: bool,
-    phrases: bool | None,
+    no_text: bool,
+    no_phrases: bool,
 ) -> SearchIndex[Blocking]:
     """Open an index with its stored parameters, or as a new one.
 
@@ -70,10 +70,10 @@ def created(
     words = {None: chosen.stop_words, "english": ENGLISH, "none": frozenset[str]()}[stop_words]
     given["analyzer"] = Analyzer(chosen.tokenizer, words, stemming or chosen.stemmer)
     given["attributes"] = {**given["attributes"], **attributes}
-    if phrases is not None:
-        given["phrases"] = phrases
+    if no_phrases:
+        given["phrases"] = False
     return kit.search(
-        name, component=component, shards=shards or there, keep_text=keep_text, **given
+        name, component=component, shards=shards or there, keep_text=not no_text, **given
     )
 
 

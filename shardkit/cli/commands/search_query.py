@@ -80,13 +80,11 @@ def query(
     words: str,
     at: StructureOptions,
     sort: str | dict[str, float],
-    limit: int,
     offset: int,
     cursor: str | None,
-    facets: Sequence[str],
     plain: bool,
-    partial: bool,
     output: Output,
+    **options: Any,
 ) -> None:
     """Find documents.
 
@@ -97,17 +95,8 @@ def query(
     """
     with query_errors(), at.opened(existing) as found:
         began = time.perf_counter()
-        results = found.search(
-            words,
-            sort=sort,
-            offset=offset,
-            limit=limit,
-            cursor=cursor,
-            facets=facets,
-            plain=plain,
-            partial=partial,
-            attributes=True,
-        )
+        asked = {"sort": sort, "offset": offset, "cursor": cursor, "plain": plain, **options}
+        results = found.search(words, attributes=True, **asked)
         seconds = time.perf_counter() - began
         previews = _previews(found, query_tree(found.schema, words, plain=plain), results)
     fields = _hit_fields(found, results, previews, sort, offset if cursor is None else None)

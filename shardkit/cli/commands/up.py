@@ -6,7 +6,7 @@ import shlex
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from shardkit.config.url import REFERENCE
 from shardkit.errors import LocalServerError, PushRefusedError, counted
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ENVIRONMENT
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalServer, LocalServers, Ports
 from shardkit.local.server import HOST
 from shardkit.network.survey import has_keys
 from shardkit.operations.commands import Shard
@@ -83,17 +83,20 @@ def up(
     any case.
     """
     described = ShardMap.load(shard_map)
-    start_progress = _StartProgress()
-    servers = LocalServers(
-        described,
-        data_dir=data_dir,
-        ports="free" if free_ports else "given",
-        progress=start_progress,
-    )
+
+    def progress(name: str, done: int, total: int) -> None:
+        tell(f"started {done} of {total} servers: {name}")
+
+    ports: Ports = "free" if free_ports else "given"
+    servers = LocalServers(described, data_dir=data_dir, ports=ports, progress=progress)
+    total = counted(len(servers.servers), "server")
     try:
         with _signals_interrupt():
             try:
-                _start(output, servers, start_progress, free_ports)
+                began = time.monotonic()
+                with output.busy(f"starting {total}") as tell:
+                    _start(servers, free_ports)
+                output.note(f"started {total} in {time.monotonic() - began:.1f} s", FAINT)
                 running = servers.shard_map
                 pushed = pushes and running.config_server is not None
                 if pushed:
@@ -107,7 +110,7 @@ def up(
                 with output.busy("stopping"):
                     servers.stop()
     except KeyboardInterrupt:
-        output.note(f"stopped {counted(len(servers.servers), 'server')}", FAINT)
+        output.note(f"stopped {total}", FAINT)
         return 0
 
 
@@ -130,32 +133,15 @@ def _signals_interrupt() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-class _StartProgress:
-    """Shows how many servers have started, in a terminal."""
-
-    show: Callable[[str], object] | None = None
-
-    def __call__(self, name: str, done: int, total: int) -> None:
-        if self.show is not None:
-            self.show(f"started {done} of {total} servers: {name}")
-
-
-def _start(
-    output: Output, servers: LocalServers, start_progress: _StartProgress, free_ports: bool
-) -> None:
-    total = counted(len(servers.servers), "server")
-    began = time.monotonic()
-    with output.busy(f"starting {total}") as busy:
-        start_progress.show = None if busy is None else busy.update
-        try:
-            servers.start()
-        except LocalServerError as error:
-            if not free_ports and "free port" in error.remedy:
-                raise LocalServerError(
-                    error.message, "stop what listens there, or use --free-ports"
-                ) from error
-            raise
-    output.note(f"started {total} in {time.monotonic() - began:.1f} s", FAINT)
+def _start(servers: LocalServers, free_ports: bool) -> None:
+    try:
+        servers.start()
+    except LocalServerError as error:
+        if not free_ports and "free port" in error.remedy:
+            raise LocalServerError(
+                error.message, "stop what listens there, or use --free-ports"
+            ) from error
+        raise
 
 
 def _push(servers: LocalServers) -> None:

@@ -62,23 +62,18 @@ def upgrade_(
         chosen, broken = components(topology, names)
         for error in broken.values():
             raise error
-        upgrades = [
-            each
-            for component in chosen.values()
-            for each in topology.kit.upgrade(component.name, structures, dry_run=True)
-        ]
+
+        def upgrade(dry_run: bool) -> list[Upgrade]:
+            kit = topology.kit
+            found = (kit.upgrade(name, structures, dry_run=dry_run) for name in chosen)
+            return [each for of_component in found for each in of_component]
+
+        upgrades = upgrade(True)
         if upgrades and not dry_run:
             many = counted(len(upgrades), "structure")
             question = f"earlier releases will refuse {many}: continue?"
             if not yes and not click.confirm(question, err=True):
                 return 1
-            upgrades = [
-                each
-                for component in chosen.values()
-                for each in topology.kit.upgrade(component.name, structures)
-            ]
-    if upgrades or output.as_json:
-        write_rows(output, _FIELDS, upgrades)
-    else:
-        output.line("everything is in the newest form", GOOD)
+            upgrades = upgrade(False)
+    write_rows(output, _FIELDS, upgrades, "everything is in the newest form", GOOD)
     return int(dry_run and bool(upgrades))

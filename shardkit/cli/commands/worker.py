@@ -15,7 +15,6 @@ from importlib import import_module
 from typing import Any
 
 import click
-from rich.status import Status
 
 import shardkit
 from shardkit.cli.options import (
@@ -34,6 +33,8 @@ from shardkit.errors import ShardKitError, counted, naming
 from shardkit.queues.async_worker import AsyncWorker
 from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
+
+Tell = Callable[[str], object]
 
 
 @click.command(
@@ -104,12 +105,12 @@ def worker(
     with (
         _answering_probes(live_port, served),
         _LogHandler(output, verbose),
-        output.busy("starting") as status,
+        output.busy("starting") as tell,
     ):
         if isinstance(found, Worker):
-            ran = _run(prepare(found), burst, status)
+            ran = _run(prepare(found), burst, tell)
         elif inspect.iscoroutinefunction(found):
-            ran = asyncio.run(_arun(spec, where, found, prepare, burst, status))
+            ran = asyncio.run(_arun(spec, where, found, prepare, burst, tell))
         elif isinstance(found, AsyncWorker) or not callable(found):
             raise ShardKitError(
                 f"{spec} is not a Worker, nor a function",
@@ -120,17 +121,17 @@ def worker(
             with opened(where) as topology:
                 with _explained(spec):
                     made = found(topology.kit)
-                ran = _run(prepare(made), burst, status)
+                ran = _run(prepare(made), burst, tell)
     output.answer(ran.summary.as_dict(), _said(ran.summary))
     return INTERRUPTED if ran.aborted else 0
 
 
-def _run(found: Worker | AsyncWorker, burst: bool, status: Status | None) -> Worker:
+def _run(found: Worker | AsyncWorker, burst: bool, tell: Tell) -> Worker:
     if isinstance(found, AsyncWorker):
         raise ShardKitError(
             "a function that is not async returned an AsyncWorker", "use an async function"
         )
-    found.run(burst=burst, on_progress=_progress_reporter(found, status))
+    found.run(burst=burst, on_progress=_progress_reporter(found, tell))
     return found
 
 
@@ -140,7 +141,7 @@ async def _arun(
     make: Callable[..., Any],
     prepare: Callable[[Any], Worker | AsyncWorker],
     burst: bool,
-    status: Status | None,
+    tell: Tell,
 ) -> AsyncWorker:
     async with await shardkit.aconnect(topology_of(where)) as kit:
         with _explained(spec):
@@ -148,7 +149,7 @@ async def _arun(
         made = prepare(made)
         if not isinstance(made, AsyncWorker):
             raise ShardKitError("an async function returned a Worker", "return an AsyncWorker")
-        await made.run(burst=burst, on_progress=_progress_reporter(made, status))
+        await made.run(burst=burst, on_progress=_progress_reporter(made, tell))
     return made
 
 
@@ -221,15 +222,12 @@ def _explained(name: str) -> Iterator[None]:
 
 
 def _progress_reporter(
-    found: Worker | AsyncWorker, status: Status | None
+    found: Worker | AsyncWorker, tell: Tell
 ) -> Callable[[WorkerSummary, int], object] | None:
-    if status is None:
+    if not sys.stderr.isatty():
         return None
-
-    def on_progress(summary: WorkerSummary, running: int) -> None:
-        status.update(f"{', '.join(map(str, found.queues))}: {running} running, {_said(summary)}")
-
-    return on_progress
+    queues = ", ".join(map(str, found.queues))
+    return lambda summary, running: tell(f"{queues}: {running} running, {_said(summary)}")
 
 
 def _said(summary: WorkerSummary) -> str:

@@ -1,9 +1,4 @@
-"""``shardkit demo``: replay a web access log, and show what was counted and where.
-
-::
-
-    laptop map ─► embedded servers ─► push ─► a kit from the config server's URL ─► replay ─► tables
-"""
+"""``shardkit demo``: replay a web access log, and show what was counted and where."""
 
 from __future__ import annotations
 
@@ -13,7 +8,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -105,8 +99,8 @@ def demo(
         return 0
     if keep and where:
         raise click.UsageError("--keep needs embedded servers, and cannot be used with --config")
-    with _log(path) as log, _servers(output, where) as servers:
-        counting = VisitCounter(servers.kit, first_day)
+    with _log(path) as log, _servers(output, where) as (kit, url):
+        counting = VisitCounter(kit, first_day)
         if fresh:
             counting.forget()
         with _progress(log) as progress:
@@ -117,7 +111,7 @@ def demo(
         else:
             show(output, report)
         if keep and not replayed.interrupted:
-            _keep(output, servers, report)
+            _keep(output, url, report)
     if replayed.interrupted:
         return INTERRUPTED
     return 1 if report.damage else 0
@@ -187,26 +181,18 @@ def _log(path: str | None) -> AccessLog:
     return AccessLog.open(path)
 
 
-@dataclass(frozen=True)
-class _DemoServers:
-    """A kit for the servers, and the config server's URL if they are embedded."""
-
-    kit: ShardKit
-    url: str = ""
-
-
 @contextmanager
-def _servers(output: Output, where: str | None) -> Iterator[_DemoServers]:
-    """Open the named topology, or start the servers of the laptop map."""
+def _servers(output: Output, where: str | None) -> Iterator[tuple[ShardKit, str]]:
+    """Open the named topology, or start the laptop map's servers; give the URL of those too."""
     if where is not None:
         with opened(where) as topology:
-            yield _DemoServers(topology.kit)
+            yield topology.kit, ""
         return
     with (
         started(output, LocalServers(laptop_map(), ports="free")) as url,
         shardkit.connect(url) as kit,
     ):
-        yield _DemoServers(kit, url)
+        yield kit, url
 
 
 @contextmanager
@@ -264,11 +250,11 @@ def _report(
     )
 
 
-def _keep(output: Output, servers: _DemoServers, report: DemoReport) -> None:
+def _keep(output: Output, url: str, report: DemoReport) -> None:
     """Show what to try on the servers, and wait for Ctrl-C."""
     if not output.as_json:
         output.line()
-        output.line(f"export {ENVIRONMENT}={shlex.quote(servers.url)}", GOOD)
+        output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
         output.line("shardkit status", FAINT)
         if report.example is not None:
             example = report.example

@@ -28,8 +28,8 @@ class VisitorMemory:
     days: int
     visitors: int
     parts: int
-    plain: int  # as one SET per day of the same ids
-    text: int  # as one SET per day of texts of 36 characters, the length of UUIDs
+    plain_set: int  # as one SET per day of the same ids
+    uuid_text_set: int  # as one SET per day of texts of 36 characters, the length of UUIDs
 
 
 def measure_memory(counting: VisitCounter, days: Iterable[DayFigures]) -> VisitorMemory | None:

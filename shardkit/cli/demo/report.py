@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from shardkit.admin.why import why
@@ -167,8 +167,8 @@ def _memory(memory: VisitorMemory, part_size: int) -> Table:
     grid = Table.of("memory", number("bytes"), number("a visitor"), number("times"))
     for name, size in (
         (f"in parts of {part_size} ids", memory.parts),
-        ("one SET a day of the same ids", memory.plain),
-        ("one SET a day of UUIDs as text", memory.text),
+        ("one SET a day of the same ids", memory.plain_set),
+        ("one SET a day of UUIDs as text", memory.uuid_text_set),
     ):
         grid.row(name, size, f"{size / memory.visitors:.1f}", f"{size / memory.parts:.1f}")
     return grid
@@ -235,16 +235,7 @@ def document(report: DemoReport) -> dict[str, Any]:
         "damage": report.damage or None,
         "days": json_rows(_DAY_FIELDS, report.days),
         "shards": json_rows(_SHARD_FIELDS, report.loads),
-        "memory": None
-        if memory is None
-        else {
-            "server": memory.server,
-            "days": memory.days,
-            "visitors": memory.visitors,
-            "parts": memory.parts,
-            "plain_set": memory.plain,
-            "uuid_text_set": memory.text,
-        },
+        "memory": memory and asdict(memory),
         "visitor": None
         if example is None
         else {

@@ -9,7 +9,7 @@ import pytest
 from shardkit.cli.bench import data, memory, part_sizes, servers
 
 
-@pytest.fixture(autouse=True, scope="session")
+@pytest.fixture(autouse=True, scope="module")  # and not for the tests of other folders
 def _little() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(data, "_known_places", lambda: None)

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from cli_helpers import Cli
 
-from shardkit.cli.app import app
 from shardkit.cli.bench import packed_lengths, part_sizes, plots
 from shardkit.cli.bench.servers import BenchServer, ServerSource
 from shardkit.local import LocalServer, find_server
@@ -76,21 +75,26 @@ def test_parts_of_every_size_are_compact(name: str) -> None:
         assert point.write > 0
 
 
-def test_commands_write_tables_and_json(tmp_path: Path) -> None:
-    call = CliRunner().invoke
+SIZES = ["part-sizes", "intset", "--sizes", "64,128", "--entries", "500"]
+LENGTHS = ["packed-lengths", "hash", "--lengths", "10,1", "--passes", "1", "--per-pass", "2"]
+
+
+def test_commands_write_tables_and_json(cli: Cli, tmp_path: Path) -> None:
     path = tmp_path / "lengths.json"
-    lengths = ["packed-lengths", "hash", "--lengths", "10,1", "--passes", "1", "--per-pass", "2"]
-    result = call(app, ["bench", *lengths, "--json", str(path)])
-    assert result.exit_code == 0, result.output
-    assert result.output.splitlines()[0].split() == ["length", "hash/s"]
+    result = cli("bench", *LENGTHS, "--json", path, code=0)
+    assert result.lines[0].split() == ["length", "hash/s"]
     [kind] = json.loads(path.read_text())["kinds"]
     assert [each["length"] for each in kind["speeds"]] == [1, 10]
-    sizes = ["part-sizes", "intset", "--sizes", "64,128", "--entries", "500", "--json"]
-    result = call(app, ["bench", *sizes])
-    [kind] = json.loads(result.stdout)["kinds"]
+    [kind] = cli.json("bench", *SIZES)["kinds"]
     assert [each["part_size"] for each in kind["points"]] == [64, 128]
-    result = call(app, ["bench", "packed-lengths", "--lengths", "1,0"])
-    assert result.exit_code == 2
+    assert cli("bench", "packed-lengths", "--lengths", "1,0").code == 2
+
+
+def test_commands_draw_plots(cli: Cli, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    for plot, words in ((tmp_path / "sizes.svg", SIZES), (tmp_path / "lengths.png", LENGTHS)):
+        cli("bench", *words, "--plot", plot, code=0)
+        assert plot.stat().st_size > 1000
 
 
 def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) -> None:
@@ -119,14 +123,3 @@ def test_panels_share_one_legend_and_contestants_keep_their_colours(tmp_path: Pa
     first, second, other = plots.styles(["shardkit", "shardkit, awaited", "mine"]).values()
     assert first.colour < second.colour, "a lighter shade"
     assert len({(each.marker, each.hatch) for each in (first, second, other)}) == 3
-
-
-def test_plots_are_drawn(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    call = CliRunner().invoke
-    sizes = ["part-sizes", "hash", "--sizes", "64,128", "--entries", "300"]
-    lengths = ["packed-lengths", "hash", "--lengths", "1,10", "--passes", "1"]
-    for name, arguments in (("sizes.svg", sizes), ("lengths.png", lengths)):
-        result = call(app, ["bench", *arguments, "--plot", str(tmp_path / name)])
-        assert result.exit_code == 0, result.output
-        assert (tmp_path / name).stat().st_size > 1000

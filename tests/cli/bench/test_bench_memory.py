@@ -5,16 +5,15 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from cli_helpers import Cli
 
-from shardkit.cli.app import app
 from shardkit.cli.bench import data, memory
 from shardkit.cli.bench.cases import CASES
 from shardkit.cli.bench.memory import run
@@ -24,16 +23,7 @@ from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
 
-Cli = Callable[..., Result]
 KNOWN_PLACES: Any = data._known_places  # which all other tests are spared
-
-
-@pytest.fixture
-def cli() -> Cli:
-    def call(*arguments: str | Path) -> Result:
-        return CliRunner().invoke(app, ["bench", *map(str, arguments)])
-
-    return call
 
 
 @pytest.fixture
@@ -139,9 +129,9 @@ def test_cities_are_about_as_long_as_real_ones() -> None:
 def test_figures_are_written_as_tables_json_and_plot(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     document, plot = tmp_path / "figures.json", tmp_path / "plot.svg"
-    result = cli("memory", "ids", "--entries", "600", "--json", document, "--plot", plot)
-    assert result.exit_code == 0, result.output
-    assert [line.split("  ")[0] for line in result.output.splitlines()[:3]] == [
+    result = cli("bench", "memory", "ids", "--entries", "600", "--json", document, "--plot", plot)
+    assert result.code == 0, result
+    assert [line.split("  ")[0] for line in result.out.splitlines()[:3]] == [
         *("ids", "one SET", "parts that grow")
     ]
     found = json.loads(document.read_text())
@@ -160,16 +150,15 @@ def test_figures_are_written_as_tables_json_and_plot(cli: Cli, tmp_path: Path) -
 
 
 def test_without_a_file_json_is_the_answer(cli: Cli) -> None:
-    result = cli("memory", "texts", "--entries", "500", "--json")
-    assert json.loads(result.stdout)["cases"][0]["case"] == "texts"
+    [case] = cli.json("bench", "memory", "texts", "--entries", "500")["cases"]
+    assert case["case"] == "texts"
 
 
 def test_an_own_server_that_is_empty_is_measured_on_and_left_as_it_was(
     cli: Cli, own: LocalServer
 ) -> None:
     url = f"redis://{own.address}/3"
-    result = cli("memory", "ids", "list", "--entries", "1000", "--url", url)
-    assert result.exit_code == 0, result.output
+    cli("bench", "memory", "ids", "list", "--entries", "1000", "--url", url, code=0)
     with own.client(db=3) as client:
         assert client.dbsize() == 0
         assert client.config_get("set-max-intset-entries") == {"set-max-intset-entries": "512"}
@@ -180,9 +169,8 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
         client.set("precious", "data")
         client.connection_pool.disconnect()
         for command in (["memory", "ids"], ["part-sizes", "hash"], ["packed-lengths", "hash"]):
-            result = cli(*command, "--url", f"redis://{own.address}")
-            assert result.exit_code == 1
-            assert "the server holds data (db9: 1 keys)" in result.stderr
+            result = cli("bench", *command, "--url", f"redis://{own.address}", code=1)
+            assert "the server holds data (db9: 1 keys)" in result.err
         assert client.get("precious") == b"data"
 
 
@@ -192,9 +180,9 @@ def test_a_server_that_others_use_is_not_measured(
     monkeypatch.setattr("shardkit.cli.bench.servers._CLOSE_TIMEOUT", 0.0)
     with own.client() as other:
         other.ping()
-        result = cli("memory", "ids", "--url", f"redis://{own.address}")
-    assert result.exit_code == 1
-    assert "the server has other clients, whose memory would be measured too" in result.stderr
+        result = cli("bench", "memory", "ids", "--url", f"redis://{own.address}")
+    assert result.code == 1
+    assert "the server has other clients, whose memory would be measured too" in result.err
 
 
 def test_a_failed_case_removes_its_keys(own: LocalServer) -> None:
@@ -227,17 +215,15 @@ def test_limits_are_set_as_far_as_a_server_knows_them(own: LocalServer) -> None:
 def test_invalid_options_are_refused_before_anything_is_measured(
     cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both = cli("memory", "--server", "embedded", "--url", "redis://127.0.0.1:1")
-    assert both.exit_code == 2
-    unknown = cli("memory", "nothing")
-    assert unknown.exit_code == 2
-    assert "nothing" in unknown.stderr
+    cli("bench", "memory", "--server", "embedded", "--url", "redis://127.0.0.1:1", code=2)
+    unknown = cli("bench", "memory", "nothing")
+    assert unknown.code == 2
+    assert "nothing" in unknown.err
     with monkeypatch.context() as patched:
         patched.setitem(sys.modules, "matplotlib", None)
-        without = cli("memory", "--plot", tmp_path / "plot.svg")
-    assert without.exit_code == 1
-    assert "plots need matplotlib, which is not installed" in without.stderr
+        without = cli("bench", "memory", "--plot", tmp_path / "plot.svg")
+    assert without.code == 1
+    assert "plots need matplotlib, which is not installed" in without.err
     pytest.importorskip("matplotlib")
-    plot = cli("memory", "--plot", tmp_path / "plot.xyz")
-    assert plot.exit_code == 1
-    assert "has no extension of a plot" in plot.stderr
+    plot = cli("bench", "memory", "--plot", tmp_path / "plot.xyz", code=1)
+    assert "has no extension of a plot" in plot.err

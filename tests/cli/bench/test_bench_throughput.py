@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
+from cli_helpers import Cli
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.app import app
 from shardkit.cli.bench import report
 from shardkit.cli.bench.throughput.contestants import OurAsyncClient, OurClient, RedisPyAsyncClient
 from shardkit.cli.bench.throughput.limits import RawAsyncSockets
@@ -86,20 +85,20 @@ def test_commands_by_column_are_the_same_commands() -> None:
 FEW = ["bench", "throughput", "get", "mixed", "--sizes", "1,40", "--repeats", "1"]
 
 
-def test_the_command_writes_a_table_and_a_plot(tmp_path: Path) -> None:
+def test_the_command_draws_a_plot(cli: Cli, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     plot = tmp_path / "throughput.svg"
-    done = CliRunner().invoke(app, [*FEW, "--shards", "6", "--plot", str(plot)])
-    assert done.exit_code == 0, done.output
-    assert "6 shards" in done.output
-    assert "coalesced" in done.output
+    cli(*FEW, "--plot", plot, code=0)
     assert plot.read_text().startswith("<?xml")
 
 
-def test_the_command_writes_json() -> None:
-    done = CliRunner().invoke(app, [*FEW, "--json"])
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
+def test_the_command_writes_a_table_and_json(cli: Cli, tmp_path: Path) -> None:
+    document = tmp_path / "throughput.json"
+    shown = cli(*FEW, "--shards", "6", "--json", document, code=0).out
+    assert "6 shards" in shown
+    assert "coalesced" in shown
+    found = json.loads(document.read_text())
+    assert found["shards"] == 6
     assert [(each["work"], each["commands"]) for each in found["works"]] == [
         *(("get", 1), ("get", 40), ("mixed", 1), ("mixed", 40))
     ]
@@ -121,13 +120,12 @@ def test_speeds_follow_from_the_times() -> None:
     assert row == ["get", 1, "5.0k/s", "2.5k/s 2.00x"]
 
 
-def test_a_server_is_found_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_is_found_on_path(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "my-server").symlink_to(find_server())
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     words = ["bench", "throughput", "get", "--sizes", "1", "--repeats", "1"]
-    done = CliRunner().invoke(app, [*words, "--server", "my-server"])
-    assert done.exit_code == 0, done.output
-    assert "The limit is a loop over raw sockets" in done.output
-    gone = CliRunner().invoke(app, [*words, "--server", "no-such-server"])
-    assert gone.exit_code == 1
-    assert "no-such-server" in gone.stderr
+    shown = cli(*words, "--server", "my-server", code=0).out
+    assert "The limit is a loop over raw sockets" in shown
+    assert "no-such-server" in cli(*words, "--server", "no-such-server", code=1).err

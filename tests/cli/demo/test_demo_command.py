@@ -24,7 +24,6 @@ from demo_helpers import awk_figures, chance_log
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from shardkit import ShardKit
 from shardkit.cli.demo import command, sample
 from shardkit.cli.demo.access_log import AccessLog
 from shardkit.cli.demo.command import _progress, demo
@@ -191,16 +190,12 @@ def test_people_get_the_counts_of_logs_in_a_table(
 
 @pytest.mark.parametrize("as_json", [True, False])
 def test_servers_that_are_kept_have_an_example_if_there_is_a_visitor(
-    demo_kit: ShardKit,
-    url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    as_json: bool,
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
 ) -> None:
     interrupted = SimpleNamespace(wait=Mock(side_effect=KeyboardInterrupt))
     monkeypatch.setattr(command, "threading", SimpleNamespace(Event=lambda: interrupted))
-    servers, nobody = command._DemoServers(demo_kit, url), SimpleNamespace(example=None)
-    command._keep(Output(as_json), servers, nobody)  # type: ignore[arg-type]
+    nobody = SimpleNamespace(example=None)
+    command._keep(Output(as_json), url, nobody)  # type: ignore[arg-type]
     out, err = capsys.readouterr()
     expected = [] if as_json else ["", f"export SHARDKIT_CONFIG={url}", "shardkit status"]
     assert out.splitlines() == expected

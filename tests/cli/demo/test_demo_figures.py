@@ -27,13 +27,6 @@ def counted(counting: VisitCounter) -> dict[str, tuple[int, int]]:
     return {day.day.isoformat(): (day.hits, day.visitors) for day in counting.days()}
 
 
-@pytest.fixture
-def sample_log(tmp_path: Path) -> Path:
-    path = tmp_path / "sample.log"
-    path.write_bytes(sample.log())
-    return path
-
-
 def log_of(path: Path, *entries: tuple[date, int]) -> Path:
     """Write a log: on each of the days, in order, as many visitors."""
     path.write_text(
@@ -139,9 +132,13 @@ def test_days_of_one_batch_follow_one_another(demo_kit: ShardKit, tmp_path: Path
 # ---- where it is, and what it weighs
 
 
-def test_the_shards_have_all_visitors_between_them(demo_kit: ShardKit, sample_log: Path) -> None:
+def test_the_shards_have_all_visitors_who_weigh_a_fraction_of_a_plain_set(
+    demo_kit: ShardKit, tmp_path: Path
+) -> None:
+    path = tmp_path / "sample.log"
+    path.write_bytes(sample.log())
     counting = VisitCounter(demo_kit)
-    replayed(counting, sample_log)
+    result = replayed(counting, path)
     shares = list(loads(demo_kit, "unique", VISITORS))
     days = counting.days()
     assert len(shares) == 16
@@ -149,11 +146,6 @@ def test_the_shards_have_all_visitors_between_them(demo_kit: ShardKit, sample_lo
     # Each part that has members is a key, and so are each day's parameters.
     assert sum(share.keys for share in shares) <= sum(day.parts + 1 for day in days)
     assert all(8 * share.ids < share.size < 16 * share.ids + 1_000 for share in shares)
-
-
-def test_a_visitor_is_where_it_is_said_to_be(demo_kit: ShardKit, sample_log: Path) -> None:
-    counting = VisitCounter(demo_kit)
-    result = replayed(counting, sample_log)
     assert result.visitor is not None
     day, visitor = result.visitor
     place, there = counting.locate(visitor, day)
@@ -161,23 +153,14 @@ def test_a_visitor_is_where_it_is_said_to_be(demo_kit: ShardKit, sample_log: Pat
     assert place.id == int(session_of(visitor)[:15], 16)
     assert demo_kit.client(*place.shard).sismember(place.key, str(place.id))
     assert not counting.locate((b"192.0.2.1", b"never came"), day)[1]
-
-
-def test_visitors_in_parts_weigh_a_fraction_of_a_plain_set(
-    demo_kit: ShardKit, sample_log: Path
-) -> None:
-    counting = VisitCounter(demo_kit)
-    replayed(counting, sample_log)
-    days = counting.days()
     memory = measure_memory(counting, days)
     assert memory is not None
     assert (memory.days, memory.visitors) == (5, sum(day.visitors for day in days))
     assert 8 * memory.visitors < memory.parts < 12 * memory.visitors
-    assert 30 * memory.visitors < memory.plain < 90 * memory.visitors
-    assert memory.text > memory.plain
+    assert 30 * memory.visitors < memory.plain_set < 90 * memory.visitors
+    assert memory.uuid_text_set > memory.plain_set
     # What the shards say of their keys, with the counts and plans beside them, is about the same.
-    shares = sum(share.size for share in loads(demo_kit, "unique", VISITORS))
-    assert 0.8 * memory.parts < shares < 1.1 * memory.parts
+    assert 0.8 * memory.parts < sum(share.size for share in shares) < 1.1 * memory.parts
 
 
 def test_the_busiest_days_are_weighed_as_far_as_there_is_time(

@@ -20,20 +20,13 @@ RESERVED = [
 ]
 
 
-def test_the_sample_never_changes() -> None:
+def test_the_sample_never_changes_and_has_only_addresses_reserved_for_examples() -> None:
     digest = "0e23b6071499860720df4f032f18835b3b11daded7072ebef96b1ea9e4231d60"
     assert hashlib.sha256(sample.log()).hexdigest() == digest
-
-
-def test_the_sample_has_some_days_and_a_few_malformed_lines() -> None:
     batch = AccessLogParser().parse(sample.log().splitlines(keepends=True))
     assert 20_000 <= batch.lines <= 50_000
     assert len(batch.visits) == 5
     assert len(batch.malformed) == 8
-
-
-def test_the_sample_has_only_addresses_that_are_reserved_for_examples() -> None:
-    batch = AccessLogParser().parse(sample.log().splitlines(keepends=True))
     addresses = {address.decode() for visits in batch.visits.values() for address, _ in visits}
     assert len(addresses) > 1000
     for address in map(ipaddress.ip_address, addresses):
