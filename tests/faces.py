@@ -111,7 +111,7 @@ def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face
 class Time:
     """A clock that a test sets."""
 
-    def __init__(self, at: float) -> None:
+    def __init__(self, at: float = 1_000_000.0) -> None:
         self.at = at
 
     def __call__(self) -> float:
