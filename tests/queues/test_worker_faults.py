@@ -17,8 +17,6 @@ import pytest
 from faces import Face, eventually, faced
 from queue_helpers import server_of, worker_of
 
-import shardkit.queues.async_worker
-import shardkit.queues.worker
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
@@ -28,9 +26,7 @@ from shardkit.queues.worker_base import TRIES
 
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    queues = shardkit.queues
-    for module in (queues.worker, queues.async_worker, queues.worker_base):
-        monkeypatch.setattr(module, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr("shardkit.queues.worker_base.FIRST_PAUSE", 0.002)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
