@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, clocked, keys_of
-from messaging_helpers import Clock
+from faces import Face, Time, clocked, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit
@@ -183,24 +182,24 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
 
 
 def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: ShardKit) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(kit, now=clock).files(component="many")
     files.create("logs", ["x"], chunk_size=1000)
     steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
     step: Any = next(steps)
     for _ in range(6):
         step = steps.send(kit.driver._run_step(step))
-    clock.seconds += 1.9
+    clock.at += 1.9
     with pytest.raises(FileStalledError, match="another process"):
         files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
-    clock.seconds += 0.2
+    clock.at += 0.2
     assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
     with pytest.raises(FileLeaseLostError, match="files: another process publishes 'a' now; leave"):
         run_on(kit, steps, step)
 
 
 def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(face.kit, now=clock).files(component="few")
     face.run(files.create("logs", ["x"], chunk_size=1000))
     for name, content in (("plain", TEXT), ("members", MEMBERS)):
@@ -213,9 +212,9 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
                 face.run(files.checkpoint(first))
                 reported = len(seen)
                 break
-        clock.seconds += 29
+        clock.at += 29
         assert face.run(files.take("logs", "x")) is None
-        clock.seconds += 2
+        clock.at += 2
         second = face.run(files.take("logs", "x"))
         assert second.attempts == 2
         rest = face.list(files.lines(second))
@@ -246,7 +245,7 @@ def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Shar
 
 
 def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit) -> None:
-    server, local = Clock(), Clock()
+    server, local = Time(), Time()
     files: Files[Any] = clocked(kit, now=server, monotonic=local).files(component="few")
     files.create("logs", ["x"], chunk_size=1000)
     files.publish("logs", io.BytesIO(TEXT), name="a")
@@ -255,14 +254,14 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
     exchanges, steps = [], files.deferred.read(file)
     step: Any = next(steps)
     for seconds in (0, 9, 2, 8, 1):
-        server.seconds += seconds
-        local.seconds += seconds
+        server.at += seconds
+        local.at += seconds
         exchanges.append(len(step))
         step = steps.send(kit.driver._run_step(step))
         assert isinstance(step, shardkit.operations.Page)
         step = next(steps)
     assert [*exchanges, len(step)] == [16, 16, 16, 17, 16, 13]  # chunks, and once the lease
-    server.seconds += 41
+    server.at += 41
     other = files.take("logs", "x")  # it reads on from its beginning, and removes it
     assert other is not None
     assert b"".join(files.read(other)) == TEXT
@@ -273,14 +272,14 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
 
 
 def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
-    server = Clock()
+    server = Time()
     files: Files[Any] = clocked(kit, now=server).files(component="few")
     files.create("logs", ["x"])
     files.publish("logs", io.BytesIO(TEXT), name="a")
     assert files.take("logs", "x") is not None
-    server.seconds += 59.9
+    server.at += 59.9
     assert files.take("logs", "x") is None
-    server.seconds += 0.2
+    server.at += 0.2
     assert files.take("logs", "x") is not None
 
 
@@ -378,7 +377,7 @@ def test_a_publisher_waits_for_space_and_stores_no_more_than_there_is(
 
 def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
     for killed_after in range(1, 10):
-        clock = Clock()
+        clock = Time()
         files = clocked(kit, now=clock).files(f"f{killed_after}", component="many")
         files.create("logs", ["x"], chunk_size=1000)
         content = TEXT[:40_500]
@@ -389,12 +388,12 @@ def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> Non
         reader = files.take("logs", "x")
         with pytest.raises(FileStalledError, match="another process"):
             files.publish("logs", io.BytesIO(content), name="a", timeout=0)
-        clock.seconds += 61
+        clock.at += 61
         if reader is not None:
             with pytest.raises(FileStalledError, match="has no publisher"):
                 list(files.read(reader))
         assert files.publish("logs", io.BytesIO(content), name="a").size == 40_500
-        clock.seconds += 61
+        clock.at += 61
         reader = files.take("logs", "x", timeout=1)
         assert reader is not None
         assert b"".join(files.read(reader)) == content
@@ -428,13 +427,13 @@ def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) 
 
 
 def test_a_reader_whose_lease_ends_too_often_holds_nobody_up(kit: ShardKit) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(kit, now=clock).files(component="few", attempts=2)
     files.create("logs", ["x"], chunk_size=1000)
     files.publish("logs", io.BytesIO(TEXT), name="a")
     for _ in range(2):
         assert files.take("logs", "x", lease=10)
-        clock.seconds += 11
+        clock.at += 11
     assert files.take("logs", "x") is None
     assert files.status("logs").failed == {("x", "a"): "its lease ended"}
     files.publish(
@@ -528,7 +527,7 @@ async def test_tasks_wait_for_files_and_for_the_end_of_the_channel(akit: AsyncSh
 
 def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: ShardKit) -> None:
     """Every operation may be killed between any two exchanges; what was acknowledged is exact."""
-    chance, clock = Random(32), Clock()
+    chance, clock = Random(32), Time()
     files = clocked(kit, now=clock).files(component="few", attempts=1000)
     files.create("logs", ["x", "y"], byte_limit=40_000, chunk_size=700)
     contents = {f"f{n:02}": chance.randbytes(chance.randrange(9000)) for n in range(12)}
@@ -578,7 +577,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
         waiting = [name for name in contents if ("x", name) not in done or ("y", name) not in done]
         if not waiting:
             break
-        clock.seconds += 5
+        clock.at += 5
         try:
             if chance.random() < 0.4:
                 name = chance.choice(waiting)
@@ -587,7 +586,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
             else:
                 consume(chance.choice("xy"))
         except (KeyboardInterrupt, FileStalledError):
-            clock.seconds += chance.choice((0, 0, 70))
+            clock.at += chance.choice((0, 0, 70))
         assert files.status("logs").held <= 40_000
     for name, content in contents.items():
         for reader in "xy":
@@ -738,7 +737,7 @@ def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(
 def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
     kit: ShardKit,
 ) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(kit, now=clock).files(component="many")
     files.create("logs", ["x"], chunk_size=1000)
     steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
