@@ -15,18 +15,19 @@ from redis.exceptions import RedisError
 from shardkit import log_records
 from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.operation import Face
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import (
     LEASE,
     LONGEST_REASON,
+    LONGEST_TIME,
     MOST_QUEUES,
     QueueOrder,
     TaskQueues,
 )
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, check_seconds
 
 logger = logging.getLogger("shardkit.queues")
 
@@ -89,11 +90,8 @@ class BaseWorker(Generic[Face]):
         if not 0 < len(self.queues) <= MOST_QUEUES:
             raise InvalidArgumentError(f"worker: queues={shown(queues)}", "give 1 to 100 queues")
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
-        lease = in_seconds(lease)
-        if not isinstance(lease, int | float) or isinstance(lease, bool) or lease < LEAST_LEASE:
-            raise InvalidArgumentError(f"worker: lease={shown(lease)}", "give seconds, at least 1")
         self.concurrency = concurrency
-        self.lease = float(lease)
+        self.lease = check_seconds("worker", "lease", lease, LEAST_LEASE, LONGEST_TIME)
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot

@@ -556,7 +556,7 @@ def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, sai
     ("options", "said"),
     [
         ({"name": ""}, "name=''"),
-        ({"name": "{all}"}, "name='{all}' of queues has a hash tag"),
+        ({"name": "{all}"}, "name='{all}' has a hash tag"),
         ({"attempts": 0}, "attempts=0; give an integer"),
         ({"retry_delay": 0}, "retry_delay=0; give seconds"),
         ({"retry_delay": "1"}, "retry_delay='1'; give seconds"),
