@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 from typing import Any
 
 import pytest
 from faces import Face, eventually
 
-from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 
 
@@ -50,29 +47,6 @@ def test_the_limit_is_the_same_for_all_and_can_be_changed(face: Face) -> None:
     assert run(two.acquire(wait=0))
     with pytest.raises(InvalidArgumentError, match="limit=0"):
         run(two.resize(0))
-
-
-def test_many_threads_never_exceed_the_limit(kit: ShardKit) -> None:
-    inside, most, lock = 0, 0, threading.Lock()
-
-    def work(seed: int) -> None:
-        nonlocal inside, most
-        random = Random(seed)
-        for _ in range(20):
-            with kit.semaphore("s", component="one", limit=3):
-                with lock:
-                    inside += 1
-                    most = max(most, inside)
-                if random.random() < 0.3:
-                    threading.Event().wait(0.001)
-                with lock:
-                    inside -= 1
-
-    with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(work, n) for n in range(8)]:
-            done.result(60)
-    assert most == 3
-    assert kit.semaphore("s", component="one", limit=3).inspect().holders == []
 
 
 def test_readers_share_and_a_writer_waits_before_later_readers(kit: Any) -> None:

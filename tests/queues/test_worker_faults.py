@@ -66,6 +66,22 @@ def hooked(worker: Any, name: str, after: Callable[[Any], Any]) -> None:
     setattr(worker.tasks, name, awaiting if isinstance(worker, AsyncWorker) else blocking)
 
 
+def register_endless(
+    face: Face, worker: Any, name: str, begin: Callable[[], Any], ended: threading.Event
+) -> None:
+    """Register what begins, and goes on until it is ended or, on the loop, cancelled."""
+
+    def in_a_thread() -> None:
+        begin()
+        assert ended.wait(30)
+
+    async def on_the_loop() -> None:
+        begin()
+        await asyncio.sleep(1000)
+
+    worker.register(name, in_a_thread if face.runner is None else on_the_loop)
+
+
 # ---- the server is away
 
 
@@ -218,14 +234,8 @@ def test_a_running_task_that_somebody_else_took_is_not_given_back_at_a_second_si
     def overtaken() -> None:
         theirs.append(taken_again(kit, tasks))
         worker._aborting.set()
-        assert ended.wait(30)
 
-    async def overtaken_on_the_loop() -> None:
-        theirs.append(taken_again(kit, tasks))
-        worker._aborting.set()
-        await asyncio.sleep(1000)  # until it is cancelled
-
-    worker.register("x", overtaken if face.runner is None else overtaken_on_the_loop)
+    register_endless(face, worker, "x", overtaken, ended)
     tasks.enqueue("q", "x", id="t")
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary()
@@ -296,14 +306,8 @@ def test_what_cannot_be_given_back_at_a_second_signal_is_said(
     def kills() -> None:
         server.kill()
         worker._aborting.set()
-        assert ended.wait(30)
 
-    async def kills_on_the_loop() -> None:
-        server.kill()
-        worker._aborting.set()
-        await asyncio.sleep(1000)  # until it is cancelled
-
-    worker.register("kills", kills if face.runner is None else kills_on_the_loop)
+    register_endless(face, worker, "kills", kills, ended)
     face.run(worker.tasks.enqueue("q", "kills", id="t"))
     summary = face.run(worker.run())
     ended.set()
