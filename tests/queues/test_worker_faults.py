@@ -77,7 +77,7 @@ def register_endless(
 
     async def on_the_loop() -> None:
         begin()
-        await asyncio.sleep(1000)
+        await asyncio.sleep(1000)  # until it is cancelled
 
     worker.register(name, in_a_thread if face.runner is None else on_the_loop)
 
