@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from random import Random
@@ -44,6 +45,24 @@ class Face:
             return [value async for value in stream]
 
         return self.runner.run(collect()) if self.runner else list(stream)
+
+    def start(self, call: Callable[[], Any]) -> Callable[[], Any]:
+        """Begin a call in a thread or task of its own; return what waits for its result."""
+        if self.runner is None:
+            threads = ThreadPoolExecutor(1)
+            started = threads.submit(call)
+            threads.shutdown(wait=False)
+            return partial(started.result, 30)
+
+        async def begin() -> Any:
+            return asyncio.ensure_future(call())
+
+        task = self.runner.run(begin())
+        return lambda: self.run(asyncio.wait_for(task, 30))
+
+    def eventually(self, done: Callable[[], Any]) -> bool:
+        """Whether something is true in time, while the tasks of the event loop go on."""
+        return self.run(asyncio.to_thread(eventually, done)) if self.runner else eventually(done)
 
     def iterate(self, stream: Any) -> Iterator[Any]:
         """Yield a stream's values one by one, so that the test can act in between."""
@@ -136,7 +155,7 @@ def faced(kind: str, shard_map: ShardMap | str, **options: Any) -> Iterator[Face
 class Time:
     """A clock that a test sets."""
 
-    def __init__(self, at: float) -> None:
+    def __init__(self, at: float = 1_000_000.0) -> None:
         self.at = at
 
     def __call__(self) -> float:

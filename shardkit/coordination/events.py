@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
-from shardkit.coordination.keys import base_key, waiting_time
+from shardkit.coordination.keys import base_key
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.cancellation import Interrupted
@@ -39,7 +39,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
 MOST_PARTIES = 1000
@@ -220,7 +220,7 @@ def _wait(
     monotonic: Callable[[], float],
 ) -> Operation[Any]:
     """Ask until it has opened, and be woken in between; None if the wait times out."""
-    until = monotonic() + waiting_time(key, "timeout", timeout)
+    until = monotonic() + wait_seconds(key, timeout)
     pause, channel = FIRST_PAUSE, ""
     try:
         channel = yield Subscribe(structure.component, key)

@@ -54,7 +54,6 @@ from shardkit.coordination.keys import (
     encode_label,
     microseconds,
     running_id,
-    waiting_time,
 )
 from shardkit.errors import (
     DamagedDataError,
@@ -79,7 +78,7 @@ from shardkit.operations.commands import (
 from shardkit.operations.forks import process
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
 TTL = 10.0
@@ -223,7 +222,7 @@ class Holdable(Structure[Face]):
         self.ttl: float = in_seconds(ttl)
         microseconds(self.key, "ttl", ttl)
         self._wait = wait
-        waiting_time(self.key, "wait", wait)
+        wait_seconds(self.key, wait, "wait")
         check_integer(self.key, "durable", durable, 0, 1000)
         microseconds(self.key, "durable_timeout", durable_timeout, 0.001, 3600.0)
         if owner is not None and (not reentrant or not 0 < len(owner) <= LONGEST_LABEL):
@@ -285,7 +284,7 @@ class Holdable(Structure[Face]):
         one more for each two seconds of waiting, and none when it is granted.
         """
         wait = wait_given(self.key, wait, UNSET, blocking, blocking_timeout)
-        seconds = waiting_time(self.key, "wait", self._wait if wait is UNSET else wait)
+        seconds = wait_seconds(self.key, self._wait if wait is UNSET else wait, "wait")
         lasts = self.ttl if ttl is None else in_seconds(ttl)
         id_, number = secrets.token_hex(8), "0"
         if self._reentrant:

@@ -13,30 +13,14 @@ from typing import Any
 from urllib.parse import quote, unquote
 from weakref import WeakKeyDictionary
 
-from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.forks import process
-from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.arguments import check_seconds, check_tag
 
 LONGEST_TTL = 86_400.0
 SHORTEST_TTL = 0.001
-LONGEST_WAIT = 10 * 365 * 86_400.0
 LONGEST_LABEL = 200
 MICROSECONDS = 1_000_000
-
-
-def check_plain_name(kind: str, name: str) -> str:
-    """Check the name of a lock, which becomes the hash tag of its keys.
-
-    Raises:
-        InvalidArgumentError: it is not text, is empty, or contains braces.
-    """
-    check_name(name)
-    if "{" in name or "}" in name:
-        raise InvalidArgumentError(
-            f"{kind}: name={shown(name)}", "leave out braces: its name is the keys' hash tag"
-        )
-    return name
 
 
 def base_key(kind: str, name: str) -> str:
@@ -45,7 +29,7 @@ def base_key(kind: str, name: str) -> str:
     Raises:
         InvalidArgumentError: the name is not valid.
     """
-    return f"{kind}:{{{check_plain_name(kind, name)}}}"
+    return f"{kind}:{{{check_tag(kind, 'name', name)}}}"
 
 
 def microseconds(
@@ -55,30 +39,8 @@ def microseconds(
     least: float = SHORTEST_TTL,
     most: float = LONGEST_TTL,
 ) -> int:
-    """Return seconds as whole microseconds.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or out of range.
-    """
-    seconds = in_seconds(seconds)
-    number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or not least <= seconds <= most:
-        raise InvalidArgumentError(
-            f"{owner}: {field}={shown(seconds)}", f"give seconds, {least:g} to {most:,.0f}"
-        )
-    return round(seconds * MICROSECONDS)
-
-
-def waiting_time(owner: str, field: str, seconds: Seconds | None) -> float:
-    """Return the seconds to wait; the longest wait for None.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or out of range.
-    """
-    if seconds is None:
-        return LONGEST_WAIT
-    microseconds(owner, field, seconds, 0.0, LONGEST_WAIT)
-    return in_seconds(seconds)
+    """Return seconds as whole microseconds; see `check_seconds`."""
+    return round(check_seconds(owner, field, seconds, least, most) * MICROSECONDS)
 
 
 class _Identity:

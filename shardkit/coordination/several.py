@@ -26,7 +26,7 @@ from typing import Any
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable, wait_given
-from shardkit.coordination.keys import base_key, waiting_time
+from shardkit.coordination.keys import base_key
 from shardkit.coordination.locks import Lock
 from shardkit.errors import (
     DamagedDataError,
@@ -41,6 +41,7 @@ from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
 LONGEST_PAUSE = 0.1
@@ -106,7 +107,7 @@ class MultiLock(Structure[Face]):
         """
         wait = wait_given(self.name, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait
-        until = self._monotonic() + waiting_time(self.name, "wait", limit)
+        until = self._monotonic() + wait_seconds(self.name, limit, "wait")
         holds: list[Hold[Any]] = []
         try:
             for lock in self._locks:
@@ -286,7 +287,7 @@ class QuorumLock(Structure[Face]):
         ]
         self._needed = len(components) // 2 + 1
         self._renewals = renewals
-        waiting_time(key, "wait", wait)
+        wait_seconds(key, wait, "wait")
         self._wait = in_seconds(wait)
         self._ttl: float = in_seconds(ttl)
         self._monotonic = (clock or ServerClock()).monotonic
@@ -319,7 +320,7 @@ class QuorumLock(Structure[Face]):
         """
         wait = wait_given(self._locks[0].key, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait
-        until = self._monotonic() + waiting_time(self._locks[0].key, "wait", limit)
+        until = self._monotonic() + wait_seconds(self._locks[0].key, limit, "wait")
         while True:
             hold, damage = yield from self._attempt()
             if hold is not None:

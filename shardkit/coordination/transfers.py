@@ -36,7 +36,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 from zlib import crc32
 
-from shardkit.coordination.keys import MICROSECONDS, check_plain_name
+from shardkit.coordination.keys import MICROSECONDS
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -56,7 +56,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
-from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.arguments import check_name, check_tag
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -154,7 +154,7 @@ class Transfers(Structure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         check_name(name)
-        super().__init__(driver, component, check_plain_name("transfers", name))
+        super().__init__(driver, component, check_tag("transfers", "name", name))
         grace = in_seconds(grace)
         if not 0.01 <= grace <= 86_400:
             raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
@@ -360,7 +360,7 @@ class Transfers(Structure[Face]):
         try:
             accounts = json.loads(record.partition(b" ")[2])
             for name in accounts:
-                check_plain_name(self.name, name)
+                check_tag(self.name, "name", name)
         except (ValueError, TypeError, RecursionError, InvalidArgumentError):
             log = f"{self.name}:log:{{{_log_of(id_)}}}"
             text = f"{id_}={shown(record)}"
@@ -383,7 +383,7 @@ class Transfers(Structure[Face]):
         return unlogged + len(old)
 
     def _leg_text(self, leg: Leg) -> str:
-        check_plain_name(self.name, leg.account)
+        check_tag(self.name, "account", leg.account)
         for name in (*leg.changes, *leg.require, *leg.set):
             if not isinstance(name, str):
                 raise InvalidArgumentError(
@@ -411,7 +411,7 @@ class Transfers(Structure[Face]):
         return f"{self.name}:{{{account}}}"
 
     def _account_call(self, name: str, account: str, *args: Argument) -> Command:
-        check_plain_name(self.name, account)
+        check_tag(self.name, "account", account)
         keys = (self._key(account), f"{self._key(account)}:flight")
         call = script(f"coordination/{name}")
         return script_call(self.component, call, keys, args, idempotent=True)

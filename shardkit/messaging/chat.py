@@ -39,18 +39,11 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.messaging.messages import (
-    MOST_AT_ONCE,
-    Message,
-    check_prefix,
-    check_tag,
-    decode_message,
-    encode_message,
-    wait_seconds,
-)
+from shardkit.messaging.messages import MOST_AT_ONCE, Message, decode_message, encode_message
+from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import wait_for
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Argument, Command, Key, script_call
+from shardkit.operations.commands import Command, Key, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
@@ -60,20 +53,12 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicion,
-    Suspicions,
-    confirmed,
-    read_or_note,
-    suspected,
-)
+from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import (
     MOST_STORED,
     damage,
@@ -116,7 +101,7 @@ class ChatMember(NamedTuple):
     unread: int
 
 
-class Chats(Structure[Face]):
+class Chats(Tagged[Face]):
     """Group chats, each on the shard of its id. Made by ``kit.chats``.
 
     ::
@@ -134,6 +119,14 @@ class Chats(Structure[Face]):
     """
 
     deferred: DeferredFace[Chats[Deferred]]
+    _scripts = _tag = "chat"
+    _parts = (
+        ("", "ZCARD"),
+        (":members", "ZCARD"),
+        (":state", "HLEN"),
+        (":refused", "ZCARD"),
+        (":waiters", "SCARD"),
+    )
 
     def __init__(
         self,
@@ -142,8 +135,7 @@ class Chats(Structure[Face]):
         name: str = "chat",
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, check_prefix(name))
-        self._clock = clock or ServerClock()
+        super().__init__(driver, component, name, clock)
 
     # ---- members
 
@@ -472,16 +464,8 @@ class Chats(Structure[Face]):
 
     # ---- shared
 
-    def _keys(self, chat: str) -> tuple[str, str, str, str, str]:
-        base = f"{self.name}:{{{check_tag(self.name, 'chat', chat)}}}"
-        return base, f"{base}:members", f"{base}:state", f"{base}:refused", f"{base}:waiters"
-
     def _list_key(self, user: str) -> str:
         return f"{self.name}:user:{{{check_tag(self.name, 'user', user)}}}"
-
-    def _call(self, action: str, chat: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/chat_{action}")
-        return script_call(self.component, call, self._keys(chat), args, idempotent=idempotent)
 
     def _exists(self, chat: str, users: Iterable[str]) -> Operation[bool]:
         """Return whether a chat exists, before it is written into the lists of some users."""
@@ -620,9 +604,7 @@ class Chats(Structure[Face]):
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         notes: Suspicions = []
-        names = ("ZCARD", "ZCARD", "HLEN", "ZCARD", "SCARD")
-        reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
-        counts = yield from read_or_note(reads, notes, "delete the key", "its contents")
+        counts = yield from self._counts_of(keys, notes)
         if not notes and counts[1] and not counts[2]:
             lost = damage(self.component, keys[2], "nothing", "the state of a chat with members")
             notes.append(Suspicion(lost))

@@ -60,27 +60,18 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
-from shardkit.messaging.messages import (
-    LONGEST_WAIT,
-    check_prefix,
-    check_seconds,
-    check_tag,
-    wait_seconds,
-)
+from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import (
-    Argument,
     Call,
     Columns,
     Command,
     Pause,
     Replies,
     Reply,
-    script_call,
 )
-from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -89,20 +80,18 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicion,
-    Suspicions,
-    confirmed,
-    read_or_note,
-    suspected,
+from shardkit.structures.base.arguments import (
+    LONGEST_WAIT,
+    check_integer,
+    check_seconds,
+    check_tag,
+    wait_seconds,
 )
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -119,31 +108,6 @@ _MOST_CHUNKS = 16
 _NUMBER = re.compile("[0-9]{1,16}")
 _NAME = re.compile("[0-9]{1,16}:name")
 _RANGE = re.compile(rb"[0-9]{1,16}:[0-9]{1,16}:[0-9]{1,16}")
-_PARTS = (
-    "names",
-    "files",
-    "positions",
-    "todo",
-    "leased",
-    "claims",
-    "garbage",
-    "failed",
-    "waiters",
-    "publishers",
-)
-_READS = (
-    "HLEN",
-    "HLEN",
-    "HLEN",
-    "HLEN",
-    "ZCARD",
-    "ZCARD",
-    "HLEN",
-    "ZCARD",
-    "HLEN",
-    "SCARD",
-    "SCARD",
-)
 
 
 class PublishedFile(NamedTuple):
@@ -231,7 +195,7 @@ class LeasedFile:
     _ended: bool = field(default=False, repr=False)  # all of it was read
 
 
-class Files(Structure[Face]):
+class Files(Tagged[Face]):
     """Channels of files for many readers. Made by ``kit.files``.
 
     ::
@@ -255,6 +219,21 @@ class Files(Structure[Face]):
     """
 
     deferred: DeferredFace[Files[Deferred]]
+    _scripts, _tag = "files", "channel"
+    _parts = (
+        ("", "HLEN"),
+        (":names", "HLEN"),
+        (":files", "HLEN"),
+        (":positions", "HLEN"),
+        (":todo", "ZCARD"),
+        (":leased", "ZCARD"),
+        (":claims", "HLEN"),
+        (":garbage", "ZCARD"),
+        (":failed", "HLEN"),
+        (":waiters", "SCARD"),
+        (":publishers", "SCARD"),
+    )
+    _retyped = "delete(channel), and publish again"
 
     def __init__(
         self,
@@ -264,10 +243,9 @@ class Files(Structure[Face]):
         attempts: int = ATTEMPTS,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, check_prefix(name))
+        super().__init__(driver, component, name, clock)
         check_integer(name, "attempts", attempts, 1, 1000)
         self._attempts = attempts
-        self._clock = clock or ServerClock()
 
     # ---- channels
 
@@ -726,16 +704,8 @@ class Files(Structure[Face]):
 
     # ---- shared
 
-    def _keys(self, channel: str) -> list[str]:
-        base = f"{self.name}:{{{check_tag(self.name, 'channel', channel)}}}"
-        return [base, *(f"{base}:{part}" for part in _PARTS)]
-
     def _chunk_key(self, channel: str, number: int, chunk: int) -> str:
         return f"{self.name}:{{{channel}:{number}:{chunk}}}"
-
-    def _call(self, step: str, channel: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/files_{step}")
-        return script_call(self.component, call, self._keys(channel), args, idempotent=idempotent)
 
     def _publisher_limits(self, timeout: Seconds | None, lease: Seconds) -> tuple[float, int]:
         """Return a publisher's timeout in seconds, and its lease in microseconds."""
@@ -1113,12 +1083,6 @@ class Files(Structure[Face]):
                 offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
         return FileStatus(stored[f"{number}:name"], number, size, complete, offsets)
-
-    def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
-        notes: Suspicions = []
-        reads = [self._at(key, name, key) for name, key in zip(_READS, keys, strict=True)]
-        yield from read_or_note(reads, notes, "delete(channel), and publish again", "its contents")
-        return notes
 
     def _stored_files(self, keys: Sequence[str]) -> Operation[tuple[list[str], list[int]]]:
         """Return the readers, and the numbers of the files that not all of them have finished."""

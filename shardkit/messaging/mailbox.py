@@ -37,19 +37,15 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.messaging.messages import (
     MOST_AT_ONCE,
     Message,
-    check_prefix,
-    check_seconds,
-    check_tag,
     decode_message,
     encode_message,
     ids_of,
-    wait_seconds,
 )
+from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
-from shardkit.operations.commands import Argument, Command, Replies, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Replies, Transaction
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -58,20 +54,12 @@ from shardkit.operations.operation import (
     Operation,
     Page,
     Stream,
-    Structure,
     operation,
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicion,
-    Suspicions,
-    confirmed,
-    read_or_note,
-    suspected,
-)
+from shardkit.structures.base.arguments import check_integer, check_seconds, wait_seconds
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
 from shardkit.structures.base.damage import damage, stored_integer, stored_score
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -99,7 +87,7 @@ class MailboxCounts(NamedTuple):
     bytes: int
 
 
-class Mailboxes(Structure[Face]):
+class Mailboxes(Tagged[Face]):
     """Mailboxes by owner, each on the shard of its owner's name. Made by ``kit.mailboxes``.
 
     ::
@@ -127,6 +115,13 @@ class Mailboxes(Structure[Face]):
     """
 
     deferred: DeferredFace[Mailboxes[Deferred]]
+    _scripts, _tag = "mailbox", "owner"
+    _parts = (
+        ("", "ZCARD"),
+        (":leased", "ZCARD"),
+        (":state", "HLEN"),
+        (":waiters", "SCARD"),
+    )
 
     def __init__(
         self,
@@ -138,7 +133,7 @@ class Mailboxes(Structure[Face]):
         policy: str = REFUSE,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, check_prefix(name))
+        super().__init__(driver, component, name, clock)
         for field, value in (("limit", limit), ("byte_limit", byte_limit)):
             if value is not None:
                 check_integer(name, field, value, 1, UNLIMITED)
@@ -151,7 +146,6 @@ class Mailboxes(Structure[Face]):
             byte_limit or UNLIMITED,
             "drop" if policy == DROP_OLDEST else "refuse",
         )
-        self._clock = clock or ServerClock()
 
     # ---- for senders
 
@@ -372,14 +366,6 @@ class Mailboxes(Structure[Face]):
 
     # ---- shared
 
-    def _keys(self, owner: str) -> tuple[str, str, str, str]:
-        base = f"{self.name}:{{{check_tag(self.name, 'owner', owner)}}}"
-        return base, f"{base}:leased", f"{base}:state", f"{base}:waiters"
-
-    def _call(self, action: str, owner: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/mailbox_{action}")
-        return script_call(self.component, call, self._keys(owner), args, idempotent=idempotent)
-
     def _release_call(self, owner: str, args: Sequence[Argument]) -> Command:
         return self._call("release", owner, secrets.token_hex(8), *args, idempotent=True)
 
@@ -433,14 +419,7 @@ class Mailboxes(Structure[Face]):
             yield [self._release_call(owner, args)]
             raise
 
-    def _check_types(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
-        notes: Suspicions = []
-        names = ("ZCARD", "ZCARD", "HLEN", "SCARD")
-        reads = [self._at(key, name, key) for name, key in zip(names, keys, strict=True)]
-        yield from read_or_note(reads, notes, "delete the key", "its contents")
-        return notes
-
-    def _check_last(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
+    def _check_last(self, keys: Sequence[str]) -> Operation[Suspicions]:
         notes = yield from suspected(self._last(keys[2]), _CLEARS)
         [oldest] = yield [self._at(keys[0], "ZRANGE", keys[0], 0, 0, "WITHSCORES")]
         if oldest and float(oldest[1]) < 1:
@@ -453,7 +432,7 @@ class Mailboxes(Structure[Face]):
         [last] = yield [self._at(key, "HGET", key, "last")]
         return stored_integer(self.component, key, "last", last or b"0")
 
-    def _check_bytes(self, keys: tuple[str, str, str, str]) -> Operation[Suspicions]:
+    def _check_bytes(self, keys: Sequence[str]) -> Operation[Suspicions]:
         """Compare the count of bytes with the messages, if they are few enough for one read."""
         reads = (
             self._at(keys[0], "ZRANGE", keys[0], 0, MOST_AT_ONCE),
@@ -476,7 +455,7 @@ class Mailboxes(Structure[Face]):
         score = partial(stored_score, self.component, key)
         return [(score(flat[n + 1]), flat[n]) for n in range(0, len(flat), 2)]
 
-    def _check_messages(self, keys: tuple[str, str, str, str], after: int) -> Operation[Suspicions]:
+    def _check_messages(self, keys: Sequence[str], after: int) -> Operation[Suspicions]:
         """Check that messages can be read, and that their ids were issued."""
         page = yield from self._messages_after(keys[0], after)
         most = yield from self._last(keys[2])

@@ -14,14 +14,12 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.operations.arguments import shown
+from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.damage import MOST_STORED, damage
 from shardkit.structures.codecs.named import encode_json
 
 LONGEST_BODY = 2**20  # bytes
-LONGEST_WAIT = 10 * 365 * 86_400.0
 MOST_AT_ONCE = 1000
 
 
@@ -86,53 +84,3 @@ def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
     for id_ in ids:
         check_integer(owner, "id", id_, 1, MOST_STORED)
     return ids
-
-
-def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
-    """Return an argument in seconds.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or out of range.
-    """
-    value = in_seconds(value)
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not least <= value <= most:
-        raise InvalidArgumentError(
-            f"{owner}: {field}={shown(value)}", f"give seconds, {least:g} to {most:,.0f}"
-        )
-    return float(value)
-
-
-def wait_seconds(owner: str, timeout: Seconds | None) -> float:
-    """Return the argument ``timeout``; None means for ever."""
-    if timeout is None:
-        return LONGEST_WAIT
-    return check_seconds(owner, "timeout", timeout, 0, LONGEST_WAIT)
-
-
-def check_tag(owner: str, field: str, name: str) -> str:
-    """Check a name that becomes the hash tag of keys, such as a mailbox's owner.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or has braces.
-    """
-    check_name(name)
-    if "{" in name or "}" in name:
-        raise InvalidArgumentError(
-            f"{owner}: {field}={shown(name)}", "leave out braces: it is the keys' hash tag"
-        )
-    return name
-
-
-def check_prefix(name: str) -> str:
-    """Check the prefix of keys that have a hash tag of their own.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or has braces.
-    """
-    check_name(name)
-    if b"{" in key_bytes(name) or b"}" in key_bytes(name):
-        raise InvalidArgumentError(
-            f"name={shown(name)} has a tag", "leave out braces: the keys have tags of their own"
-        )
-    return name

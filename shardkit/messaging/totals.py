@@ -29,7 +29,6 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.geo.addresses import Address
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
-from shardkit.messaging.messages import check_prefix, check_tag
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
@@ -46,7 +45,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, duration
+from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
 from shardkit.structures.base.damage import MOST_STORED, damage
 
 K = TypeVar("K", bound=Hashable)

@@ -19,7 +19,6 @@ After Redis in Action, section 5.2.1.
 
 from __future__ import annotations
 
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -27,7 +26,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
-from shardkit.metrics.outbox import Background, RecordingStructure
+from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
 from shardkit.operations.lua import script
@@ -78,33 +77,28 @@ def group_of(name: str) -> int:
     return zlib.crc32(name.encode()) % GROUPS
 
 
-class _Hits:
+class _Hits(Recorder["TimeSliceCounters[Any]"]):
     """The hits of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
 
-    def __init__(self, counters: TimeSliceCounters[Any]) -> None:
-        self._counters = counters
-        self.discard()
-
     def discard(self) -> None:
-        self.lock = threading.Lock()
+        super().discard()
         self.hits: dict[str, int] = {}
-        self.dropped = 0
 
     def collect(self) -> Mapping[Any, Sequence[Any]]:
         with self.lock:
             hits, self.hits = self.hits, {}
-        when = self._counters._clock.local_seconds()
+        when = self._owner._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
         for name, count in hits.items():
             by_group.setdefault(group_of(name), []).append((name, when, count))
         return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._counters._clock.local_seconds()
+        now = self._owner._clock.local_seconds()
         updates = [(name, max(0.0, now - when), count) for name, when, count in records]
-        return self._counters._add(place, updates, writer, number)
+        return self._owner._add(place, updates, writer, number)
 
     def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
         self.dropped += sum(max(0, int(reply)) for _, _, reply in replies)

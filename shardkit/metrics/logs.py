@@ -17,13 +17,12 @@ After Redis in Action, section 5.1.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.metrics.outbox import Background, RecordingStructure
+from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
 from shardkit.operations.lua import script
@@ -38,8 +37,7 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.queues.keys import check_prefix
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -107,23 +105,18 @@ def severity_name(severity: str | int) -> str:
     return name
 
 
-class _Messages:
+class _Messages(Recorder["Logs[Any]"]):
     """The messages of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
     most = 100_000
 
-    def __init__(self, logs: Logs[Any]) -> None:
-        self._logs = logs
-        self.discard()
-
     def discard(self) -> None:
-        self.lock = threading.Lock()
+        super().discard()
         self.messages: list[tuple[str, int, float, str, str]] = []
-        self.dropped = 0
 
     def add(self, name: str, severity: int, message: str, common: str) -> None:
-        when = self._logs._clock.local_seconds()
+        when = self._owner._clock.local_seconds()
         with self.lock:
             if len(self.messages) < self.most:
                 self.messages.append((name, severity, when, message, common))
@@ -139,12 +132,9 @@ class _Messages:
         return by_log
 
     def request(self, place: str, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._logs._clock.local_seconds()
+        now = self._owner._clock.local_seconds()
         rows = [(level, max(0.0, now - when), text, same) for level, when, text, same in records]
-        return self._logs._write(place, rows, writer, number)
-
-    def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
-        return []
+        return self._owner._write(place, rows, writer, number)
 
 
 class Logs(RecordingStructure[Face]):
@@ -200,7 +190,7 @@ class Logs(RecordingStructure[Face]):
         Cost: some microseconds, and no exchange.
         """
         row = self._row(message, severity, common)
-        self._check(name)
+        check_tag(self.name, "log", name)
         self._recorder.add(name, row[0], row[2], row[3])
         self._background.start()
 
@@ -216,7 +206,7 @@ class Logs(RecordingStructure[Face]):
 
         Cost: one exchange, O(log n) in the hour's different messages.
         """
-        self._check(name)
+        check_tag(self.name, "log", name)
         yield [self._write(name, [self._row(message, severity, common)], "at-once", "")]
 
     # ---- reading
@@ -370,17 +360,9 @@ class Logs(RecordingStructure[Face]):
         return [self._key(name, "state"), *keys]
 
     def _key(self, name: str, kind: str, severity: str | int | None = None) -> str:
-        self._check(name)
+        check_tag(self.name, "log", name)
         tail = "" if severity is None else f":{severity_name(severity)}"
         return f"{self.name}:{{{name}}}:{kind}{tail}"
-
-    def _check(self, name: str) -> None:
-        check_name(name)
-        if "{" in name or "}" in name:
-            raise InvalidArgumentError(
-                f"{self.name}: log {shown(name)}",
-                "leave out braces: its name is the keys' hash tag",
-            )
 
 
 def _text(message: object) -> str:

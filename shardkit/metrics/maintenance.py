@@ -28,8 +28,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
-from shardkit.queues.keys import check_prefix
-from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.arguments import check_name, check_prefix
 from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"

@@ -24,7 +24,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
 from shardkit.errors import ShardFailure
@@ -33,6 +33,8 @@ from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
+
+Owner = TypeVar("Owner")
 
 logger = logging.getLogger("shardkit.metrics")
 
@@ -46,23 +48,36 @@ LONGEST_RETRY = 3000.0
 _MOST_ROUNDS = 1000
 
 
-class Recorder(Protocol):
-    """Fills an outbox, and builds its requests."""
+class Recorder(Generic[Owner]):
+    """Fills an outbox with what a structure records, and builds its requests. Thread-safe.
 
-    dropped: int  # the records that it lost
-    at_once: int  # the most records of a request
+    Attributes:
+        at_once: the most records of a request.
+        dropped: the records that it lost.
+    """
 
-    def collect(self) -> Mapping[Hashable, Sequence[Any]]:
-        """Return the records since the last call, by place."""
+    at_once: int
+
+    def __init__(self, owner: Owner) -> None:
+        self._owner = owner
+        self.discard()
 
     def discard(self) -> None:
         """Drop all records: a forked child has those of its parent."""
+        self.lock = threading.Lock()
+        self.dropped = 0
+
+    def collect(self) -> Mapping[Any, Sequence[Any]]:
+        """Return the records since the last call, by place."""
+        raise NotImplementedError
 
     def request(self, place: Any, writer: str, number: str, records: Sequence[Any]) -> Command:
         """Return the request that writes records; its writer and number make it idempotent."""
+        raise NotImplementedError
 
     def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
         """Process replies (place, records, reply); return what to write after them."""
+        return []
 
 
 class _Backlog:
@@ -84,7 +99,9 @@ class Outbox:
         dropped: the number of records lost because servers were away or refused them.
     """
 
-    def __init__(self, driver: Driver, recorder: Recorder, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, driver: Driver, recorder: Recorder[Any], monotonic: Callable[[], float]
+    ) -> None:
         self._driver = driver
         self._recorder = recorder
         self._monotonic = monotonic
@@ -285,7 +302,7 @@ class RecordingStructure(Structure[Face]):
         component: str,
         name: str,
         clock: ServerClock | None,
-        make_recorder: Callable[[Any], Recorder],
+        make_recorder: Callable[[Any], Recorder[Any]],
         *parameters: Hashable,
     ) -> None:
         super().__init__(driver, component, name)

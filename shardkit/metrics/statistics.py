@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import math
 import re
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -33,7 +32,7 @@ from typing import Any
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError, extra
 from shardkit.metrics.counters import group_of
-from shardkit.metrics.outbox import Background, RecordingStructure
+from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
@@ -184,20 +183,15 @@ class _Sum:
         ]
 
 
-class _Measured:
+class _Measured(Recorder["MeasuredValues[Any]"]):
     """The values of a process, until its outbox collects them."""
 
     at_once = AT_ONCE
 
-    def __init__(self, statistics: MeasuredValues[Any]) -> None:
-        self._statistics = statistics
-        self.discard()
-
     def discard(self) -> None:
-        self.lock = threading.Lock()
+        super().discard()
         self.values: dict[tuple[str, str], list[float]] = {}
         self.sums: dict[tuple[str, str], _Sum] = {}
-        self.dropped = 0
 
     def add(self, context: str, kind: str, value: float) -> None:
         key = (context, kind)
@@ -217,7 +211,7 @@ class _Measured:
         with self.lock:
             values, self.values = self.values, {}
             sums, self.sums = self.sums, {}
-        when = self._statistics._clock.local_seconds()
+        when = self._owner._clock.local_seconds()
         by_group: dict[int, list[Any]] = {}
         for key, some in values.items():
             total = sums.get(key) or _Sum()
@@ -227,9 +221,9 @@ class _Measured:
         return by_group
 
     def request(self, place: int, writer: str, number: str, records: Sequence[Any]) -> Command:
-        now = self._statistics._clock.local_seconds()
+        now = self._owner._clock.local_seconds()
         rows = [(key, max(0.0, now - when), total) for key, when, total in records]
-        return self._statistics._observe(place, rows, writer, number)
+        return self._owner._observe(place, rows, writer, number)
 
     def sent(self, replies: Sequence[tuple[Any, Sequence[Any], Any]]) -> list[Transaction]:
         rows = [
@@ -238,7 +232,7 @@ class _Measured:
             if isinstance(reply, list)
             for (key, _, _), row in zip(records, reply, strict=True)
         ]
-        return self._statistics._rank(rows)
+        return self._owner._rank(rows)
 
 
 class MeasuredValues(RecordingStructure[Face]):

@@ -19,29 +19,21 @@ import asyncio
 import inspect
 import signal
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from typing import Any, TypeVar
+from typing import Any
 
 from shardkit.callbacks import check_ran, check_runs, makes
-from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
-    FIRST_PAUSE,
     IDLE_IN_BURST,
     PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
-    TRIES,
     BaseWorker,
     WorkerSummary,
-    failure_reason,
-    is_fatal,
-    traceback_of,
 )
-
-Reported = TypeVar("Reported")
 
 
 class AsyncWorker(BaseWorker[Awaiting]):
@@ -158,21 +150,14 @@ class AsyncWorker(BaseWorker[Awaiting]):
             except asyncio.CancelledError:
                 this = asyncio.current_task()
                 if this is None or not this.cancelling():  # the function cancelled itself
-                    await self._fail(task, asyncio.CancelledError("it cancelled itself"))
-                    return
-                await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
-                raise
+                    error = asyncio.CancelledError("it cancelled itself")
+                else:
+                    await asyncio.shield(asyncio.ensure_future(self._requeue(task)))
+                    raise
+            seconds = time.monotonic() - started
+            reported = await self._report(task, *self._outcome(task, error))
             if error is None:
-                done = await self._report(task, "is done", lambda: self.tasks._acknowledge(task))
-                self._succeeded(task, time.monotonic() - started, done)
-            elif isinstance(error, NewerFormatError):
-                self._left_to_others(task, error)
-                delay = self.tasks.unknown_delay
-                await self._report(
-                    task, "was requeued", lambda: self.tasks.release(task, delay=delay)
-                )
-            else:
-                await self._fail(task, error)
+                self._succeeded(task, seconds, reported)
         finally:
             self._running.pop(slot, None)
 
@@ -205,11 +190,6 @@ class AsyncWorker(BaseWorker[Awaiting]):
             return raised
         return None
 
-    async def _fail(self, task: Task, error: BaseException) -> None:
-        self._failed(task, error)
-        reason, trace = failure_reason(error), traceback_of(error)
-        await self._report(task, "failed", lambda: self.tasks.fail(task, reason, traceback=trace))
-
     async def _requeue(self, task: Task) -> None:
         try:
             if await self.tasks.release(task):
@@ -217,20 +197,18 @@ class AsyncWorker(BaseWorker[Awaiting]):
         except SERVER_ERRORS as error:
             self._could_not_report(task, "was requeued", error)
 
-    async def _report(
-        self, task: Task, what: str, report: Callable[[], Coroutine[Any, Any, Reported]]
-    ) -> Reported | None:
+    async def _report(self, task: Task, what: str, report: Callable[[], Any]) -> Any:
         """Report the outcome of a task, with retries; None if no server could be reached."""
-        attempt, pause = 1, FIRST_PAUSE
+        attempt = 0
         while True:
             try:
                 return await report()
             except SERVER_ERRORS as error:
-                if attempt == TRIES or is_fatal(error):
-                    self._could_not_report(task, what, error)
-                    return None
+                attempt += 1
+                pause = self._pause_before_report(task, what, error, attempt)
+            if pause is None:
+                return None
             await asyncio.sleep(pause)
-            attempt, pause = attempt + 1, 2 * pause
 
     # ---- beside the slots
 

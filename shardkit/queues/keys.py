@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import shown
-from shardkit.routing.keys import key_bytes
-from shardkit.structures.base.arguments import check_name
+from shardkit.structures.base.arguments import check_tag
 
 PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims", "rates")
 
@@ -31,13 +28,7 @@ class QueueKeys:
     """
 
     def __init__(self, prefix: str, queue: str) -> None:
-        check_name(queue)
-        if "{" in queue or "}" in queue:
-            raise InvalidArgumentError(
-                f"{prefix}: queue={shown(queue)}",
-                "leave out braces: its name is the keys' hash tag",
-            )
-        self.queue = queue
+        self.queue = check_tag(prefix, "queue", queue)
         self.waiting = f"{prefix}:{{{queue}}}"
         self.all = [self.waiting, *(f"{self.waiting}:{part}" for part in PARTS)]
         (
@@ -57,18 +48,3 @@ class QueueKeys:
 def queue_keys(prefix: str, queue: str) -> QueueKeys:
     """Return the keys of a queue, cached."""
     return QueueKeys(prefix, queue)
-
-
-def check_prefix(name: str) -> str:
-    """Check the prefix of the keys of all queues.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or has a hash tag, which would put all queues on one
-            server.
-    """
-    check_name(name)
-    if b"{" in key_bytes(name):
-        raise InvalidArgumentError(
-            f"name={shown(name)} of queues has a hash tag", "leave it out: queues have their own"
-        )
-    return name

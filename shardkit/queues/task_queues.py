@@ -59,7 +59,7 @@ from shardkit.operations.operation import (
 from shardkit.queues.check import check_queue
 from shardkit.queues.claim import Claim
 from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts, QueueRates
-from shardkit.queues.keys import QueueKeys, check_prefix
+from shardkit.queues.keys import QueueKeys
 from shardkit.queues.task_codec import (
     DeadTask,
     NewTask,
@@ -68,7 +68,7 @@ from shardkit.queues.task_codec import (
     encode_task,
     queued_at,
 )
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, check_prefix, check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -655,16 +655,7 @@ class TaskQueues(Structure[Face]):
         return 0.0 if past else self._seconds("delay", delay, 0.0)
 
     def _seconds(self, field: str, value: Seconds, least: float = 0.001) -> float:
-        value = in_seconds(value)
-        if (
-            not isinstance(value, int | float)
-            or isinstance(value, bool)
-            or not least <= value <= LONGEST_TIME
-        ):
-            raise InvalidArgumentError(
-                f"{self.name}: {field}={shown(value)}", f"give seconds, {least:g} to {LONGEST_TIME}"
-            )
-        return float(value)
+        return check_seconds(self.name, field, value, least, LONGEST_TIME)
 
 
 # Ids of tasks that others pushed may be bytes that are not UTF-8; they survive the round trip.

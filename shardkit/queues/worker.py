@@ -27,27 +27,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 
 from shardkit.callbacks import check_ran, check_runs
-from shardkit.errors import NewerFormatError
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
-    FIRST_PAUSE,
     IDLE_IN_BURST,
     PROGRESS_INTERVAL,
     SERVER_ERRORS,
     TAKE_TIMEOUT,
-    TRIES,
     BaseWorker,
     WorkerSummary,
-    failure_reason,
-    is_fatal,
-    traceback_of,
 )
-
-Reported = TypeVar("Reported")
 
 
 class Worker(BaseWorker[Blocking]):
@@ -175,30 +167,22 @@ class Worker(BaseWorker[Blocking]):
         with self._lock:
             if self._running.pop(thread, None) is None:
                 return  # it was requeued
+        reported = self._report(task, *self._outcome(task, error))
         if error is None:
-            done = self._report(task, "is done", lambda: self.tasks._acknowledge(task))
-            self._succeeded(task, seconds, done)
-        elif isinstance(error, NewerFormatError):
-            self._left_to_others(task, error)
-            delay = self.tasks.unknown_delay
-            self._report(task, "was requeued", lambda: self.tasks.release(task, delay=delay))
-        else:
-            reason, trace = failure_reason(error), traceback_of(error)
-            self._failed(task, error)
-            self._report(task, "failed", lambda: self.tasks.fail(task, reason, traceback=trace))
+            self._succeeded(task, seconds, reported)
 
-    def _report(self, task: Task, what: str, report: Callable[[], Reported]) -> Reported | None:
+    def _report(self, task: Task, what: str, report: Callable[[], Any]) -> Any:
         """Report the outcome of a task, with retries; None if no server could be reached."""
-        attempt, pause = 1, FIRST_PAUSE
+        attempt = 0
         while True:
             try:
                 return report()
             except SERVER_ERRORS as error:
-                if attempt == TRIES or is_fatal(error):
-                    self._could_not_report(task, what, error)
-                    return None
+                attempt += 1
+                pause = self._pause_before_report(task, what, error, attempt)
+            if pause is None:
+                return None
             time.sleep(pause)
-            attempt, pause = attempt + 1, 2 * pause
 
     # ---- beside the threads
 

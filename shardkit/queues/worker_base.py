@@ -15,18 +15,19 @@ from redis.exceptions import RedisError
 from shardkit import log_records
 from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.operation import Face
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import (
     LEASE,
     LONGEST_REASON,
+    LONGEST_TIME,
     MOST_QUEUES,
     QueueOrder,
     TaskQueues,
 )
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, check_seconds
 
 logger = logging.getLogger("shardkit.queues")
 
@@ -89,11 +90,8 @@ class BaseWorker(Generic[Face]):
         if not 0 < len(self.queues) <= MOST_QUEUES:
             raise InvalidArgumentError(f"worker: queues={shown(queues)}", "give 1 to 100 queues")
         check_integer("worker", "concurrency", concurrency, 1, MOST_CONCURRENCY)
-        lease = in_seconds(lease)
-        if not isinstance(lease, int | float) or isinstance(lease, bool) or lease < LEAST_LEASE:
-            raise InvalidArgumentError(f"worker: lease={shown(lease)}", "give seconds, at least 1")
         self.concurrency = concurrency
-        self.lease = float(lease)
+        self.lease = check_seconds("worker", "lease", lease, LEAST_LEASE, LONGEST_TIME)
         self.summary = WorkerSummary()
         self.aborted = False
         self._running: dict[int, Task] = {}  # by thread or slot
@@ -174,7 +172,7 @@ class BaseWorker(Generic[Face]):
     def _failed(self, task: Task, error: BaseException) -> None:
         self.summary.failed += 1
         about = _about("task-failed", task, error=type(error).__name__)
-        text, reason = "%s failed: %s", failure_reason(error)
+        text, reason = "%s failed: %s", _failure_reason(error)
         logger.warning(text, _describe(task), reason, exc_info=error, extra=about)
 
     def _released(self, task: Task) -> None:
@@ -191,6 +189,27 @@ class BaseWorker(Generic[Face]):
             extra=_about("task-left", task),
         )
 
+    def _outcome(self, task: Task, error: BaseException | None) -> tuple[str, Callable[[], Any]]:
+        """Log how a task has failed, if it has; return its outcome, and what reports it."""
+        tasks: Any = self.tasks
+        if error is None:
+            return "is done", lambda: tasks._acknowledge(task)
+        if isinstance(error, NewerFormatError):
+            self._left_to_others(task, error)
+            return "was requeued", lambda: tasks.release(task, delay=tasks.unknown_delay)
+        self._failed(task, error)
+        reason, trace = _failure_reason(error), _traceback_of(error)
+        return "failed", lambda: tasks.fail(task, reason, traceback=trace)
+
+    def _pause_before_report(
+        self, task: Task, what: str, error: BaseException, attempt: int
+    ) -> float | None:
+        """Return the seconds until an outcome is reported again; None if it is given up."""
+        if attempt == TRIES or _is_fatal(error):
+            self._could_not_report(task, what, error)
+            return None
+        return FIRST_PAUSE * 2.0 ** (attempt - 1)
+
     def _could_not_report(self, task: Task, what: str, error: BaseException) -> None:
         self.summary.errors += 1
         about = _about("task-not-reported", task, cause=str(error))
@@ -199,7 +218,7 @@ class BaseWorker(Generic[Face]):
 
     def _pause_after(self, error: Exception, failures: int, *, burst: bool) -> float:
         """Return the seconds to wait after failures to take a task, or raise the last error."""
-        if is_fatal(error) or (burst and failures == TRIES):
+        if _is_fatal(error) or (burst and failures == TRIES):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
         self.summary.errors += 1
@@ -226,7 +245,7 @@ class BaseWorker(Generic[Face]):
                 logger.warning("takes tasks again", extra=log_records.fields("worker-takes-again"))
 
 
-def failure_reason(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     """Return why a task failed, for its dead letter.
 
     The error is a callback's: its ``__str__`` may raise, or return a long text.
@@ -239,7 +258,7 @@ def failure_reason(error: BaseException) -> str:
         return f"{name}, without its text: __str__ raises {type(raised).__name__}"
 
 
-def traceback_of(error: BaseException) -> str:
+def _traceback_of(error: BaseException) -> str:
     """Return where a task failed: the frames below the worker's own, as Python prints them."""
     trace = error.__traceback__
     below = trace.tb_next if trace is not None else None
@@ -247,7 +266,7 @@ def traceback_of(error: BaseException) -> str:
     return "".join(lines).encode(errors="replace").decode()  # lone surrogates are no text
 
 
-def is_fatal(error: BaseException) -> bool:
+def _is_fatal(error: BaseException) -> bool:
     """Return whether a worker must end: its kit was closed, or its arguments are wrong."""
     return isinstance(error, ClosedError | InvalidArgumentError)
 

@@ -20,19 +20,6 @@ from shardkit import ShardMap
 from shardkit.local import LocalServer
 
 
-def map_text(shard_map: ShardMap) -> str:
-    """A shard map as another process can read it."""
-    components = {}
-    for name, component in shard_map.components.items():
-        found: dict[str, Any] = {}
-        if component.entry is not None:
-            found["entry"] = dict(component.entry.fields)
-        if component.shards:
-            found["shards"] = [dict(entry.fields) for entry in component.shards]
-        components[name] = found
-    return json.dumps({"components": components})
-
-
 @contextmanager
 def with_jumping_clocks(where: Path) -> Iterator[tuple[ShardMap, Callable[[int], None]]]:
     """Start a server whose clock a test sets, and another; give their map, and what sets the clock.
@@ -76,7 +63,7 @@ def processes(code: str, shard_map: ShardMap, *args: Any) -> Iterator[list[subpr
     """
     text = (
         "import json, sys, os, time, shardkit\n"
-        f"kit = shardkit.connect(shardkit.ShardMap.parse({map_text(shard_map)!r}))\n"
+        f"kit = shardkit.connect(shardkit.ShardMap.parse({shard_map.to_yaml()!r}))\n"
         "argument = json.loads(sys.argv[1])\n" + code
     )
     started = [

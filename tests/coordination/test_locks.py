@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -41,8 +42,9 @@ from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
 COMPONENTS = ["one", "many"]
 
 
-def waiters(lock: Any, count: int) -> bool:
-    return eventually(lambda: len(lock.inspect().waiters) == count)
+def waiters(lock: Any, count: int, face: Face | None = None) -> bool:
+    of_lock = face.eventually if face else eventually
+    return of_lock(lambda: len(lock.inspect().waiters) == count)
 
 
 def steal(kit: ShardKit, component: str, name: str) -> None:
@@ -78,13 +80,11 @@ def test_one_holds_it_and_tokens_increase(face: Face, component: str) -> None:
     assert run(face.kit.lock("y", component=component).acquire(wait=0))
 
 
-def test_a_late_release_takes_nothing_from_the_next_holder(kit: ShardKit) -> None:
+def test_a_late_release_takes_nothing_from_the_next_holder(kit: Any) -> None:
     first, second = (kit.lock("x", component="one", renew=False) for _ in range(2))
     late = first.acquire()
     steal(kit, "one", "lock:{x}")
     held = second.acquire(wait=0)
-    assert late is not None
-    assert held is not None
     assert held.token > late.token
     assert first.extend(hold=late) is False
     assert late.lost
@@ -95,21 +95,19 @@ def test_a_late_release_takes_nothing_from_the_next_holder(kit: ShardKit) -> Non
         second.release()
 
 
-def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: ShardKit) -> None:
+def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: Any) -> None:
     lock = kit.lock("x", component="one", renew=False)
     hold = lock.acquire(ttl=0.2)
-    assert hold is not None
     assert 0 < lock.inspect().holders[0].ends <= 0.2
     assert 0 < hold.remaining <= 0.2
     assert lock.extend(0.7)
     assert 0.5 < lock.inspect().holders[0].ends <= 0.7
 
 
-def test_a_hold_that_is_not_renewed_ends_and_the_next_has_it_at_once(kit: ShardKit) -> None:
+def test_a_hold_that_is_not_renewed_ends_and_the_next_has_it_at_once(kit: Any) -> None:
     lock = kit.lock("x", component="one", renew=False, ttl=0.1)
     gone = lock.acquire()
     with kit.lock("x", component="one") as held:
-        assert gone is not None
         assert gone.lost
         assert held.token > gone.token
 
@@ -259,23 +257,20 @@ async def test_a_block_that_ends_for_another_reason_gives_that_though_its_lock_i
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_who_came_first_has_it_first(kit: ShardKit, component: str) -> None:
-    lock, order = kit.lock("x", component=component), []
-
-    def wait(n: int) -> None:
-        with kit.lock("x", component=component):
-            order.append(n)
-
-    with ThreadPoolExecutor(8) as pool:
-        with lock:
-            waiting = []
-            for n in range(6):
-                waiting.append(pool.submit(wait, n))
-                assert waiters(lock, n + 1)
-            assert kit.lock("x", component=component).acquire(wait=0) is None
-        for each in waiting:
-            each.result(30)
-    assert order == [0, 1, 2, 3, 4, 5]
+def test_who_came_first_has_it_first(face: Face, kit: ShardKit, component: str) -> None:
+    lock = face.kit.lock("x", component=component, wait=60)
+    seen, waiting = kit.lock("x", component=component), []
+    hold = face.run(lock.acquire())
+    for n in range(6):
+        waiting.append(face.start(lock.acquire))
+        assert waiters(seen, n + 1, face)
+    assert face.run(lock.acquire(wait=0)) is None
+    if component == "one":  # at most one connection, which all of them share
+        assert len(kit.client("one").client_list(_type="pubsub")) <= 1
+    for n, acquired in enumerate(waiting):
+        assert face.run(lock.release(hold))
+        hold = acquired()
+        assert len(seen.inspect().waiters) == 5 - n
 
 
 @pytest.mark.parametrize(("patience", "overtaken"), [(60_000_000, True), (0, False)])
@@ -302,34 +297,26 @@ def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
     inside, most, done = 0, 0, 0
     lock = face.kit.lock("x", component="one", fair=False, wait=60)
 
-    async def hold_it_as_task() -> None:
+    def in_the_block() -> Iterator[None]:
         nonlocal inside, most, done
+        inside += 1
+        most, done = max(most, inside), done + 1
+        yield
+        inside -= 1
+
+    async def hold_it_as_task() -> None:
         for _ in range(20):
-            hold = await lock.acquire()
-            inside += 1
-            most, done = max(most, inside), done + 1
-            await asyncio.sleep(0)
-            inside -= 1
-            await lock.release(hold)
+            async with lock:
+                for _ in in_the_block():
+                    await asyncio.sleep(0)
 
     def hold_it() -> None:
-        nonlocal inside, most, done
         for _ in range(20):
             with lock:
-                inside += 1
-                most, done = max(most, inside), done + 1
-                inside -= 1
+                list(in_the_block())
 
-    if face.runner:
-
-        async def all_of_them() -> None:
-            await asyncio.gather(*(hold_it_as_task() for _ in range(5)))
-
-        face.run(all_of_them())
-    else:
-        with ThreadPoolExecutor(5) as pool:
-            for each in [pool.submit(hold_it) for _ in range(5)]:
-                each.result(30)
+    for ended in [face.start(hold_it_as_task if face.runner else hold_it) for _ in range(5)]:
+        ended()
     assert (most, done) == (1, 100)
     assert not face.run(lock.inspect()).waiters
 
@@ -338,21 +325,17 @@ def test_a_hold_for_a_shorter_time_is_renewed_before_the_longer_ones(face: Face)
     first = face.run(face.kit.lock("x", component="one", ttl=600).acquire())
     short = face.run(face.kit.lock("y", component="one", ttl=0.3).acquire())
     until = short._until
-    if face.runner:
-        assert face.run(asyncio.to_thread(eventually, lambda: short._until > until))
-    else:
-        assert eventually(lambda: short._until > until)
+    assert face.eventually(lambda: short._until > until)
     assert not first.lost
 
 
-def test_a_forked_child_renews_its_holds_in_a_thread_of_its_own(kit: ShardKit) -> None:
+def test_a_forked_child_renews_its_holds_in_a_thread_of_its_own(kit: Any) -> None:
     renewals = Renewals(kit.driver, time.monotonic)
     parents = renewals._changed
     parents._lock.acquire()  # type: ignore[attr-defined]  # by a thread that the child lacks
     renewals._pid = 0  # as in a child: it is another process's
     renewals.close()
     hold = kit.lock("x", component="one", ttl=0.3, renew=False).acquire()
-    assert hold is not None
     until = hold._until
     renewals.add(hold)
     assert renewals._changed is not parents
@@ -386,26 +369,6 @@ def test_holds_of_a_moment_wake_the_renewing_thread_once(
         with lock:
             pass
     assert len(woken) <= 1
-
-
-async def test_tasks_have_it_in_order_and_share_one_connection(akit: AsyncShardKit) -> None:
-    order: list[int] = []
-
-    async def wait(n: int) -> None:
-        async with akit.lock("x", component="one"):
-            order.append(n)
-
-    async with akit.lock("x", component="one") as held:
-        waiting = []
-        for n in range(50):
-            waiting.append(asyncio.ensure_future(wait(n)))
-            while len((await akit.lock("x", component="one").inspect()).waiters) <= n:
-                pass
-        client = await akit.client("one")
-        assert len(await client.client_list(_type="pubsub")) == 1
-        held.check()
-    await asyncio.gather(*waiting)
-    assert order == list(range(50))
 
 
 def test_a_waiter_of_a_killed_process_is_passed_over(kit: ShardKit, shard_map: ShardMap) -> None:
@@ -449,28 +412,21 @@ def test_a_wake_up_that_is_lost_costs_a_moment_only(
     monkeypatch.setattr(wakeups.Subscription, "_read", nothing_comes)
     monkeypatch.setattr("shardkit.coordination.holdable.ASKS_AGAIN", 0.2)
     lock = kit.lock("x", component="one")
-    with ThreadPoolExecutor(1) as pool:
-        with lock:
-            waiting = pool.submit(kit.lock("x", component="one").acquire)
-            assert waiters(lock, 1)
-        assert waiting.result(20)
+    with lock:
+        acquired = Face(kit, None).start(kit.lock("x", component="one").acquire)
+        assert waiters(lock, 1)
+    assert acquired()
 
 
-def test_waiters_whose_connections_are_cut_get_it_all_the_same(kit: ShardKit) -> None:
-    lock = kit.lock("x", component="one")
-    client: Any = kit.client("one")
-    with ThreadPoolExecutor(8) as pool:
-        with lock:
-            waiting = [pool.submit(kit.lock("x", component="one").acquire) for _ in range(3)]
-            assert waiters(lock, 3)
-            client.client_kill_filter(_type="pubsub")
-        for _ in waiting:
-            assert eventually(lambda: any(each.done() for each in waiting))
-            done = next(each for each in waiting if each.done())
-            waiting.remove(done)
-            found = done.result()
-            assert found is not None
-            lock.release(found)
+def test_waiters_whose_connections_are_cut_get_it_all_the_same(face: Face, kit: ShardKit) -> None:
+    lock, client = face.kit.lock("x", component="one"), kit.client("one")
+    hold = face.run(lock.acquire())
+    waiting = [face.start(lock.acquire) for _ in range(3)]
+    assert waiters(kit.lock("x", component="one"), 3, face)
+    client.client_kill_filter(_type="pubsub")
+    for acquired in waiting:
+        assert face.run(lock.release(hold))
+        hold = acquired()
 
 
 async def test_tasks_whose_connection_is_cut_stop_waiting_at_once(akit: AsyncShardKit) -> None:
@@ -543,10 +499,10 @@ def _sent(command: Any) -> Any:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_waiters_without_a_subscription_poll_and_keep_their_order(
-    kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, component: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wakeups.Subscriptions, "get", lambda *_, **__: None)
-    test_who_came_first_has_it_first(kit, component)
+    test_who_came_first_has_it_first(face, kit, component)
 
 
 async def test_tasks_that_are_cancelled_leave_nothing_behind(akit: AsyncShardKit) -> None:
@@ -582,14 +538,13 @@ def test_a_lost_lock_is_told_by_callback_check_and_the_end_of_the_block(kit: Sha
 
 
 def test_a_lock_is_lost_though_who_is_told_fails(
-    kit: ShardKit, caplog: pytest.LogCaptureFixture
+    kit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(hold: Hold[Any]) -> None:
         raise RuntimeError(f"not heard: {hold.token}")
 
     lock = kit.lock("x", component="one", renew=False, on_lost=fail)
     hold = lock.acquire()
-    assert hold is not None
     hold.lose("for a test")
     with pytest.raises(LockLostError, match="for a test"):
         lock.check()
@@ -672,12 +627,8 @@ def test_a_renewal_that_fails_for_no_known_reason_is_told_and_tried_again(
         return renew(hold)
 
     monkeypatch.setattr(Hold, "renew", fails_once)
-    lock = face.kit.lock("x", component="one", ttl=0.15)
-    hold = face.run(lock.acquire())
-    if face.runner:
-        assert face.run(asyncio.to_thread(eventually, lambda: len(tried) > 1))
-    else:
-        assert eventually(lambda: len(tried) > 1)
+    hold = face.run(face.kit.lock("x", component="one", ttl=0.15).acquire())
+    assert face.eventually(lambda: len(tried) > 1)
     assert tried[:2] == [hold, hold]
     assert "cannot renew holds" in caplog.text
     assert "RuntimeError: unforeseen" in caplog.text
@@ -700,9 +651,8 @@ def test_a_hold_whose_server_is_gone_is_lost_in_time(own_server: LocalServer) ->
 
 
 @pytest.mark.parametrize("wait", [5, 0])
-def test_a_clock_that_is_set_back_delays_nobody_beyond_the_ttl(kit: ShardKit, wait: float) -> None:
+def test_a_clock_that_is_set_back_delays_nobody_beyond_the_ttl(kit: Any, wait: float) -> None:
     held = kit.lock("x", component="one", renew=False, ttl=0.2).acquire()
-    assert held is not None
     client: Any = kit.client("one")
     client.zadd("lock:{x}:holders", {held.id: held.token + 3_600_000_000})
     lock = kit.lock("x", component="one", wait=wait)
@@ -786,9 +736,8 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
         run(new.run(queues.deferred.take("empty", timeout=1)))
 
 
-def test_what_only_reads_may_be_sent_again_in_a_guard_too(kit: ShardKit) -> None:
+def test_what_only_reads_may_be_sent_again_in_a_guard_too(kit: Any) -> None:
     hold = kit.lock("x", component="many").acquire(wait=0)
-    assert hold is not None
     words = [("GET", "k"), ("INCR", "k"), ("HSCAN", "k", 0)]
     steps: Any = hold.guard("many")._guarded([Command("many", "k", each) for each in words])
     where = kit.driver._run_step(next(steps))

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
-from random import Random
 from typing import Any
 
 import pytest
 from faces import Face, eventually
 
-from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 
 
@@ -25,11 +22,9 @@ def test_at_most_the_limit_hold_it_and_who_fails_is_told_at_once(face: Face) -> 
     assert run(semaphore.acquire(wait=0)) is None
 
 
-def test_every_holder_has_a_time_of_its_own(kit: ShardKit) -> None:
+def test_every_holder_has_a_time_of_its_own(kit: Any) -> None:
     semaphore = kit.semaphore("s", component="one", limit=2, renew=False)
     long, short = semaphore.acquire(ttl=60), semaphore.acquire(ttl=0.05)
-    assert long is not None
-    assert short is not None
     assert semaphore.acquire(wait=5, ttl=0.05)  # when the short one has ended, and not the long one
     assert semaphore.held(long)
     # What has ended by the server's clock is not refreshed, even if nobody has removed it yet.
@@ -54,30 +49,7 @@ def test_the_limit_is_the_same_for_all_and_can_be_changed(face: Face) -> None:
         run(two.resize(0))
 
 
-def test_many_threads_never_exceed_the_limit(kit: ShardKit) -> None:
-    inside, most, lock = 0, 0, threading.Lock()
-
-    def work(seed: int) -> None:
-        nonlocal inside, most
-        random = Random(seed)
-        for _ in range(20):
-            with kit.semaphore("s", component="one", limit=3):
-                with lock:
-                    inside += 1
-                    most = max(most, inside)
-                if random.random() < 0.3:
-                    threading.Event().wait(0.001)
-                with lock:
-                    inside -= 1
-
-    with ThreadPoolExecutor(8) as pool:
-        for done in [pool.submit(work, n) for n in range(8)]:
-            done.result(60)
-    assert most == 3
-    assert kit.semaphore("s", component="one", limit=3).inspect().holders == []
-
-
-def test_readers_share_and_a_writer_waits_before_later_readers(kit: ShardKit) -> None:
+def test_readers_share_and_a_writer_waits_before_later_readers(kit: Any) -> None:
     def lock() -> Any:
         return kit.read_write_lock("x", component="many")
 
@@ -89,8 +61,6 @@ def test_readers_share_and_a_writer_waits_before_later_readers(kit: ShardKit) ->
 
     first, second = lock().read, lock().read
     a, b = first.acquire(wait=0), second.acquire(wait=0)
-    assert a is not None
-    assert b is not None
     assert lock().write.acquire(wait=0) is None
     with ThreadPoolExecutor() as pool:
         waiting = []

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from coordination_helpers import forked, with_jumping_clocks
-from faces import Face, eventually, holder
+from faces import Exchanges, Face, eventually, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -29,27 +29,6 @@ NAMES = [f"a{n}" for n in range(8)]
 
 def move(source: str, target: str, amount: int, asset: str = "gold") -> tuple[Leg, Leg]:
     return Leg(source, {asset: -amount}), Leg(target, {asset: amount})
-
-
-def stop_after(steps: Operation[Any], kit: ShardKit, count: int) -> bool:
-    """Run so many steps of an operation that send something; return whether it had ended."""
-    try:
-        step = next(steps)
-        for _ in range(count):
-            answer = kit.driver._run_step(step)
-            step = steps.send(answer)
-    except StopIteration:
-        return True
-    return False
-
-
-def resumed(steps: Operation[Any], step: Any) -> Operation[Any]:
-    """Go on with an operation that has yielded a step."""
-    try:
-        while True:
-            step = steps.send((yield step))
-    except StopIteration as done:
-        return done.value
 
 
 @pytest.mark.parametrize("component", ["one", "many"])
@@ -88,37 +67,35 @@ def test_fields_are_required_and_set(face: Face, component: str) -> None:
     assert (a.balances, a.fields, b.balances, b.fields) == ({}, {}, {"gold": 9}, {"seen": "1"})
 
 
-def test_a_transfer_that_stops_anywhere_is_finished_or_undone(kit: ShardKit) -> None:
-    bank = kit.transfers("bank", component="many", grace=0.01)
-    assert bank.issue(Leg("a", {"gold": 10}))
-    outcomes = []
+def test_a_transfer_that_stops_anywhere_is_finished_or_undone(face: Face) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
+    assert run(bank.issue(Leg("a", {"gold": 10})))
+    outcomes, before = [], 0
     for count in range(1, 7):
-        before = bank.read("b")[0].balances.get("gold", 0)
-        ended = stop_after(bank.deferred.transfer(*move("a", "b", 1)), kit, count)
-        assert bank.total(["a", "b"]) == {"gold": 10}
-        if count > 1 and not ended:
-            assert eventually(lambda: any(bank.recover("a", "b")))
-        a, b = bank.read("a", "b")
+        stopped = Exchanges(face, bank.deferred.transfer(*move("a", "b", 1))).stop_after(count)
+        assert run(bank.total(["a", "b"])) == {"gold": 10}
+        if count > 1 and stopped:
+            assert eventually(lambda: any(run(bank.recover("a", "b"))))
+        a, b = run(bank.read("a", "b"))
         assert a.in_flight == b.in_flight == {}
-        assert bank.total(["a", "b"]) == {"gold": 10}
+        assert run(bank.total(["a", "b"])) == {"gold": 10}
         outcomes.append(b.balances.get("gold", 0) - before)
+        before += outcomes[-1]
     # Undone until it was committed, finished from then on.
     assert outcomes == [0, 0, 0, 1, 1, 1]
 
 
-def test_who_was_stopped_and_undone_by_others_changes_nothing(kit: ShardKit) -> None:
-    bank = kit.transfers("bank", component="many", grace=0.01)
-    assert bank.issue(Leg("a", {"gold": 10}))
+def test_who_was_stopped_and_undone_by_others_changes_nothing(face: Face) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
+    assert run(bank.issue(Leg("a", {"gold": 10})))
     for count in (2, 3):
-        steps = bank.deferred.transfer(*move("a", "b", 1))
-        step = next(steps)
-        for _ in range(count):
-            step = steps.send(kit.driver._run_step(step))
-        assert eventually(lambda: bank.recover().undone == 1)
-        late = kit.driver.run(resumed(steps, step))
-        assert late.reason == "undone"
-        assert bank.total(["a", "b"]) == {"gold": 10}
-        assert bank.read("a")[0].balances == {"gold": 10}
+        late = Exchanges(face, bank.deferred.transfer(*move("a", "b", 1)))
+        assert late.stop_after(count)
+        assert eventually(lambda: run(bank.recover()).undone == 1)
+        list(late)  # it goes on
+        assert late.result.reason == "undone"
+        assert run(bank.total(["a", "b"])) == {"gold": 10}
+        assert run(bank.read("a"))[0].balances == {"gold": 10}
 
 
 def test_what_is_sent_again_of_a_transfer_takes_nothing_twice(kit: ShardKit) -> None:
@@ -141,7 +118,7 @@ def test_what_cannot_be_finished_does_not_keep_others_from_it(kit: ShardKit) -> 
     assert bank.issue(Leg("a", {"gold": 10}))
     legs = {leg.account: bank._leg_text(leg) for leg in move("a", "b", 1)}
     for id_ in ("t0", "t1", "t2"):
-        assert not stop_after(bank._in_steps(id_, legs), kit, 2)
+        assert Exchanges(Face(kit, None), bank._in_steps(id_, legs)).stop_after(2)
     log = f"bank:log:{{{_log_of('t1')}}}"
     holder(kit, "many", log).hset(log, "t1", "pending nonsense")
     time.sleep(0.02)  # until the grace is over, in which they are not disturbed
@@ -150,41 +127,40 @@ def test_what_cannot_be_finished_does_not_keep_others_from_it(kit: ShardKit) -> 
     assert list(bank.read("a")[0].in_flight) == ["t1"]
 
 
-def test_of_two_who_recover_at_once_one_counts_what_was_undone(kit: ShardKit) -> None:
-    bank = kit.transfers("bank", component="many", grace=0.01)
-    assert bank.issue(Leg("a", {"gold": 10}))
-    assert not stop_after(bank.deferred.transfer(*move("a", "b", 1)), kit, 3)
-    assert eventually(lambda: bank.read("a")[0].in_flight)
+def test_of_two_who_recover_at_once_one_counts_what_was_undone(face: Face) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
+    assert run(bank.issue(Leg("a", {"gold": 10})))
+    assert Exchanges(face, bank.deferred.transfer(*move("a", "b", 1))).stop_after(3)
+    assert eventually(lambda: run(bank.read("a"))[0].in_flight)
     time.sleep(0.02)  # until the grace is over, in which it is not disturbed
-    steps = bank.deferred.recover()
-    step = steps.send(kit.driver._run_step(next(steps)))  # it knows what is old
-    assert bank.recover() == (0, 1)
-    assert kit.driver.run(resumed(steps, step)) == (0, 0)
-    assert bank.read("a")[0].balances == {"gold": 10}
+    recovery = Exchanges(face, bank.deferred.recover())
+    assert recovery.stop_after(1)  # it knows what is old
+    assert run(bank.recover()) == (0, 1)
+    list(recovery)
+    assert recovery.result == (0, 0)
+    assert run(bank.read("a"))[0].balances == {"gold": 10}
 
 
-def test_a_note_that_is_in_no_log_is_undone(kit: ShardKit) -> None:
-    bank = kit.transfers("bank", component="many", grace=0.01)
-    assert bank.issue(Leg("a", {"gold": 10}))
-    late = bank.deferred.transfer(*move("a", "b", 4))
-    step = next(late)
-    for _ in range(2):
-        step = late.send(kit.driver._run_step(step))  # begun; prepare is next
-    assert eventually(lambda: bank.recover().undone == 1)
-    kit.driver._run_step(step)  # it goes on, and dies
-    assert bank.read("a")[0].balances == {"gold": 6}
-    assert bank.total(["a", "b"]) == {"gold": 10}
+def test_a_note_that_is_in_no_log_is_undone(face: Face) -> None:
+    run, bank = face.run, face.kit.transfers("bank", component="many", grace=0.01)
+    assert run(bank.issue(Leg("a", {"gold": 10})))
+    late = Exchanges(face, bank.deferred.transfer(*move("a", "b", 4)))
+    assert late.stop_after(2)  # begun; prepare is next
+    assert eventually(lambda: run(bank.recover()).undone == 1)
+    next(iter(late))  # it goes on, and dies
+    assert run(bank.read("a"))[0].balances == {"gold": 6}
+    assert run(bank.total(["a", "b"])) == {"gold": 10}
     # Who needs what is missing undoes it; so does recover, where it is told to look.
-    assert eventually(lambda: bank.transfer(*move("a", "b", 8)))
-    assert bank.recover("a", "b").undone == 1
-    assert [each.balances for each in bank.read("a", "b")] == [{"gold": 2}, {"gold": 8}]
+    assert eventually(lambda: run(bank.transfer(*move("a", "b", 8))))
+    assert run(bank.recover("a", "b")).undone == 1
+    assert [each.balances for each in run(bank.read("a", "b"))] == [{"gold": 2}, {"gold": 8}]
 
 
 def test_a_transfer_on_one_server_settles_what_is_in_its_way(face: Face, kit: ShardKit) -> None:
     bank = face.kit.transfers("bank", component="one", grace=0.01)
     assert face.run(bank.issue(Leg("b", {"gold": 10})))
     legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
-    assert not stop_after(kit.transfers("bank", component="one")._in_steps("t", legs), kit, 2)
+    assert Exchanges(face, bank._in_steps("t", legs)).stop_after(2)
     move = Leg("a", {"gold": 4}), Leg("b", {"gold": -4}, set={"level": "3"})
     assert face.run(bank.transfer(*move))
     a, b = face.run(bank.read("a", "b"))
@@ -358,7 +334,7 @@ def test_an_account_that_another_transfer_changes_for_long_is_busy(
     monkeypatch.setattr("shardkit.coordination.transfers.ATTEMPTS", 3)
     bank = face.kit.transfers("bank", component=component, grace=3600)
     legs = {each: bank._leg_text(Leg(each, {}, set={"level": "2"})) for each in "ab"}
-    assert not stop_after(kit.transfers("bank", component=component)._in_steps("t", legs), kit, 2)
+    assert Exchanges(face, bank._in_steps("t", legs)).stop_after(2)
     given = Leg("a", {"gold": -1}, set={"level": "3"}), Leg("c", {"gold": 1})
     refused = face.run(bank.transfer(*given))
     assert (refused.done, refused.account, refused.reason) == (False, "a", "busy")
@@ -394,8 +370,7 @@ def test_what_is_damaged_of_a_transfer_is_named_and_nothing_is_moved(
     face.run(transfers.issue(Leg("ada", {"money": 100}), Leg("bo", {"money": 5})))
     legs = Leg("ada", {"money": -7}, set={"level": "2"}), Leg("bo", {"money": 7})
     texts = {leg.account: transfers._leg_text(leg) for leg in legs}
-    killed = kit.transfers(component="one")._in_steps("t", texts)
-    assert not stop_after(killed, kit, 2)  # begun and prepared
+    assert Exchanges(face, transfers._in_steps("t", texts)).stop_after(2)  # begun and prepared
     stored = {key: client.dump(key) for key in client.scan_iter()}
     log, times = sorted(key for key in stored if b":log:" in key)
     assert log == b"transfers:log:{8}"  # where every release looks for it

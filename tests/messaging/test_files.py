@@ -15,8 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, clocked, keys_of
-from messaging_helpers import Clock
+from faces import Exchanges, Face, Time, clocked, keys_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit
@@ -40,6 +39,14 @@ MEMBERS = b"".join(gzip.compress(TEXT[n : n + 9000]) for n in range(0, len(TEXT)
 
 def chunks_of(kit: ShardKit, component: str = "many", name: str = "files") -> list[str]:
     return [key for key in keys_of(kit, component) if key.startswith(f"{name}:{{logs:")]
+
+
+def published(kit: Any, component: str, *, lease: float = 60, **options: Any) -> Any:
+    """A channel with a reader and a file of some chunks."""
+    files = kit.files(component=component, **options)
+    files.create("logs", ["x"], chunk_size=1000)
+    files.publish("logs", io.BytesIO(TEXT), name="a", lease=lease)
+    return files
 
 
 def publish(face: Face, files: Any, content: bytes, name: str = "a.log", **more: Any) -> Any:
@@ -120,7 +127,7 @@ def test_several_processes_of_a_reader_share_the_lines_of_a_file(
 
 
 def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
-    kit: ShardKit, tmp_path: Path
+    kit: Any, tmp_path: Path
 ) -> None:
     files = kit.files(component="few")
     files.create("logs", ["x"])
@@ -138,7 +145,6 @@ def test_parts_end_with_lines_and_nothing_of_what_is_truncated_is_published(
             assert names == [f"{path.name}#{n}" for n in range(len(expected))]
             for name, part in zip(names, expected, strict=True):
                 file = files.take("logs", "x")
-                assert file is not None
                 assert (file.name, b"".join(files.read(file))) == (name, part)
                 files.done(file)
     for spoilt in (MEMBERS[:-5], MEMBERS[:-5000], MEMBERS + b"rubbish"):
@@ -158,10 +164,8 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         files = kit.files(f"f{exchanges}", component="many")
         files.create("logs", ["x"], chunk_size=1000)
         content = io.BytesIO(TEXT[:60_500])
-        steps = files.deferred.publish("logs", content, name="a")
-        step: Any = next(steps)
-        for _ in range(exchanges):
-            step = steps.send(kit.driver._run_step(step))
+        publishing = Exchanges(Face(kit, None), files.deferred.publish("logs", content, name="a"))
+        assert publishing.stop_after(exchanges)
         file = files.take("logs", "x")
         if ending == "deleted":
             files.delete("logs")
@@ -170,11 +174,9 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
         else:
             files.fail(file, "nobody wants it", retry=False)
         ended += 1
-        if killed:
-            steps.close()
-        else:
+        if not killed:
             with pytest.raises(FileStalledError, match="gave up"):
-                run_on(kit, steps, step)
+                list(publishing)
         assert not chunks_of(kit, name=f"f{exchanges}")
         if ending == "given up":
             assert files.status("logs").held == 0
@@ -182,40 +184,23 @@ def test_a_file_that_ends_while_it_is_published_leaves_no_chunks_behind(
     assert ended >= 3
 
 
-def test_another_publisher_goes_on_when_the_lease_of_a_killed_one_is_over(kit: ShardKit) -> None:
-    clock = Clock()
-    files = clocked(kit, now=clock).files(component="many")
-    files.create("logs", ["x"], chunk_size=1000)
-    steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
-    step: Any = next(steps)
-    for _ in range(6):
-        step = steps.send(kit.driver._run_step(step))
-    clock.seconds += 1.9
-    with pytest.raises(FileStalledError, match="another process"):
-        files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0)
-    clock.seconds += 0.2
-    assert files.publish("logs", io.BytesIO(TEXT), name="a", timeout=0).size == len(TEXT)
-    with pytest.raises(FileLeaseLostError, match="files: another process publishes 'a' now; leave"):
-        run_on(kit, steps, step)
-
-
 def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(face.kit, now=clock).files(component="few")
     face.run(files.create("logs", ["x"], chunk_size=1000))
     for name, content in (("plain", TEXT), ("members", MEMBERS)):
         publish(face, files, content, name)
         first = face.run(files.take("logs", "x", lease=30))
         seen: list[bytes] = []
-        for n, line in enumerate(_some(face, files.lines(first))):
+        for n, line in enumerate(face.iterate(files.lines(first))):
             seen.append(line)
             if n == 2500:
                 face.run(files.checkpoint(first))
                 reported = len(seen)
                 break
-        clock.seconds += 29
+        clock.at += 29
         assert face.run(files.take("logs", "x")) is None
-        clock.seconds += 2
+        clock.at += 2
         second = face.run(files.take("logs", "x"))
         assert second.attempts == 2
         rest = face.list(files.lines(second))
@@ -228,7 +213,7 @@ def test_a_reader_that_dies_is_replaced_where_its_checkpoint_was(face: Face) -> 
     assert face.run(files.status("logs")).held == 0
 
 
-def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: ShardKit) -> None:
+def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Any) -> None:
     files = kit.files(component="many")
     files.create("logs", [str(n) for n in range(10)], chunk_size=1000)
     for name in ("x", "x:done", "1:0"):  # names of files never meet other keys
@@ -237,7 +222,6 @@ def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Shar
         assert len(chunks_of(kit)) == 15
         for _ in range(3):
             file = files.take("logs", str(n))
-            assert file is not None
             assert b"".join(files.read(file)) == TEXT[:5000]
             files.done(file)
         assert files.take("logs", str(n)) is None
@@ -245,26 +229,22 @@ def test_a_file_is_there_until_the_last_of_ten_readers_has_finished_it(kit: Shar
     assert files.status("logs").held == 0
 
 
-def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit) -> None:
-    server, local = Clock(), Clock()
-    files: Files[Any] = clocked(kit, now=server, monotonic=local).files(component="few")
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
+def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: Any) -> None:
+    server, local = Time(), Time()
+    files = published(clocked(kit, now=server, monotonic=local), "few")
     file = files.take("logs", "x", lease=40)
-    assert file is not None
     exchanges, steps = [], files.deferred.read(file)
     step: Any = next(steps)
     for seconds in (0, 9, 2, 8, 1):
-        server.seconds += seconds
-        local.seconds += seconds
+        server.at += seconds
+        local.at += seconds
         exchanges.append(len(step))
         step = steps.send(kit.driver._run_step(step))
         assert isinstance(step, shardkit.operations.Page)
         step = next(steps)
     assert [*exchanges, len(step)] == [16, 16, 16, 17, 16, 13]  # chunks, and once the lease
-    server.seconds += 41
+    server.at += 41
     other = files.take("logs", "x")  # it reads on from its beginning, and removes it
-    assert other is not None
     assert b"".join(files.read(other)) == TEXT
     files.done(other)
     step = steps.send(kit.driver._run_step(step))  # chunks are gone: whose is the file?
@@ -273,14 +253,14 @@ def test_reading_extends_the_lease_once_a_quarter_of_it_has_passed(kit: ShardKit
 
 
 def test_a_lease_is_a_minute_if_nobody_says_another(kit: ShardKit) -> None:
-    server = Clock()
+    server = Time()
     files: Files[Any] = clocked(kit, now=server).files(component="few")
     files.create("logs", ["x"])
     files.publish("logs", io.BytesIO(TEXT), name="a")
     assert files.take("logs", "x") is not None
-    server.seconds += 59.9
+    server.at += 59.9
     assert files.take("logs", "x") is None
-    server.seconds += 0.2
+    server.at += 0.2
     assert files.take("logs", "x") is not None
 
 
@@ -294,33 +274,14 @@ def test_large_chunks_come_whole_from_all_shards(face: Face) -> None:
     face.run(files.done(file))
 
 
-def run_on(kit: ShardKit, steps: Any, step: Any) -> None:
-    while True:
-        step = steps.send(kit.driver._run_step(step))
-
-
-def _some(face: Face, stream: Any) -> Any:
-    if face.runner is None:
-        yield from stream
-        return
-    while True:
-        try:
-            yield face.run(anext(stream))
-        except StopAsyncIteration:
-            return
-
-
 @pytest.mark.parametrize("limit", [3, 4, 16, 20])
-def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(
-    kit: ShardKit, limit: int
-) -> None:
+def test_a_file_that_is_larger_than_the_limit_flows_through_both_ways(kit: Any, limit: int) -> None:
     files = kit.files(component="few")
     files.create("logs", ["x", "y"], byte_limit=1000 * limit, chunk_size=1000)
     held, got = [], {"x": [], "y": []}  # type: ignore[var-annotated]
 
     def read(reader: str) -> None:
         file = files.take("logs", reader, timeout=20)
-        assert file is not None
         for line in files.lines(file):
             got[reader].append(line)
             if len(got[reader]) % (5 * limit) == 0:
@@ -352,7 +313,7 @@ def test_a_reader_without_reports_does_not_wait_for_space_for_ever(
         file = face.run(files.take("logs", "x", lease=1, timeout=20))
         full = "is full of file 'large', as reader 'x'"
         with pytest.raises(FileStalledError, match=full):  # noqa: PT012
-            for _ in _some(face, files.read(file)):
+            for _ in face.iterate(files.read(file)):
                 if content is not TEXT:
                     face.run(files.checkpoint(file))
         assert face.run(files.fail(file, "it is too large"))
@@ -376,30 +337,33 @@ def test_a_publisher_waits_for_space_and_stores_no_more_than_there_is(
     assert face.run(files.status("logs")).held == 1000
 
 
-def test_a_publisher_that_was_killed_is_resumed_by_another(kit: ShardKit) -> None:
+def test_a_publisher_that_was_killed_is_resumed_by_another_when_its_lease_is_over(
+    face: Face, kit: ShardKit
+) -> None:
     for killed_after in range(1, 10):
-        clock = Clock()
-        files = clocked(kit, now=clock).files(f"f{killed_after}", component="many")
-        files.create("logs", ["x"], chunk_size=1000)
-        content = TEXT[:40_500]
-        steps = files.deferred.publish("logs", io.BytesIO(content), name="a")
-        step: Any = next(steps)
-        for _ in range(killed_after):
-            step = steps.send(kit.driver._run_step(step))
-        reader = files.take("logs", "x")
+        clock, run, content = Time(), face.run, TEXT[:40_500]
+        files = clocked(face.kit, now=clock).files(f"f{killed_after}", component="many")
+        run(files.create("logs", ["x"], chunk_size=1000))
+        killed = Exchanges(
+            face, files.deferred.publish("logs", io.BytesIO(content), name="a", lease=2)
+        )
+        assert killed.stop_after(killed_after)
+        reader = run(files.take("logs", "x"))
+        clock.at += 1.9
         with pytest.raises(FileStalledError, match="another process"):
-            files.publish("logs", io.BytesIO(content), name="a", timeout=0)
-        clock.seconds += 61
+            publish(face, files, content, "a", timeout=0)
+        clock.at += 0.2
         if reader is not None:
             with pytest.raises(FileStalledError, match="has no publisher"):
-                list(files.read(reader))
-        assert files.publish("logs", io.BytesIO(content), name="a").size == 40_500
-        clock.seconds += 61
-        reader = files.take("logs", "x", timeout=1)
-        assert reader is not None
-        assert b"".join(files.read(reader)) == content
-        files.done(reader)
-        assert files.status("logs").held == 0
+                face.list(files.read(reader))
+        assert publish(face, files, content, "a").size == 40_500
+        with pytest.raises(FileLeaseLostError, match="another process publishes 'a' now; leave"):
+            list(killed)  # it goes on
+        clock.at += 61
+        reader = run(files.take("logs", "x", timeout=1))
+        assert b"".join(face.list(files.read(reader))) == content
+        run(files.done(reader))
+        assert run(files.status("logs")).held == 0
         assert not chunks_of(kit, name=f"f{killed_after}")
 
 
@@ -428,13 +392,11 @@ def test_a_file_that_nobody_can_read_is_given_up_after_its_attempts(face: Face) 
 
 
 def test_a_reader_whose_lease_ends_too_often_holds_nobody_up(kit: ShardKit) -> None:
-    clock = Clock()
-    files = clocked(kit, now=clock).files(component="few", attempts=2)
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
+    clock = Time()
+    files = published(clocked(kit, now=clock), "few", attempts=2)
     for _ in range(2):
         assert files.take("logs", "x", lease=10)
-        clock.seconds += 11
+        clock.at += 11
     assert files.take("logs", "x") is None
     assert files.status("logs").failed == {("x", "a"): "its lease ended"}
     files.publish(
@@ -528,7 +490,7 @@ async def test_tasks_wait_for_files_and_for_the_end_of_the_channel(akit: AsyncSh
 
 def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: ShardKit) -> None:
     """Every operation may be killed between any two exchanges; what was acknowledged is exact."""
-    chance, clock = Random(32), Clock()
+    chance, clock = Random(32), Time()
     files = clocked(kit, now=clock).files(component="few", attempts=1000)
     files.create("logs", ["x", "y"], byte_limit=40_000, chunk_size=700)
     contents = {f"f{n:02}": chance.randbytes(chance.randrange(9000)) for n in range(12)}
@@ -578,7 +540,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
         waiting = [name for name in contents if ("x", name) not in done or ("y", name) not in done]
         if not waiting:
             break
-        clock.seconds += 5
+        clock.at += 5
         try:
             if chance.random() < 0.4:
                 name = chance.choice(waiting)
@@ -587,7 +549,7 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
             else:
                 consume(chance.choice("xy"))
         except (KeyboardInterrupt, FileStalledError):
-            clock.seconds += chance.choice((0, 0, 70))
+            clock.at += chance.choice((0, 0, 70))
         assert files.status("logs").held <= 40_000
     for name, content in contents.items():
         for reader in "xy":
@@ -597,10 +559,8 @@ def test_random_deaths_of_publishers_and_readers_lose_and_repeat_nothing(kit: Sh
     assert not list(files.check("logs"))
 
 
-def test_what_is_damaged_is_named(kit: ShardKit) -> None:
-    files = kit.files(component="few")
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
+def test_what_is_damaged_is_named(kit: Any) -> None:
+    files = published(kit, "few")
     assert not list(files.check("logs"))
     key = "files:{logs:1:3}"
     component = kit.component("few")
@@ -608,7 +568,6 @@ def test_what_is_damaged_is_named(kit: ShardKit) -> None:
     client.delete(key)
     assert [(found.key, found.found) for found in files.check("logs")] == [(key, "0 bytes")]
     file = files.take("logs", "x")
-    assert file is not None
     with pytest.raises(DamagedDataError, match="a chunk of a file"):
         list(files.read(file))
     assert files.fail(file, "lost", retry=False)
@@ -635,9 +594,7 @@ FIELDS: list[tuple[str, str, str, str | bytes, str]] = [
 def test_a_damaged_field_is_named(
     kit: ShardKit, called: str, part: str, field: str, stored: str | bytes, message: str
 ) -> None:
-    files, key = kit.files(component="one"), f"files:{{logs}}{part}"
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a", lease=0.001)
+    files, key = published(kit, "one", lease=0.001), f"files:{{logs}}{part}"
     file: Any = files.take("logs", "x")
     list(files.lines(file))
     if called != "done":
@@ -699,13 +656,10 @@ def test_what_is_refused_is_named(kit: ShardKit) -> None:
 
 
 def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove(
-    kit: ShardKit,
+    kit: Any,
 ) -> None:
-    files = kit.files(component="many")
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
+    files = published(kit, "many")
     file = files.take("logs", "x")
-    assert file is not None
     assert b"".join(files.read(file)) == TEXT
     kit.driver.link.send(next(files.deferred.done(file)))  # type: ignore[arg-type]  # killed now
     assert files.status("logs").files == []
@@ -738,7 +692,7 @@ def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(
 def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
     kit: ShardKit,
 ) -> None:
-    clock = Clock()
+    clock = Time()
     files = clocked(kit, now=clock).files(component="many")
     files.create("logs", ["x"], chunk_size=1000)
     steps = files.deferred.publish("logs", io.BytesIO(TEXT), name="a", lease=2)
@@ -760,9 +714,7 @@ def test_what_is_not_yet_there_is_not_given_out_to_who_has_read_all_before_it(
 
 
 def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: ShardKit) -> None:
-    files = kit.files(component="one")
-    files.create("logs", ["x"], chunk_size=1000)
-    files.publish("logs", io.BytesIO(TEXT), name="a")
+    files = published(kit, "one")
     client, key = kit.client("one"), files._keys("logs")[2]
     client.delete(key)
     client.set(key, "x")

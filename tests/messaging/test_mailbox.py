@@ -8,82 +8,92 @@ import time
 from random import Random
 
 import pytest
-from faces import Face, clocked, holder, keys_of
-from messaging_helpers import Clock, bodies
+from faces import Face, Time, clocked, holder, keys_of
+from messaging_helpers import bodies
 
-import shardkit
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.messaging import DROP_OLDEST, Mailboxes
+from shardkit.messaging import DROP_OLDEST, REFUSE, Mailboxes
 
 
-def test_what_is_sent_is_fetched_in_order_and_gone_once_it_is_acknowledged(face: Face) -> None:
-    mail = face.kit.mailboxes(component="many")
-    before = time.time()
-    sent = [{"n": n, "text": "grüße"} for n in range(12)]
-    ids = [face.run(mail.send("anna", "ben", body)) for body in sent]
-    assert ids == list(range(1, 13))
-    first = face.run(mail.fetch("anna"))
-    assert bodies(first) == sent[:10]
-    assert {message.sender for message in first} == {"ben"}
-    assert all(before - 5 < message.at < time.time() + 5 for message in first)
-    assert bodies(face.run(mail.fetch("anna"))) == sent[10:]
-    assert face.run(mail.fetch("anna")) == []
-    assert face.run(mail.unread("anna")) == 12
-    assert face.run(mail.acknowledge("anna", first)) == 10
-    assert face.run(mail.acknowledge("anna", [*first, 11])) == 1
-    assert face.run(mail.counts("anna"))[:3] == (1, 1, 0)
-    assert face.run(mail.unread_many(["anna", "nobody"])) == [1, 0]
+def test_a_message_has_a_sender_and_a_time_and_its_body_unchanged(face: Face) -> None:
+    mail, before = face.kit.mailboxes(component="many"), time.time()
+    body = {"text": "grüße", "n": [None, 2.5]}
+    assert face.run(mail.send("anna", "ben", body)) == 1
+    [message] = face.run(mail.fetch("anna"))
+    assert (message.id, message.sender, message.body) == (1, "ben", body)
+    assert before - 5 < message.at < time.time() + 5
     assert face.run(mail.fetch("nobody")) == []
 
 
-def test_a_message_whose_reader_died_comes_again_when_its_lease_ends(face: Face) -> None:
-    clock = Clock()
-    mail = clocked(face.kit, now=clock).mailboxes(component="few")
-    face.run(mail.send_many([("anna", "ben", n) for n in range(3)]))
-    assert bodies(face.run(mail.fetch("anna", 2, lease=30))) == [0, 1]
-    clock.seconds += 29
-    assert bodies(face.run(mail.fetch("anna", 1, lease=30))) == [2]
-    clock.seconds += 1
-    again = face.run(mail.fetch("anna"))
-    assert bodies(again) == [0, 1]
-    assert face.run(mail.release("anna", again[:1])) == 1
-    assert face.run(mail.release("anna", [99])) == 0
-    assert bodies(face.run(mail.fetch("anna"))) == [0]
-    clock.seconds += 60
-    assert bodies(face.run(mail.fetch("anna"))) == [0, 1, 2]
+@pytest.mark.parametrize("policy", [REFUSE, DROP_OLDEST])
+def test_random_calls_agree_with_a_model(face: Face, policy: str) -> None:
+    """Sends, fetches, deaths, pops, acknowledgements and releases; leased ones are dropped too."""
+    random, clock, run = Random(18), Time(), face.run
+    mail = clocked(face.kit, now=clock).mailboxes(component="few", limit=8, policy=policy)
+    stored: dict[int, int] = {}  # of the model: message by id
+    leases: dict[int, float] = {}
+    last = fetched = dropped = 0
+
+    def remove(id_: int) -> bool:
+        leases.pop(id_, None)
+        return stored.pop(id_, None) is not None
+
+    for n in range(600):
+        clock.at += random.choice((0, 0, 1, 5))
+        limit, some = random.randint(1, 4), [random.randint(1, last + 1) for _ in range(2)]
+        match random.choice(("send", "send", "fetch", "pop", "acknowledge", "release")):
+            case "send" if policy == REFUSE and len(stored) == 8:
+                assert run(mail.send("anna", "ben", n)) is None
+            case "send":
+                last += 1
+                stored[last] = n
+                assert run(mail.send("anna", "ben", n)) == last
+                if len(stored) > 8:
+                    dropped += remove(min(stored))
+            case "acknowledge":
+                assert run(mail.acknowledge("anna", some)) == sum(map(remove, some))
+            case "release":
+                assert run(mail.release("anna", some)) == sum(id_ in leases for id_ in some)
+                leases |= {id_: 0 for id_ in some if id_ in leases}
+            case verb:
+                ended = sorted((end, str(id_)) for id_, end in leases.items() if end <= clock.at)
+                again = sorted(int(id_) for _, id_ in ended[:limit])
+                fresh = [id_ for id_ in stored if id_ > fetched][: limit - len(again)]
+                fetched = max([fetched, *fresh])
+                lease = {"lease": 10} if verb == "fetch" else {}
+                found = run(getattr(mail, verb)("anna", limit, **lease))
+                expected = [(id_, stored[id_]) for id_ in again + fresh]
+                assert [(message.id, message.body) for message in found] == expected
+                for id_, _ in expected:
+                    if verb == "fetch":
+                        leases[id_] = clock.at + 10
+                    else:
+                        remove(id_)
+        assert run(mail.counts("anna"))[:3] == (len(stored), len(leases), dropped)
+    assert run(mail.unread_many(["anna", "nobody"])) == [len(stored), 0]
+    assert face.list(mail.check("anna")) == []
+    assert run(mail.clear("anna")) == len(stored)
+    assert run(mail.send("anna", "ben", "no id is given twice")) == last + 1
 
 
-def test_what_is_popped_is_gone_and_ids_go_on(face: Face) -> None:
+def test_more_messages_than_one_exchange_has_are_sent_and_popped(face: Face) -> None:
     mail = face.kit.mailboxes(component="one")
-    face.run(mail.send_many([("anna", "ben", n) for n in range(2500)]))
-    assert bodies(face.run(mail.pop("anna", 1))) == [0]
-    assert bodies(face.list(mail.pop_all("anna"))) == list(range(1, 2500))
+    sent = face.run(mail.send_many([("anna", "ben", n) for n in range(2500)]))
+    assert sent == [*range(1, 2501)]
+    assert bodies(face.list(mail.pop_all("anna"))) == [*range(2500)]
     assert face.run(mail.counts("anna")) == (0, 0, 0, 0)
-    assert face.run(mail.send("anna", "ben", "next")) == 2501
-    assert face.run(mail.clear("anna")) == 1
-    assert face.run(mail.unread("anna")) == 0
 
 
-def test_a_full_mailbox_refuses_or_drops_its_oldest_message(face: Face) -> None:
-    refusing = face.kit.mailboxes("a", component="few", limit=2)
-    assert [face.run(refusing.send("anna", "ben", n)) for n in range(3)] == [1, 2, None]
-    face.run(refusing.acknowledge("anna", [1]))
-    assert face.run(refusing.send_many([("anna", "b", 3), ("anna", "b", 4)])) == [3, None]
-
-    dropping = face.kit.mailboxes("b", component="few", limit=2, policy=DROP_OLDEST)
-    face.run(dropping.send("anna", "ben", 0))
-    assert bodies(face.run(dropping.fetch("anna"))) == [0]  # leased ones are dropped too
-    assert face.run(dropping.send_many([("anna", "ben", n) for n in (1, 2, 3)])) == [2, 3, 4]
-    assert bodies(face.run(dropping.fetch("anna"))) == [2, 3]
-    assert face.run(dropping.counts("anna"))[:3] == (2, 2, 2)
-
-    small = face.kit.mailboxes("c", component="few", byte_limit=300, policy=DROP_OLDEST)
+def test_a_mailbox_that_is_full_of_bytes_drops_or_refuses(face: Face) -> None:
+    small = face.kit.mailboxes(component="few", byte_limit=300, policy=DROP_OLDEST)
     for n in range(9):
         assert face.run(small.send("anna", "ben", str(n) * 80)) == n + 1
     assert face.run(small.send("anna", "ben", "x" * 300)) is None  # would never fit
     assert 1 <= face.run(small.unread("anna")) <= 2
     assert 0 < face.run(small.counts("anna")).bytes <= 300
+    refusing = face.kit.mailboxes("b", component="few", limit=2)
+    assert face.run(refusing.send_many([("anna", "b", n) for n in range(3)])) == [1, 2, None]
 
 
 def test_mailboxes_are_spread_over_all_shards_and_one_exchange_sends_to_many(kit: ShardKit) -> None:
@@ -96,18 +106,16 @@ def test_mailboxes_are_spread_over_all_shards_and_one_exchange_sends_to_many(kit
     assert len([key for key in keys_of(kit, "many") if key.endswith("}")]) == 200
 
 
-def test_who_waits_is_woken_by_the_message(face: Face, shard_map: ShardMap) -> None:
-    mail = face.kit.mailboxes(component="many")
-    with_delay = threading.Timer(0.15, lambda: sender.send("anna", "ben", "now"))
-    with shardkit.connect(shard_map) as other:
-        sender = other.mailboxes(component="many")
-        with_delay.start()
-        began = time.monotonic()
-        assert bodies(face.run(mail.fetch("anna", timeout=30))) == ["now"]
-        assert time.monotonic() - began < 8  # it looks again by itself only after ten seconds
-        assert face.run(mail.fetch("anna", timeout=0.05)) == []
-        with_delay.join()
-        assert not [key for key in keys_of(other, "many") if key.endswith(":waiters")]
+def test_who_waits_is_woken_by_the_message(face: Face, kit: ShardKit) -> None:
+    mail, client = face.kit.mailboxes(component="one"), kit.client("one")
+    waiting = face.start(lambda: mail.fetch("anna", timeout=30))
+    assert face.eventually(lambda: client.scard("mailbox:{anna}:waiters"))
+    began = time.monotonic()
+    kit.mailboxes(component="one").send("anna", "ben", "now")
+    assert bodies(waiting()) == ["now"]
+    assert time.monotonic() - began < 8  # it looks again by itself only after ten seconds
+    assert face.run(mail.fetch("anna", timeout=0.05)) == []
+    assert not client.exists("mailbox:{anna}:waiters")
 
 
 def test_who_does_not_wait_asks_once_and_registers_nowhere(kit: ShardKit) -> None:
@@ -164,48 +172,6 @@ async def test_cancelling_a_reader_loses_no_message(akit: AsyncShardKit) -> None
             pass
     rest = await mail.fetch("anna", 1000)
     assert taken + len(rest) == 40
-
-
-def test_threads_that_fetch_and_die_deliver_everything_as_a_model_says(kit: ShardKit) -> None:
-    """Random sends, fetches, deaths, acknowledgements and releases against a model."""
-    random, clock = Random(18), Clock()
-    mail = clocked(kit, now=clock).mailboxes(component="few", limit=30)
-    waiting: dict[int, int] = {}  # of the model: message by id
-    leases: dict[int, float] = {}
-    acknowledged: set[int] = set()
-    last = 0
-    for n in range(600):
-        clock.seconds += random.choice((0, 0, 1, 5))
-        match random.randrange(5):
-            case 0 | 1:
-                id_ = mail.send("anna", "ben", n)
-                assert (id_ is None) == (len(waiting) == 30)
-                if id_ is not None:
-                    last += 1
-                    assert id_ == last
-                    waiting[id_] = n
-            case 2:
-                limit = random.randint(1, 8)
-                free = [i for i in waiting if leases.get(i, 0) <= clock.seconds]
-                found = mail.fetch("anna", limit, lease=10)
-                assert len(found) == min(limit, len(free))
-                for message in found:
-                    assert message.id not in acknowledged
-                    assert message.id in free
-                    assert waiting[message.id] == message.body
-                    leases[message.id] = clock.seconds + 10
-            case 3 if leases:
-                done = random.sample(sorted(leases), random.randint(1, len(leases)))
-                assert mail.acknowledge("anna", done) == len(done)
-                for id_ in done:
-                    del leases[id_], waiting[id_]
-                    acknowledged.add(id_)
-            case 4 if leases:
-                back = random.choice(sorted(leases))
-                assert mail.release("anna", [back]) == 1
-                leases[back] = 0
-        assert mail.unread("anna") == len(waiting)
-    assert not list(mail.check("anna"))
 
 
 def test_parallel_readers_never_get_one_message_at_a_time(kit: ShardKit) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from faces import Face, Time, clocked, holder, keys_of
+from faces import Exchanges, Face, Time, clocked, holder, keys_of
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -17,6 +17,7 @@ from shardkit.metrics import Cleaned
 from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
 from shardkit.metrics.outbox import LONGEST_RETRY, Background
 from shardkit.operations.commands import Replies
+from shardkit.operations.operation import pages
 
 NOON = 1_700_000_000 // 86400 * 86400
 
@@ -85,18 +86,15 @@ def test_hits_are_counted_in_the_process_and_sent_together(face: Face) -> None:
     assert counters.dropped == 0
 
 
-def test_sums_over_counters_and_shards_take_one_exchange(kit: ShardKit) -> None:
+def test_sums_over_counters_and_shards_take_one_exchange(face: Face) -> None:
     now = Time(NOON)
-    counters = clocked(kit, now=now).counters(component="many")
-    counters.add_many({"a": 1, "b": 20, "c": 300})
+    counters = clocked(face.kit, now=now).counters(component="many")
+    face.run(counters.add_many({"a": 1, "b": 20, "c": 300}))
     now.at += 60
-    counters.add("a", 5)
-    steps = counters.deferred.sum(["a", "b", "c", "a"], 60)
-    batch = next(steps)
-    replies = kit.driver.link.send(batch)  # type: ignore[arg-type]
-    with pytest.raises(StopIteration) as done:
-        steps.send(replies)
-    assert done.value.value == [(NOON, 321), (NOON + 60, 5)]
+    face.run(counters.add("a", 5))
+    exchanges = Exchanges(face, counters.deferred.sum(["a", "b", "c", "a"], 60))
+    assert len(list(exchanges)) == 1
+    assert exchanges.result == [(NOON, 321), (NOON + 60, 5)]
 
 
 def test_cleaning_removes_what_is_due_once_and_unregisters_what_is_empty(face: Face) -> None:
@@ -299,8 +297,7 @@ def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: Shard
         rows.append(("month", (43_199 - minute) * 60.0, minute * 7919 % 255 + 1))
     now.at = NOON + 43_199 * 60
     group = group_of("month")
-    kit.driver.run(_send([counters._add(group, rows[at : at + 500], "w", "")
-                          for at in range(0, len(rows), 500)]))  # fmt: skip
+    kit.driver.link.send([counters._add(group, page, "w", "") for page in pages(rows, 500)])
     assert counters.get("month", 60) == sorted(counted.items())
     key = counters._of(group, "month")
     client = holder(kit, "few", key)
@@ -308,10 +305,6 @@ def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: Shard
     client.hset("book", mapping={str(at): n for at, n in counted.items()})
     assert client.memory_usage("book", samples=0) > 30 * packed
     assert packed < 43_200 * 2
-
-
-def _send(batch: Any) -> Any:
-    return (yield batch)
 
 
 def test_a_removed_counter_is_gone(face: Face) -> None:
@@ -409,17 +402,6 @@ def test_what_follows_a_request_and_fails_is_written_with_the_next_one(kit: Shar
     assert values.slowest("y") == [("x", 2.0)]
 
 
-def test_a_forked_child_has_nothing_of_what_its_parent_recorded(kit: ShardKit) -> None:
-    counters = kit.counters(component="few", precisions=[60])
-    counters.hit("x")
-    kit._background.after_fork()  # in this very process, as a child does
-    assert counters.flush()
-    assert counters.total(["x"], 60) == 0
-    counters.hit("x")
-    assert counters.flush()
-    assert counters.total(["x"], 60) == 1
-
-
 def test_two_threads_start_one_to_send(kit: ShardKit) -> None:
     background = Background(kit.driver, interval=1000)
     before, first = background._lock, object()
@@ -440,11 +422,10 @@ def test_two_threads_start_one_to_send(kit: ShardKit) -> None:
     background.close()
 
 
-def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: ShardKit) -> None:
+def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: Any) -> None:
     background = Background(kit.driver, interval=0.001)
     background.start()
     thread = background._thread
-    assert thread is not None
     del background
     thread.join(20)
     assert not thread.is_alive()

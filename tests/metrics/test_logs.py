@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import structlog
-from faces import Face, Time, clocked, holder
+from faces import Exchanges, Face, Time, clocked, holder
 
-from shardkit import ServerClock, ShardKit
+from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.metrics import CommonMessages, Logs, LogsHandler, structlog_processor
+from shardkit.metrics import CommonMessages, LogsHandler, structlog_processor
 from shardkit.metrics.logs import LogEntry, severity_name
 from shardkit.operations.operation import Page
 
@@ -105,14 +105,13 @@ def test_a_count_that_cannot_be_is_named(times: float, kit: ShardKit) -> None:
 
 
 def test_messages_beyond_the_most_are_counted_together(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    kit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardkit.metrics.logs.MOST_MESSAGES", 2)
     logs = kit.logs(component="few")
     for text in "abcda":
         logs.log("x", text)
     found = logs.common("x", limit=3)
-    assert found is not None
     assert dict(found.counts) == {"a": 2, "b": 1, "(others)": 2}
 
 
@@ -224,7 +223,7 @@ def test_a_process_keeps_only_so_many_messages_and_counts_the_others(
     assert [entry.message for entry in logs.recent("x")] == ["b", "a"]
 
 
-def test_structlog_events_are_logged_with_their_values(kit: ShardKit) -> None:
+def test_structlog_events_are_logged_with_their_values(kit: Any) -> None:
     logs = kit.logs(component="few")
     processor = structlog_processor(logs, "shop")
     log = structlog.wrap_logger(structlog.ReturnLogger(), processors=[processor, _render])
@@ -233,7 +232,6 @@ def test_structlog_events_are_logged_with_their_values(kit: ShardKit) -> None:
     assert logs.flush()
     assert [entry.message for entry in logs.recent("shop", "warning")] == ["paid user=7"]
     found = logs.common("shop", "warning")
-    assert found is not None
     assert found.counts == [("paid", 1)]
 
 
@@ -241,69 +239,43 @@ def _render(logger: Any, method: str, event: Any) -> str:
     return str(event["event"])
 
 
-def test_following_shows_each_message_once_in_the_order_of_time(face: Face) -> None:
-    now = Time(HOUR)
+def test_following_shows_each_message_once_in_the_order_of_time(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.logs.POLL", 0.0)
+    now, seen = Time(HOUR), []
     logs = clocked(face.kit, now=now).logs(component="few")
     readings = iter([False, False, True])
-
-    def log(*rows: tuple[str, str]) -> None:
-        for severity, text in rows:
+    logged = {  # before the step of that number
+        0: [("info", "old"), ("info", "a"), ("error", "b"), ("debug", "hidden")],
+        3: [("error", "c"), ("info", "d")],  # between two readings
+        5: [("info", "e")],  # after the second reading of what is new, before that of the rows
+    }
+    following = logs.deferred.follow("x", "info", limit=1, stopped=lambda: next(readings))
+    for number, step in enumerate(Exchanges(face, following)):
+        for severity, text in logged.get(number, []):
             now.at += 1
-            face.kit_log(text, severity)  # type: ignore[attr-defined]
-
-    steps = logs.deferred.follow("x", "info", limit=1, stopped=lambda: next(readings))
-    with_sync = Logs(_blocking(face), face.kit._background, "few", clock=ServerClock(now=now))
-    face.kit_log = lambda text, severity: with_sync.log("x", text, severity)  # type: ignore[attr-defined]
-    log(("info", "old"), ("info", "a"), ("error", "b"), ("debug", "hidden"))
-    seen: list[str] = []
-    answer: Any = None
-    pauses = 0
-    while True:
-        try:
-            step = steps.send(answer)
-        except StopIteration:
-            break
-        answer = None
-        if isinstance(step, list) and step and isinstance(step[0], LogEntry):
+            face.run(logs.log("x", text, severity))
+        if isinstance(step, Page):
             seen += [entry.message for entry in step]
-        elif isinstance(step, list) and step:
-            answer = _blocking(face).link.send(step)
-            if pauses == 1:  # after the second reading of what is new, before that of the rows
-                pauses += 1
-                log(("info", "e"))
-        elif not isinstance(step, list):
-            pauses += 1
-            if pauses == 1:
-                log(("error", "c"), ("info", "d"))
     assert seen == ["a", "b", "c", "d", "e"]
 
 
-def test_following_goes_on_with_a_log_that_was_removed_and_begun_anew(kit: ShardKit) -> None:
-    logs = kit.logs(component="few")
-    readings = 0
-
-    def stopped() -> bool:
-        nonlocal readings
-        readings += 1
-        if readings == 1:
-            logs.remove("x")
-            logs.log("x", "anew")
-        return readings == 2
-
+def test_following_goes_on_with_a_log_that_was_removed_and_begun_anew(
+    face: Face, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.logs.POLL", 0.0)
+    logs, seen = face.kit.logs(component="few"), []
     for n in range(3):
-        logs.log("x", f"old {n}")
-    steps, answer, seen = logs.deferred.follow("x", stopped=stopped), None, []
-    while True:
-        try:
-            step: Any = steps.send(answer)
-        except StopIteration:
-            break
-        answer = None
+        face.run(logs.log("x", f"old {n}"))
+    readings = iter([False, True])
+    for step in Exchanges(face, logs.deferred.follow("x", stopped=lambda: next(readings))):
         if isinstance(step, Page):
-            seen += [entry.message for entry in step]
-        elif isinstance(step, list):
-            answer = kit.driver.link.send(step)
-    assert seen == ["old 0", "old 1", "old 2", "anew"]
+            seen.append([entry.message for entry in step])
+            if len(seen) == 1:
+                face.run(logs.remove("x"))
+                face.run(logs.log("x", "anew"))
+    assert seen == [["old 0", "old 1", "old 2"], ["anew"]]
 
 
 @pytest.mark.parametrize("stored", ["yesterday a", "1e400 a", "1e300 a", "nan a", ""])
@@ -317,10 +289,6 @@ def test_a_message_whose_time_cannot_be_read_is_shown_without_one(
     assert damaged == LogEntry(None, "info", stored)
     assert sound.message == "b"
     assert sound.time is not None
-
-
-def _blocking(face: Face) -> Any:
-    return face.kit._background.driver
 
 
 def test_a_key_of_another_type_is_named_and_nothing_is_written(kit: ShardKit) -> None:

@@ -43,12 +43,11 @@ def test_an_update_returns_the_count_and_the_sums_of_its_hour(face: Face) -> Non
     assert face.run(values.get("page", "latency")).count == 1
 
 
-def test_equal_values_deviate_by_nothing(kit: ShardKit) -> None:
+def test_equal_values_deviate_by_nothing(kit: Any) -> None:
     values = kit.statistics(component="few")
     for _ in range(3):
         values.update("x", "y", 0.1)
     found = values.get("x", "y")
-    assert found is not None
     assert found.deviation == pytest.approx(0, abs=1e-9)
     assert found.quantile(0.5) == pytest.approx(0.1, rel=0.01)
     for fraction in (-0.01, 1.01):
@@ -99,24 +98,22 @@ def test_large_values_deviate_by_what_they_differ(face: Face, offset: float) -> 
     assert found.deviation == pytest.approx(statistics.stdev(everything), rel=1e-6)
 
 
-def test_values_of_an_earlier_release_deviate_too(kit: ShardKit) -> None:
+def test_values_of_an_earlier_release_deviate_too(kit: Any) -> None:
     values = kit.statistics(component="few")
     values.update("x", "y", 5)
     key = values._key("x", "y", "current")
     holder(kit, "few", key).hset(key, mapping={"count": 2, "sum": 7, "sumsq": 29, "p35": 1})
     values.update("x", "y", 9)
     found = values.get("x", "y")
-    assert found is not None
     assert found.deviation == pytest.approx(statistics.stdev([5, 2, 9]))
 
 
-def test_extreme_values_keep_exact_sums_and_bounded_buckets(kit: ShardKit) -> None:
+def test_extreme_values_keep_exact_sums_and_bounded_buckets(kit: Any) -> None:
     values = kit.statistics(component="few")
     for value in (0, 1e-300, 1e-13, 1e150, -1e150):
         values.record("x", "y", value)
     values.flush()
     found = values.get("x", "y")
-    assert found is not None
     assert (found.min, found.max, found.count) == (-1e150, 1e150, 5)
     assert found.quantile(0.5) == 0
     assert len(found.buckets) == 3
@@ -203,7 +200,7 @@ async def test_what_a_plain_function_returns_is_timed_until_it_is_done(
     assert (await times.get("task")).count == (await times.get("task")).sum == 1
 
 
-def test_generators_are_timed_to_their_end(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_generators_are_timed_to_their_end(kit: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     times = kit.access_times(component="few")
     seconds = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: seconds[0])
@@ -240,7 +237,6 @@ def test_generators_are_timed_to_their_end(kit: ShardKit, monkeypatch: pytest.Mo
     times.flush()
     for context in ("generator", "async generator"):
         timed = times.get(context)
-        assert timed is not None
         assert (timed.count, timed.sum) == (2, 2.0)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from shardkit.errors import ConfigError, InvalidArgumentError, ShardUnavailable
 from shardkit.operations.commands import Batch, Command, Locate, Partial, Pause, Replies, Shard
-from shardkit.operations.operation import Operation
+from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.operation import Operation, Stream
 
 
 def failure(shard: str) -> ShardUnavailable:
@@ -91,3 +94,29 @@ def tolerant(name: str, *batches: Any) -> Operation[Any]:
         answer = yield Partial(batch)
         found.append((answer.failed, list(answer)))
     return name, found
+
+
+class Run:
+    """A driver of either kind over a link that keeps a record."""
+
+    def __init__(self, blocks: bool) -> None:
+        self.link: Any = ScriptedLink() if blocks else AwaitingScriptedLink()
+        self.driver: Any = BlockingDriver(self.link) if blocks else AwaitingDriver(self.link)
+
+    @property
+    def record(self) -> list[Any]:
+        return self.link.record  # type: ignore[no-any-return]
+
+    async def one(self, operation: Operation[Any]) -> Any:
+        found = self.driver.run(operation)
+        return await found if inspect.isawaitable(found) else found
+
+    async def together(self, *operations: Operation[Any]) -> Any:
+        found = self.driver.together(*operations)
+        return await found if inspect.isawaitable(found) else found
+
+    async def listed(self, stream: Stream[Any]) -> list[Any]:
+        found: Iterator[Any] | AsyncIterator[Any] = self.driver.iterate(stream)
+        if isinstance(found, AsyncIterator):
+            return [value async for value in found]
+        return list(found)

@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from operation_helpers import AwaitingScriptedLink, ScriptedLink, say, steps
+from operation_helpers import Run, say, steps
 
 from shardkit.operations.commands import Call
-from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Operation, Page, Stream
-
-
-class Run:
-    """A driver of either kind over a link that keeps a record."""
-
-    def __init__(self, blocks: bool) -> None:
-        self.blocks = blocks
-        self.link: Any = ScriptedLink() if blocks else AwaitingScriptedLink()
-        self.driver: Any = BlockingDriver(self.link) if blocks else AwaitingDriver(self.link)
-
-    async def one(self, operation: Operation[Any]) -> Any:
-        found = self.driver.run(operation)
-        return await found if inspect.isawaitable(found) else found
-
-    async def together(self, *operations: Operation[Any]) -> Any:
-        found = self.driver.together(*operations)
-        return await found if inspect.isawaitable(found) else found
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return Run(request.param == "blocking")
 
 
 def refuse(what: str) -> None:
@@ -120,9 +96,7 @@ async def test_a_stream_may_call_between_its_pages(run: Run) -> None:
             page = yield Call(range, (start, start + 2))
             yield Page(page)
 
-    found = run.driver.iterate(stream())
-    values = [v async for v in found] if isinstance(found, AsyncIterator) else list(found)
-    assert values == [0, 1, 2, 3]
+    assert await run.listed(stream()) == [0, 1, 2, 3]
 
 
 async def test_a_cancelled_task_ends_its_steps_at_once() -> None:

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import gc
-import inspect
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-from operation_helpers import (
-    AwaitingScriptedLink,
-    ScriptedLink,
-    failure,
-    say,
-    steps,
-    tolerant,
-)
+from operation_helpers import Run, ScriptedLink, failure, say, steps, tolerant
 
 from shardkit.errors import (
     ConfigError,
@@ -25,40 +16,8 @@ from shardkit.errors import (
     ShardUnavailable,
 )
 from shardkit.operations.commands import Locate, Partial, Pause, Replies, Transaction
-from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
+from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.operation import Operation, Page, Stream
-
-
-class Run:
-    """A driver of either kind over a link that keeps a record."""
-
-    def __init__(self, blocks: bool) -> None:
-        self.link: Any = ScriptedLink() if blocks else AwaitingScriptedLink()
-        self.driver: Any = BlockingDriver(self.link) if blocks else AwaitingDriver(self.link)
-
-    @property
-    def record(self) -> list[Any]:
-        return self.link.record  # type: ignore[no-any-return]
-
-    async def one(self, operation: Operation[Any]) -> Any:
-        found = self.driver.run(operation)
-        return await found if inspect.isawaitable(found) else found
-
-    async def together(self, *operations: Operation[Any]) -> Any:
-        found = self.driver.together(*operations)
-        return await found if inspect.isawaitable(found) else found
-
-    async def listed(self, stream: Stream[Any]) -> list[Any]:
-        found: Iterator[Any] | AsyncIterator[Any] = self.driver.iterate(stream)
-        if isinstance(found, AsyncIterator):
-            return [value async for value in found]
-        return list(found)
-
-
-@pytest.fixture(params=["blocking", "awaiting"])
-def run(request: pytest.FixtureRequest) -> Run:
-    return Run(request.param == "blocking")
-
 
 # ---- one operation
 

@@ -5,20 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import redis
-from faces import holder
+from faces import Face, holder
 
 from shardkit import ShardKit
-from shardkit.queues import Task
-
-
-class Clock:
-    """A time that a test sets: given to queues as ``now``."""
-
-    def __init__(self, seconds: float = 1_000_000.0) -> None:
-        self.seconds = seconds
-
-    def __call__(self) -> float:
-        return self.seconds
+from shardkit.queues import AsyncWorker, Task, Worker
 
 
 def unclaimed(task: Task | None) -> Task | None:
@@ -33,3 +23,10 @@ def server_of(kit: ShardKit, component: str, queue: str) -> redis.Redis:
         client: Any = kit.client(component)
         return client
     return holder(kit, component, key)
+
+
+def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
+    """A worker of either kind."""
+    kind: Any = Worker if face.runner is None else AsyncWorker
+    tasks = face.kit.queues(component=component, retry_delay=0.01, attempts=3)
+    return kind(tasks, *args, **options)

@@ -11,17 +11,17 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, clocked, eventually, faced
-from queue_helpers import Clock, server_of
+from faces import Face, Time, clocked, eventually, faced
+from queue_helpers import server_of
 
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.operations.commands import Batch, Command, Pause, Replies
@@ -30,7 +30,7 @@ from shardkit.queues import QueueCounts, claim
 from shardkit.queues.task_codec import NewTask
 from shardkit.queues.task_queues import TaskQueues
 
-STOP = "stop"
+Waiting = list[Callable[[], Any]]  # what waits for the results of takes
 
 
 @pytest.fixture
@@ -38,83 +38,66 @@ def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claim, "LONGEST_BLOCK", 60.0)
 
 
-def blocked(server: Any, count: int) -> None:
-    """Wait until so many clients block on a server."""
-    assert eventually(lambda: server.info("clients")["blocked_clients"] >= count)
+def start_waiting(face: Face, kit: ShardKit, take: Callable[[], Any], count: int) -> Waiting:
+    """Begin so many takes, and wait until that many clients more block on the server."""
+    server = server_of(kit, "one", "q")
+    before = server.info("clients")["blocked_clients"]
+    waiting = [face.start(take) for _ in range(count)]
+    blocked = before + count
+    assert face.eventually(lambda: server.info("clients")["blocked_clients"] >= blocked)
+    return waiting
 
 
 # ---- waiting
 
 
 @pytest.mark.parametrize("queues", ["q", ["q"], ["other", "q"], [("q", "other")]])
-def test_who_waits_is_woken(kit: ShardKit, only_tokens_wake: None, queues: Any) -> None:
-    tasks = kit.queues(component="one")
-    with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(tasks.take, queues) for _ in range(5)]
-        blocked(server_of(kit, "one", "q"), 5)
-        tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(7)])  # one call, five to wake
-        taken = [each.result(30) for each in waiting]
-    assert sorted(task.args[0] for task in taken if task) == [0, 1, 2, 3, 4]
-    assert tasks.counts("q") == QueueCounts(2, 0, 5, 0)
+def test_who_waits_is_woken(face: Face, kit: ShardKit, only_tokens_wake: None, queues: Any) -> None:
+    tasks = face.kit.queues(component="one")
+    waiting = start_waiting(face, kit, lambda: tasks.take(queues), 5)
+    face.run(tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(7)]))  # five to wake
+    assert sorted(taken().args[0] for taken in waiting) == [0, 1, 2, 3, 4]
+    assert face.run(tasks.counts("q")) == QueueCounts(2, 0, 5, 0)
 
 
-async def test_tasks_of_a_loop_that_wait_are_woken(
-    akit: AsyncShardKit, kit: ShardKit, only_tokens_wake: None
+def test_who_waits_looks_when_something_is_due(
+    face: Face, kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    tasks = akit.queues(component="many")
-    waiting = [asyncio.ensure_future(tasks.take("q")) for _ in range(5)]
-    await asyncio.to_thread(blocked, server_of(kit, "many", "q"), 5)
-    await tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(5)])
-    taken = await asyncio.wait_for(asyncio.gather(*waiting), 30)
-    assert sorted(task.args[0] for task in taken if task) == [0, 1, 2, 3, 4]
-
-
-def test_who_waits_looks_when_something_is_due(kit: ShardKit, only_tokens_wake: None) -> None:
-    tasks = kit.queues(component="many", retry_delay=0.02)
-    with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
-        blocked(server_of(kit, "many", "q"), 3)
-        tasks.enqueue_many("q", [NewTask("x", [n], 0.05 + n / 100) for n in range(3)])
-        taken = [each.result(30) for each in waiting]
-        assert sorted(task.args[0] for task in taken if task) == [0, 1, 2]
-        # A lease that ends, a task that failed, and one that is given back wake too.
-        first, second, third = [task for task in taken if task]
-        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
-        blocked(server_of(kit, "many", "q"), 3)
-        assert tasks.release(third)
-        assert tasks.fail(second, "no")
-        assert tasks.extend(first, 0.01)
-        assert tasks.enqueue("q", "wakes", id="last")
-        woken = {task.id for each in waiting if (task := each.result(30))}
-        assert len(woken) == 3
-        assert woken <= {first.id, second.id, third.id, "last"}
+    tasks, run = face.kit.queues(component="one", retry_delay=0.02), face.run
+    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
+    run(tasks.enqueue_many("q", [NewTask("x", [n], 0.05 + n / 100) for n in range(3)]))
+    first, second, third = sorted((taken() for taken in waiting), key=lambda task: task.args)
+    assert [task.args for task in (first, second, third)] == [(0,), (1,), (2,)]
+    # A lease that ends, a task that failed, and one that is given back wake too.
+    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
+    assert run(tasks.release(third))
+    assert run(tasks.fail(second, "no"))
+    assert run(tasks.extend(first, 0.01))
+    assert run(tasks.enqueue("q", "wakes", id="last"))
+    woken = {taken().id for taken in waiting}
+    assert len(woken) == 3
+    assert woken <= {first.id, second.id, third.id, "last"}
 
 
 def test_who_takes_the_last_task_has_another_wait_for_what_is_due_soon(
-    kit: ShardKit, only_tokens_wake: None
+    face: Face, kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    tasks = kit.queues(component="one")
-    with ThreadPoolExecutor() as pool:
-        waiting = [pool.submit(tasks.take, "q") for _ in range(2)]
-        blocked(server_of(kit, "one", "q"), 2)
-        tasks.enqueue_many("q", [NewTask("now"), NewTask("soon", delay=0.2)])  # one token
-        assert {task.name for each in waiting if (task := each.result(30))} == {"now", "soon"}
+    tasks = face.kit.queues(component="one")
+    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 2)
+    face.run(tasks.enqueue_many("q", [NewTask("now"), NewTask("soon", delay=0.2)]))  # one token
+    assert {taken().name for taken in waiting} == {"now", "soon"}
 
 
 def test_a_poller_that_moves_something_wakes_who_waits(
-    kit: ShardKit, only_tokens_wake: None
+    face: Face, kit: ShardKit, only_tokens_wake: None
 ) -> None:
-    early = clocked(kit, now=Clock(1000)).queues(component="one")
-    late = clocked(kit, now=Clock(3000)).queues(component="one")
-    early.enqueue("q", "x", delay=1000)
-    with ThreadPoolExecutor() as pool:
-        server_of(kit, "one", "q").delete("queues:{q}:signal")
-        waiting = pool.submit(early.take, "q")  # whose clock says that nothing is due
-        blocked(server_of(kit, "one", "q"), 1)
-        assert late.move_due("q") == 1
-        task = waiting.result(30)
-    assert task is not None
-    assert task.name == "x"
+    early = clocked(face.kit, now=Time(1000)).queues(component="one")
+    late = clocked(face.kit, now=Time(3000)).queues(component="one")
+    face.run(early.enqueue("q", "x", delay=1000))
+    server_of(kit, "one", "q").delete("queues:{q}:signal")
+    [taken] = start_waiting(face, kit, lambda: early.take("q"), 1)  # for whom nothing is due
+    assert face.run(late.move_due("q")) == 1
+    assert taken().name == "x"
 
 
 def test_queues_that_live_apart_are_waited_for_together(face: Face) -> None:
@@ -166,17 +149,17 @@ def test_a_wait_is_no_longer_than_until_something_is_due(kit: ShardKit) -> None:
 def test_a_task_comes_when_it_is_due_though_servers_end_blocks_late(
     kit: ShardKit, delay: float
 ) -> None:
-    clock = Clock()
+    clock = Time()
     tasks = clocked(kit, now=clock).queues(component="one")
     tasks.enqueue("q", "x", delay=delay)
     due = clock() + delay
 
     def passes(step: Any) -> Any:  # a wait takes as long as it says, a block 0.1 seconds more
         if isinstance(step, Pause):
-            clock.seconds += step.seconds
+            clock.at += step.seconds
             return None
         if isinstance(step, list) and step[0].block is not None:
-            clock.seconds += step[0].block + 0.1
+            clock.at += step[0].block + 0.1
             return Replies([None])
         return kit.driver._run_step(step)
 
@@ -195,18 +178,13 @@ def test_a_task_comes_when_it_is_due_though_servers_end_blocks_late(
 
 
 def test_what_others_push_is_found_within_a_slice(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
-    tasks = kit.queues(component="many")
-    server = server_of(kit, "many", "q")
-    with ThreadPoolExecutor() as pool:
-        waiting = pool.submit(tasks.take, "q")
-        blocked(server, 1)
-        server.rpush("queues:{q}", '["x", [1]]')
-        task = waiting.result(30)
-    assert task is not None
-    assert task.args == (1,)
+    tasks = face.kit.queues(component="one")
+    [taken] = start_waiting(face, kit, lambda: tasks.take("q"), 1)
+    server_of(kit, "one", "q").rpush("queues:{q}", '["x", [1]]')
+    assert taken().args == (1,)
 
 
 # ---- many at a time
@@ -253,29 +231,11 @@ def test_many_producers_pollers_and_workers_do_each_task_once(kit: ShardKit) -> 
     assert tasks.counts("a") == tasks.counts("b") == QueueCounts(0, 0, 0, 0)
 
 
-async def test_tasks_of_a_loop_do_each_task_once(akit: AsyncShardKit) -> None:
-    tasks = akit.queues(component="one")
-    done: list[int] = []
-
-    async def work() -> None:
-        while (task := await tasks.take(["high", "low"])) and task.name != STOP:
-            done.append(task.args[0])
-            assert await tasks.acknowledge(task)
-
-    async with asyncio.timeout(60):
-        workers = [asyncio.ensure_future(work()) for _ in range(20)]
-        for n in range(0, 500, 5):
-            await tasks.enqueue_many("high", [NewTask("x", [n + i]) for i in range(5)])
-        await tasks.enqueue_many("low", [NewTask(STOP)] * 20)
-        await asyncio.gather(*workers)
-    assert sorted(done) == [*range(500)]
-
-
 # ---- faults
 
 
 async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
-    akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch
+    akit: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.05)
     tasks = akit.queues(component="many")
@@ -298,7 +258,6 @@ async def test_takes_that_are_cancelled_at_any_moment_lose_nothing(
             queued += 1
         for found in await asyncio.gather(*takes, return_exceptions=True):
             if not isinstance(found, BaseException):
-                assert found is not None
                 taken.append(found.args[0])
                 assert found.attempts == 1
                 assert await tasks.acknowledge(found)
@@ -336,9 +295,7 @@ class Gate:
 
 
 @pytest.mark.parametrize("queues", ["q", ["a", "b", "c", "d", "q"]])
-async def test_what_a_cancelled_take_had_is_put_back_where_it_was(
-    akit: AsyncShardKit, queues: Any
-) -> None:
+async def test_what_a_cancelled_take_had_is_put_back_where_it_was(akit: Any, queues: Any) -> None:
     tasks = akit.queues(component="many")
     await tasks.enqueue_many("q", [NewTask("first"), NewTask("second")])
     gate = Gate(akit.driver.link)
@@ -353,13 +310,12 @@ async def test_what_a_cancelled_take_had_is_put_back_where_it_was(
         await take
     assert await tasks.counts("q") == QueueCounts(2, 0, 0, 0)
     task = await tasks.take("q", timeout=0)
-    assert task is not None
     assert (task.name, task.attempts) == ("first", 1)
 
 
 def die_with_token(kit: ShardKit) -> None:
     """A waiter that ends when it was given a token, before it takes: its steps stop there."""
-    steps: Any = kit.queues(component="many").deferred.take("q")
+    steps: Any = kit.queues(component="one").deferred.take("q")
     step = next(steps)
     while step[0].block is None:
         step = steps.send(kit.driver.link.send(step))
@@ -369,20 +325,16 @@ def die_with_token(kit: ShardKit) -> None:
 
 
 def test_a_waiter_that_dies_with_the_token_does_not_strand_the_others(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+    face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claim, "LONGEST_BLOCK", 0.1)
-    tasks = kit.queues(component="many")
-    with ThreadPoolExecutor() as pool:
-        dying = pool.submit(die_with_token, kit)
-        blocked(server_of(kit, "many", "q"), 1)
-        waiting = [pool.submit(tasks.take, "q") for _ in range(3)]
-        blocked(server_of(kit, "many", "q"), 4)
-        tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(3)])
-        assert sorted(task.args[0] for each in waiting if (task := each.result(30))) == [0, 1, 2]
-        while not dying.done():
-            tasks.enqueue("q", "x")
-        dying.result(30)
+    tasks = face.kit.queues(component="one")
+    [dies] = start_waiting(Face(kit, None), kit, lambda: die_with_token(kit), 1)
+    waiting = start_waiting(face, kit, lambda: tasks.take("q"), 3)
+    face.run(tasks.enqueue_many("q", [NewTask("x", [n]) for n in range(3)]))
+    assert sorted(taken().args[0] for taken in waiting) == [0, 1, 2]
+    face.run(tasks.enqueue_many("q", [NewTask("x")] * 3))  # if it has not been given one
+    dies()
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -491,7 +443,7 @@ sys.stdin.read()
 
 
 def test_the_task_of_a_process_that_was_killed_is_done_by_another(
-    kit: ShardKit, shard_map: ShardMap, tmp_path: Path
+    kit: Any, shard_map: ShardMap, tmp_path: Path
 ) -> None:
     path = tmp_path / "map.yaml"
     path.write_text(shard_map.to_yaml())
@@ -513,7 +465,6 @@ def test_the_task_of_a_process_that_was_killed_is_done_by_another(
     assert tasks.take("q", timeout=0).id == "second"  # type: ignore[union-attr]
     before = time.monotonic()
     again = tasks.take("q", timeout=20)
-    assert again is not None
     assert (again.id, again.attempts) == ("first", 2)
     assert time.monotonic() - before < 15
     assert tasks.acknowledge(again)

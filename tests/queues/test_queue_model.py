@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
-from faces import clocked
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from queue_helpers import Clock, unclaimed
+import pytest
+from faces import Face, Time, clocked
+from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit
-from shardkit.queues import QueueCounts
-from shardkit.queues.task_codec import Task
+from shardkit.queues import DeadTask, QueueCounts, Task
 
-ATTEMPTS = 3
-IDS = ["a", "b", "c", "d"]
+ATTEMPTS = 4
+VERBS = (
+    *("enqueue", "enqueue", "take", "take", "take", "pass", "pass", "move_due", "acknowledge"),
+    *("extend", "release", "fail", "fail", "cancel", "revive", "counts", "next_due", "dead"),
+)
 
 
 @dataclass
 class Model:
     """A queue in plain Python."""
 
-    clock: Clock
+    clock: Time
     waiting: list[str] = field(default_factory=list)
     delayed: dict[str, float] = field(default_factory=dict)
     taken: dict[str, float] = field(default_factory=dict)
-    dead: dict[str, float] = field(default_factory=dict)
+    buried: dict[str, float] = field(default_factory=dict)
+    tasks: dict[str, tuple[str, tuple[Any, ...]]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
-    names: dict[str, str] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)
     claims: dict[str, str] = field(default_factory=dict)
 
-    def enqueue(self, id_: str, name: str, delay: float) -> None:
-        if id_ in self.names and id_ not in self.dead:
-            return
-        self.dead.pop(id_, None)
-        self.names[id_] = name
-        self.attempts[id_] = 0
-        self.claims.pop(id_, None)
-        self.put(id_, delay)
+    def enqueue(self, _: str, name: str, args: list[int], *, delay: float, id: str) -> str:  # noqa: A002
+        if id not in self.tasks or id in self.buried:
+            self.forget(id)
+            self.tasks[id] = name, tuple(args)
+            self.put(id, delay)
+        return id
 
     def put(self, id_: str, delay: float) -> None:
         if delay > 0:
@@ -46,48 +48,50 @@ class Model:
         else:
             self.waiting.append(id_)
 
-    def move_due(self) -> int:
-        ended = sorted((due, id_) for id_, due in self.taken.items() if due <= self.clock())
+    def forget(self, id_: str) -> None:
+        for each in (self.tasks, self.attempts, self.reasons, self.claims, self.buried):
+            each.pop(id_, None)  # type: ignore[attr-defined]
+
+    def bury(self, id_: str, reason: str) -> None:
+        self.buried[id_], self.reasons[id_] = self.clock(), reason
+
+    def move_due(self, _: str, *, limit: int = 100) -> int:
+        ended, due = (
+            sorted((at, id_) for id_, at in place.items() if at <= self.clock())[:limit]
+            for place in (self.taken, self.delayed)
+        )
         for _, id_ in ended:
             del self.taken[id_]
             if self.attempts[id_] >= ATTEMPTS:
-                self.dead[id_] = self.clock()
+                self.bury(id_, "its lease ended, and it had no attempts left")
             else:
                 self.waiting.append(id_)
-        due = sorted((due, id_) for id_, due in self.delayed.items() if due <= self.clock())
         for _, id_ in due:
             del self.delayed[id_]
             self.waiting.append(id_)
         return len(ended) + len(due)
 
-    def take(self, lease: float) -> Task | None:
-        self.move_due()
+    def take(self, queue: str, *, lease: float, timeout: float) -> Task | None:
+        self.move_due(queue)
         if not self.waiting:
             return None
         id_ = self.waiting.pop(0)
-        self.attempts[id_] += 1
+        self.attempts[id_] = self.attempts.get(id_, 0) + 1
         self.taken[id_] = self.clock() + lease
-        return Task(id_, "q", self.names[id_], (), self.attempts[id_])
+        return Task(id_, queue, *self.tasks[id_], self.attempts[id_])
 
     def holds(self, task: Task) -> bool:
+        """Whether nobody has taken a task or given it back since, wherever it is now."""
         return self.claims.get(task.id) == task.claim
-
-    def forget(self, id_: str) -> None:
-        del self.names[id_], self.attempts[id_]
-        self.claims.pop(id_, None)
 
     def acknowledge(self, task: Task) -> bool:
         if not self.holds(task):
             return False
-        for place in (self.taken, self.dead):
-            if place.pop(task.id, None) is not None:
-                self.forget(task.id)
-                return True
+        self.taken.pop(task.id, None)
         if task.id in self.waiting:
             self.waiting.remove(task.id)
-            self.forget(task.id)
-            return True
-        return False
+        self.forget(task.id)
+        return True
 
     def extend(self, task: Task, lease: float) -> bool:
         if not self.holds(task) or task.id not in self.taken:
@@ -95,28 +99,29 @@ class Model:
         self.taken[task.id] = self.clock() + lease
         return True
 
-    def release(self, task: Task, delay: float) -> bool:
+    def release(self, task: Task, *, delay: float) -> bool:
         if not self.extend(task, 0):
             return False
         del self.taken[task.id], self.claims[task.id]
         self.attempts[task.id] -= 1
-        if delay > 0:
-            self.put(task.id, delay)
-        else:
-            self.waiting.insert(0, task.id)
+        self.put(task.id, delay)
+        if not delay:
+            self.waiting.insert(0, self.waiting.pop())
         return True
 
-    def fail(self, task: Task) -> bool:
+    def fail(self, task: Task, reason: str, *, delay: float | None) -> bool:
         if not self.extend(task, 0):
             return False
         del self.taken[task.id], self.claims[task.id]
         if task.attempts >= ATTEMPTS:
-            self.dead[task.id] = self.clock()
+            self.bury(task.id, reason or "it failed")
+        elif delay == 0:
+            self.waiting.insert(0, task.id)
         else:
-            self.put(task.id, 2.0 ** (task.attempts - 1))
+            self.put(task.id, delay or min(2.0**task.attempts, 6))
         return True
 
-    def cancel(self, id_: str) -> bool:
+    def cancel(self, _: str, id_: str) -> bool:
         if self.delayed.pop(id_, None) is None:
             if id_ not in self.waiting:
                 return False
@@ -124,77 +129,104 @@ class Model:
         self.forget(id_)
         return True
 
-    def revive(self, id_: str) -> bool:
-        if self.dead.pop(id_, None) is None:
+    def revive(self, _: str, id_: str) -> bool:
+        if id_ not in self.buried:
             return False
-        self.attempts[id_] = 0
-        self.claims.pop(id_, None)
+        task = self.tasks[id_]
+        self.forget(id_)
+        self.tasks[id_] = task
         self.waiting.append(id_)
         return True
 
-    def counts(self) -> QueueCounts:
-        return QueueCounts(len(self.waiting), len(self.delayed), len(self.taken), len(self.dead))
+    def counts(self, _: str) -> QueueCounts:
+        return QueueCounts(len(self.waiting), len(self.delayed), len(self.taken), len(self.buried))
+
+    def next_due(self, _: str) -> float | None:
+        return min(self.delayed.values(), default=None)
+
+    def dead(self, queue: str) -> list[DeadTask]:
+        oldest_first = sorted((at, id_) for id_, at in self.buried.items())
+        return [
+            DeadTask(
+                *(id_, queue, *self.tasks[id_]), self.attempts[id_], self.reasons[id_], at, b""
+            )
+            for at, id_ in oldest_first
+        ]
+
+    def stored(self) -> list[Any]:
+        counted = {id_: count for id_, count in self.attempts.items() if count}
+        places = [self.waiting, self.delayed, self.taken, self.buried]
+        return [*places, counted, self.reasons, self.claims]
 
 
-delays = st.sampled_from([0.0, 0.0, 1.0, 5.0])
-leases = st.sampled_from([1.0, 3.0])
-handles = st.integers(0, 7)
-steps = st.one_of(
-    st.tuples(st.just("enqueue"), st.sampled_from(IDS), st.sampled_from("xy"), delays),
-    st.tuples(st.just("take"), leases),
-    st.tuples(st.just("take"), leases),
-    st.tuples(st.just("acknowledge"), handles),
-    st.tuples(st.just("extend"), handles, leases),
-    st.tuples(st.just("release"), handles, delays),
-    st.tuples(st.just("fail"), handles),
-    st.tuples(st.just("cancel"), st.sampled_from(IDS)),
-    st.tuples(st.just("revive"), st.sampled_from(IDS)),
-    st.tuples(st.just("move_due")),
-    st.tuples(st.just("pass"), st.sampled_from([0.5, 1.0, 4.0])),
-)
+def stored(server: Any) -> list[Any]:
+    """What the server has of the queue, as the model has it."""
+    pipe = server.pipeline().lrange("queues:{q}", 0, -1)
+    for place in ("delayed", "taken", "dead"):
+        pipe.zrange(f"queues:{{q}}:{place}", 0, -1, withscores=True)
+    for kind in ("attempts", "reasons", "claims"):
+        pipe.hgetall(f"queues:{{q}}:{kind}")
+    waiting, *places, attempts, reasons, claims = pipe.execute()
+    return [
+        [id_.decode() for id_ in waiting],
+        *({id_.decode(): score for id_, score in place} for place in places),
+        {id_.decode(): int(count) for id_, count in attempts.items() if int(count)},
+        *(
+            {id_.decode(): text.decode() for id_, text in each.items()}
+            for each in (reasons, claims)
+        ),
+    ]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(steps, min_size=25, max_size=60))
-def test_a_queue_does_what_its_model_says(kit: ShardKit, program: list[tuple[Any, ...]]) -> None:
-    clock = Clock()
-    model = Model(clock)
-    queues = clocked(kit, now=clock).queues(component="one", attempts=ATTEMPTS)
-    queues.purge("q")
-    taken: list[Task] = []
-    for verb, *args in program:
+def one_of(random: Random, model: Model, latest: Sequence[Task]) -> Task:
+    """One of the latest tasks that were taken, and often one whose lease has ended since."""
+    late = [each for each in latest if model.holds(each) and each.id not in model.taken]
+    return random.choice(late if late and random.random() < 0.5 else latest)
+
+
+@pytest.mark.parametrize("component", ["many", "one"])
+def test_a_queue_does_what_its_model_says(face: Face, kit: ShardKit, component: str) -> None:
+    random, clock = Random(component), Time(1_000_000.0)
+    queues: Any = clocked(face.kit, now=clock).queues(
+        component=component, attempts=ATTEMPTS, retry_delay=2, longest_retry_delay=6
+    )
+    model, server = Model(clock), server_of(kit, component, "q")
+    latest = [Task("a", "q", "x", (), 1, "of nobody")]
+    for step in range(1200):
+        verb, id_, task = (
+            random.choice(VERBS),
+            random.choice("abcdef"),
+            one_of(random, model, latest),
+        )
+        delay, lease = random.choice([0, 0, 1.0, 5.0]), random.choice([1.0, 3.0])
         if verb == "pass":
-            clock.seconds += args[0]
-        elif verb == "take":
-            task = queues.take("q", lease=args[0], timeout=0)
-            assert unclaimed(task) == model.take(args[0])
-            if task is not None:
-                model.claims[task.id] = task.claim
-                taken.insert(0, task)
-        elif verb == "enqueue":
-            id_, name, delay = args
-            assert queues.enqueue("q", name, id=id_, delay=delay) == id_
-            model.enqueue(id_, name, delay)
-        elif verb == "move_due":
-            assert queues.move_due("q") == model.move_due()
-        elif verb in ("cancel", "revive"):
-            assert getattr(queues, verb)("q", args[0]) == getattr(model, verb)(args[0])
-        elif args[0] < len(taken):
-            task = taken[args[0]]
-            options = {"delay": args[1]} if verb == "release" else {}
-            sent = args[1:] if verb == "extend" else []
-            expected = getattr(model, verb)(task, *args[1:])
-            assert getattr(queues, verb)(task, *sent, **options) == expected
-        assert queues.counts("q") == model.counts()
-    assert {dead.id: dead.at for dead in queues.dead("q")} == model.dead
-    assert queues.next_due("q") == min(model.delayed.values(), default=None)
-    clock.seconds += 100
-    left = []
-    while True:
-        task = queues.take("q", lease=1000, timeout=0)
-        assert unclaimed(task) == model.take(1000)  # which also buries what has no attempts left
-        if task is None:
-            break
-        left.append(task)
-    assert queues.counts("q") == model.counts()
-    assert all(queues.acknowledge(task) for task in left)
+            clock.at += random.choice([0.5, 1.0, 4.0])
+            continue
+        options = {
+            "enqueue": {"delay": delay, "id": id_},
+            "take": {"lease": lease, "timeout": 0},
+            "move_due": {"limit": random.randint(1, 3)},
+            "release": {"delay": delay},
+            "fail": {"delay": random.choice([None, None, delay])},
+        }.get(verb, {})
+        args: tuple[Any, ...] = {
+            "enqueue": ("q", random.choice("xy"), [step]),
+            "acknowledge": (task,),
+            "extend": (task, lease),
+            "release": (task,),
+            "fail": (task, random.choice(["", f"reason {step}"])),
+            "cancel": ("q", id_),
+            "revive": ("q", id_),
+        }.get(verb, ("q",))
+        expected = getattr(model, verb)(*args, **options)
+        found = getattr(queues, verb)(*args, **options)
+        if verb == "dead":
+            assert [each._replace(stored=b"") for each in face.list(found)] == expected, step
+            continue
+        found = face.run(found)
+        if verb == "take" and found is not None:
+            model.claims[found.id] = found.claim
+            latest = [*latest[-11:], found]
+            found = unclaimed(found)
+        assert found == expected, (step, verb, args, options)
+        assert stored(server) == model.stored(), (step, verb, args, options)

@@ -1,15 +1,14 @@
-"""Task queues: order, delays, leases, retries, dead letters, and what others push."""
+"""Task queues: order, delays, dead letters, and what others push; see also their model."""
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, clocked, faced
-from queue_helpers import Clock, server_of, unclaimed
+from faces import Exchanges, Face, Time, clocked, faced
+from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
@@ -66,7 +65,7 @@ def test_queues_of_one_priority_take_turns(face: Face) -> None:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component: str) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component=component), face.run
     run(queues.enqueue("q", "later", delay=20))
     run(queues.enqueue("q", "soon", delay=10))
@@ -76,9 +75,9 @@ def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component
     assert run(queues.counts("q")) == QueueCounts(1, 32, 0, 0)
     assert run(queues.take("q", timeout=0)).name == "now"
     assert run(queues.take("q", timeout=0)) is None
-    clock.seconds += 10
+    clock.at += 10
     assert run(queues.take("q", timeout=0)).name == "soon"
-    clock.seconds += 10
+    clock.at += 10
     assert run(queues.move_due("q", limit=5)) == 5
     assert run(queues.move_due("q")) == 26
     assert run(queues.move_due("q")) == 0
@@ -88,200 +87,48 @@ def test_delayed_tasks_come_when_they_are_due_oldest_first(face: Face, component
 
 
 def test_delayed_queues_can_come_before_normal_ones(face: Face) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     order = delayed_first("high", "low")
     assert order == ["high-delayed", "high", "low-delayed", "low"]
     for name in ("low", "high"):
         run(queues.enqueue(name, "at once"))
         run(queues.enqueue(f"{name}-delayed", "delayed", delay=3))
-    clock.seconds += 3
+    clock.at += 3
     taken = [run(queues.take(order, timeout=0)) for _ in range(4)]
     assert [task.queue for task in taken] == order
 
 
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_an_id_is_not_queued_twice_as_long_as_its_task_is_there(
-    face: Face, component: str, caplog: pytest.LogCaptureFixture
+def test_ids_that_are_queued_already_are_logged(
+    face: Face, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "shardkit.queues")
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
-    for delay, moved in ((0, 0), (5, 5)):
-        assert run(queues.enqueue("q", "x", [1], id="me", delay=delay)) == "me"
-        assert run(queues.enqueue("q", "y", [2], id="me")) == "me"  # waiting, or delayed
-        clock.seconds += moved
-        task = run(queues.take("q", timeout=0))
-        assert (task.name, task.args) == ("x", (1,))
-        run(queues.enqueue_many("q", [NewTask("y", id="me"), NewTask("y", id="me")]))  # taken
-        assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
-        assert run(queues.acknowledge(task))
+    for count in (1, 1, 2):
+        queued = [NewTask("x", id="me")] * count
+        assert (
+            face.run(face.kit.queues(component="one").enqueue_many("q", queued)) == ["me"] * count
+        )
     assert [record.getMessage() for record in caplog.records] == [
         f"queue q: skipped {tasks} whose id is already queued" for tasks in ("1 task", "2 tasks")
-    ] * 2
-    run(queues.enqueue("q", "x", id="me"))
-    assert run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
-    run(queues.enqueue("q", "z", id="me"))  # a dead one begins anew
-    assert run(queues.counts("q")) == QueueCounts(1, 0, 0, 0)
-    assert unclaimed(run(queues.take("q", timeout=0))) == Task("me", "q", "z", (), 1)
+    ]
 
 
-def test_a_task_that_was_not_taken_can_be_cancelled(face: Face, kit: ShardKit) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
-    for n in range(3):
-        run(queues.enqueue("q", "x", [n], id=f"w{n}"))
-    run(queues.enqueue("q", "x", id="d", delay=9))
-    assert run(queues.cancel("q", "w1")) is True
-    assert run(queues.cancel("q", "w1")) is False
-    assert run(queues.cancel("q", "d")) is True
-    assert run(queues.cancel("q", "no such")) is False
-    task = run(queues.take("q", timeout=0))
-    server_of(kit, "many", "q").rpush("queues:{q}", "w0")  # a copy
-    assert run(queues.cancel("q", "w0")) is False  # somebody works on it
-    assert run(queues.take("q", timeout=0)).id == "w2"
-    assert run(queues.acknowledge(task))
-    run(queues.enqueue("q", "x", id="w1"))  # and can come again
-    assert run(queues.take("q", timeout=0)).id == "w1"
-
-
-# ---- leases and attempts
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-def test_a_task_whose_lease_ended_is_somebody_elses(face: Face, component: str) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component=component), face.run
-    run(queues.enqueue("q", "x", id="t"))
-    first = run(queues.take("q", lease=10, timeout=0))
-    clock.seconds += 9
-    assert run(queues.extend(first, 10)) is True
-    clock.seconds += 9
-    assert run(queues.take("q", timeout=0)) is None
-    clock.seconds += 1
-    second = run(queues.take("q", lease=10, timeout=0))
-    assert unclaimed(second) == Task("t", "q", "x", (), 2)
-    # The first one comes late, with a number that is not the task's any more.
-    assert run(queues.acknowledge(first)) is False
-    assert run(queues.extend(first)) is False
-    assert run(queues.release(first)) is False
-    assert run(queues.fail(first, "late")) is False
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
-    assert run(queues.acknowledge(second)) is True
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
-
-
-def test_who_is_late_but_before_everybody_else_may_still_acknowledge(face: Face) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=2), face.run
-    run(queues.enqueue("q", "x"))
-    task = run(queues.take("q", lease=1, timeout=0))
-    clock.seconds += 2
-    assert run(queues.move_due("q")) == 1
-    assert run(queues.extend(task)) is False
-    assert run(queues.acknowledge(task)) is True  # it waits: nobody does it again
-    assert run(queues.take("q", timeout=0)) is None
-    run(queues.enqueue("q", "x"))
-    for _ in range(2):
-        task = run(queues.take("q", lease=1, timeout=0))
-        clock.seconds += 2
-    assert run(queues.take("q", timeout=0)) is None
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 1)
-    assert run(queues.acknowledge(task)) is True  # it is dead: it is not any more
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
-
-
-def test_a_task_that_kills_its_workers_dies(face: Face) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=3), face.run
-    run(queues.enqueue("q", "poison", [1], id="p"))
-    for attempt in (1, 2, 3):
-        assert run(queues.take("q", lease=1, timeout=0)).attempts == attempt
-        clock.seconds += 1
-    assert run(queues.take("q", timeout=0)) is None
-    [dead] = face.list(queues.dead("q"))
-    assert (dead.id, dead.name, dead.args, dead.attempts) == ("p", "poison", (1,), 3)
-    assert "lease ended" in dead.reason
-    assert dead.at == clock()
-
-
-def test_what_failed_is_tried_again_ever_later_and_then_is_dead(face: Face) -> None:
-    clock = Clock()
-    queues = clocked(face.kit, now=clock).queues(
-        component="many", retry_delay=2, longest_retry_delay=6
-    )
-    run = face.run
-    run(queues.enqueue("q", "x", id="t"))
-    waited = []
-    for attempt in range(1, 6):
-        task = run(queues.take("q", timeout=0))
-        assert task.attempts == attempt
-        assert run(queues.fail(task, f"reason {attempt}")) is True
-        assert run(queues.fail(task, "again")) is False
-        if due := run(queues.next_due("q")):
-            waited.append(due - clock())
-            clock.seconds = due
-    assert waited == [2, 4, 6, 6]
-    [dead] = face.list(queues.dead("q"))
-    assert (dead.reason, dead.attempts, dead.at) == ("reason 5", 5, clock())
-    assert run(queues.revive("q", "t")) is True
-    assert run(queues.revive("q", "t")) is False
-    task = run(queues.take("q", timeout=0))
-    assert task.attempts == 1
-    assert run(queues.fail(task, delay=100)) is True
-    assert run(queues.next_due("q")) == clock() + 100
-
-
-@pytest.mark.parametrize("component", COMPONENTS)
-@pytest.mark.parametrize(
-    "between",
-    [
-        lambda q, task: [q.release(task)],
-        lambda q, task: [q.fail(task, "no", delay=0)],
-        lambda q, task: [q.acknowledge(task), q.enqueue("q", "x", id="t")],
-        lambda q, task: [q.purge("q"), q.enqueue("q", "x", id="t")],
-        lambda q, task: [q.fail(task, "no"), q.revive("q", "t")],
-        lambda q, task: [q.fail(task, "no"), q.enqueue("q", "x", id="t")],
-    ],
-)
-def test_the_former_holder_of_a_task_cannot_act_for_the_next_one(
-    face: Face, component: str, between: Callable[[Any, Task], list[Any]]
-) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
-    run(queues.enqueue("q", "x", id="t"))
-    former = run(queues.take("q", timeout=0))
-    for done in between(queues, former):
-        run(done)
-    present = run(queues.take("q", timeout=0))
-    if present is None:  # dead, after its only attempt
-        assert run(queues.revive("q", "t"))
-        present = run(queues.take("q", timeout=0))
-    assert (present.id, present.attempts) == (former.id, former.attempts)
-    assert run(queues.acknowledge(former)) is False
-    assert run(queues.extend(former)) is False
-    assert run(queues.release(former)) is False
-    assert run(queues.fail(former, "late")) is False
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 1, 0)
-    assert run(queues.extend(present)) is True
-    assert run(queues.acknowledge(present)) is True
-    assert run(queues.counts("q")) == QueueCounts(0, 0, 0, 0)
+# ---- claims and rates
 
 
 def test_what_a_release_without_claims_has_taken_is_not_the_former_holders(
     face: Face, kit: ShardKit
 ) -> None:
     """Its scripts count how often a task was taken, and know no claims."""
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="one"), face.run
     server = server_of(kit, "one", "q")
     run(queues.enqueue("q", "x", id="t"))
     former = run(queues.take("q", lease=10, timeout=0))
-    clock.seconds += 20
+    clock.at += 20
     assert run(queues.move_due("q")) == 1
     server.lpop("queues:{q}")
-    server.zadd("queues:{q}:taken", {"t": clock.seconds + 10})
+    server.zadd("queues:{q}:taken", {"t": clock.at + 10})
     server.hincrby("queues:{q}:attempts", "t", 1)
     assert run(queues.acknowledge(former)) is False
     assert run(queues.release(former)) is False
@@ -380,7 +227,7 @@ def test_a_lost_task_may_hide_behind_more_that_wait_than_a_check_searches(
 def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
     face: Face, kit: ShardKit, component: str
 ) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component=component, attempts=1), face.run
     server = server_of(kit, component, "q")
     for id_ in ("dead", "taken"):
@@ -390,13 +237,14 @@ def test_the_id_of_a_task_that_is_pushed_again_hands_it_out_once(
     task = run(queues.take("q", timeout=0))
     assert task.id == "taken"
     server.rpush("queues:{q}", "taken", "delayed", "dead", "taken")
+    assert [run(queues.cancel("q", id_)) for id_ in ("taken", "dead")] == [False, False]
     assert run(queues.take("q", timeout=0)) is None
     assert run(queues.counts("q")) == QueueCounts(0, 1, 1, 1)
     assert run(queues.acknowledge(task)) is True
 
 
 def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="many"), face.run
     server = server_of(kit, "many", "q")
     run(queues.enqueue("q", "x", id="same"))
@@ -412,7 +260,7 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
     for _ in range(350):
         run(strict.take("q", lease=1, timeout=0))
     run(strict.enqueue("q", "late", delay=2))
-    clock.seconds += 2
+    clock.at += 2
     assert run(strict.take("q", timeout=0)).name == "late"
 
 
@@ -420,7 +268,7 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
 
 
 def test_a_count_of_attempts_that_is_no_number_stops_nobody(face: Face, kit: ShardKit) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="one", attempts=2), face.run
     server = server_of(kit, "one", "q")
     run(queues.enqueue_many("q", [NewTask("x", id="a"), NewTask("x", id="b")]))
@@ -429,7 +277,7 @@ def test_a_count_of_attempts_that_is_no_number_stops_nobody(face: Face, kit: Sha
         task = run(queues.take("q", lease=1, timeout=0))
         assert (task.id, task.attempts) == ("a", 1)
         server.hset("queues:{q}:attempts", mapping={"a": damage})
-        clock.seconds += 2
+        clock.at += 2
         assert run(queues.move_due("q")) == 1
         assert run(queues.cancel("q", "b"))
         run(queues.enqueue("q", "x", id="b"))
@@ -485,24 +333,16 @@ def test_a_search_among_very_many_that_wait_is_cut_into_slices(face: Face, kit: 
     assert run(queues.counts("q")) == QueueCounts(3000, 0, 0, 0)
 
 
-def test_dead_letters_come_page_by_page_and_are_revived_together(face: Face) -> None:
-    clock = Clock()
-    queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=1), face.run
-    run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(250)]))
-    for _ in range(250):
-        run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    assert sorted(dead.args[0] for dead in face.list(queues.dead("q"))) == [*range(250)]
-    assert run(queues.revive_all("q")) == 250
-    assert run(queues.revive_all("q")) == 0
-    assert run(queues.counts("q")) == QueueCounts(250, 0, 0, 0)
-
-
-def test_more_dead_tasks_than_one_script_revives_all_wait_again(face: Face, kit: ShardKit) -> None:
+def test_more_dead_letters_than_one_exchange_has_are_read_and_revived(
+    face: Face, kit: ShardKit
+) -> None:
     queues, server = face.kit.queues(component="many"), server_of(kit, "many", "q")
     ids = face.run(queues.enqueue_many("q", [NewTask("x", [n]) for n in range(1001)]))
     server.rename("queues:{q}", "before")
     server.zadd("queues:{q}:dead", {id_: n for n, id_ in enumerate(ids)})
-    assert face.run(queues.revive_all("q")) == 1001
+    server.hset("queues:{q}:reasons", mapping=dict.fromkeys(ids, "no"))
+    assert [letter.id for letter in face.list(queues.dead("q"))] == ids
+    assert [face.run(queues.revive_all("q")) for _ in range(2)] == [1001, 0]
     assert server.lrange("queues:{q}", 0, -1) == server.lrange("before", 0, -1)
 
 
@@ -511,21 +351,13 @@ def test_a_dead_letter_that_is_revived_while_it_is_read_is_left_out(face: Face) 
     run(queues.enqueue_many("q", [NewTask("x", id="a"), NewTask("x", id="b")]))
     for _ in range(2):
         run(queues.fail(run(queues.take("q", timeout=0)), "no"))
-    steps, answer, found = queues.deferred.dead("q"), None, None
-    while found is None:
-        step = steps.send(answer)
+    found = []
+    for step in Exchanges(face, queues.deferred.dead("q")):
         if isinstance(step, Page):
-            found = step
-            continue
-        if isinstance(step[0], Transaction):  # the ids were read
+            found += [letter.id for letter in step]
+        elif isinstance(step[0], Transaction):  # the ids were read
             assert run(queues.revive("q", "a"))
-        answer = run(queues._driver.run(one_step(step)))
-    steps.close()
-    assert [letter.id for letter in found] == ["b"]
-
-
-def one_step(step: Any) -> Any:
-    return (yield step)
+    assert found == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -630,7 +462,7 @@ def test_what_is_no_task_goes_to_the_dead_letters_and_stops_nobody(
 
 
 def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: ShardKit) -> None:
-    clock = Clock()
+    clock = Time()
     queues, run = clocked(face.kit, now=clock).queues(component="many", attempts=1), face.run
     server = server_of(kit, "many", "q")
     further = [
@@ -649,7 +481,7 @@ def test_tasks_of_later_releases_are_done_or_left_to_them(face: Face, kit: Shard
     ]
     for _ in range(6):
         assert run(queues.counts("q")) == QueueCounts(0, 2, 3, 1)
-        clock.seconds += queues.unknown_delay
+        clock.at += queues.unknown_delay
         assert run(queues.take("q", timeout=0)) is None
     stored = {value.decode() for value in server.hvals("queues:{q}:tasks")}
     assert stored >= {*newer}  # as they were pushed
@@ -724,7 +556,7 @@ def test_invalid_arguments_are_refused(face: Face, kit: ShardKit, call: Any, sai
     ("options", "said"),
     [
         ({"name": ""}, "name=''"),
-        ({"name": "{all}"}, "name='{all}' of queues has a hash tag"),
+        ({"name": "{all}"}, "name='{all}' has a hash tag"),
         ({"attempts": 0}, "attempts=0; give an integer"),
         ({"retry_delay": 0}, "retry_delay=0; give seconds"),
         ({"retry_delay": "1"}, "retry_delay='1'; give seconds"),

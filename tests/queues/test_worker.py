@@ -8,14 +8,13 @@ import logging
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from faces import Face, eventually, faced
-from queue_helpers import server_of
+from queue_helpers import server_of, worker_of
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -28,13 +27,6 @@ from shardkit.queues.worker import Worker
 from shardkit.queues.worker_base import WorkerSummary
 
 NOTHING = QueueCounts(0, 0, 0, 0)
-
-
-def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
-    """A worker of either kind."""
-    kind: Any = Worker if face.runner is None else AsyncWorker
-    tasks = face.kit.queues(component=component, retry_delay=0.01, attempts=3)
-    return kind(tasks, *args, **options)
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
@@ -255,7 +247,7 @@ async def test_no_exception_of_a_function_ends_an_async_worker(
 
 @pytest.mark.parametrize("name", ["unknown", "of a later release"])
 def test_what_a_worker_cannot_do_is_left_to_others_however_often_it_is_met(
-    face: Face, kit: ShardKit, name: str
+    face: Face, kit: Any, name: str
 ) -> None:
     tasks = kit.queues(component="many", attempts=1)
 
@@ -271,54 +263,28 @@ def test_what_a_worker_cannot_do_is_left_to_others_however_often_it_is_met(
         assert tasks.counts("q") == QueueCounts(0, 1, 0, 0)
     server.zadd("queues:{q}:delayed", {"t": 0}, xx=True)
     task = tasks.take("q", timeout=0)
-    assert task is not None
     assert (task.id, task.attempts) == ("t", 1)
 
 
-def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(kit: ShardKit) -> None:
-    tasks = kit.queues(component="many")
+def test_a_worker_is_stopped_when_it_has_finished_what_it_works_on(
+    face: Face, kit: ShardKit
+) -> None:
+    tasks, worker = kit.queues(component="many"), worker_of(face, ["q", "r"], concurrency=3)
     begun, finish = threading.Event(), threading.Event()
-    worker = Worker(tasks, ["q"], concurrency=2)
 
-    @worker.task("slow")
+    @worker.task()
     def slow() -> None:
         begun.set()
         assert finish.wait(30)
 
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(worker.run)
-        tasks.enqueue("q", "slow")
-        assert begun.wait(30)
-        worker.stop()
-        assert not running.done()
-        finish.set()
-        assert running.result(30) == WorkerSummary(done=1)
+    tasks.enqueue("q", "slow")
+    running = face.start(worker.run)
+    assert face.eventually(begun.is_set)
+    worker.stop()
+    finish.set()
+    assert running() == WorkerSummary(done=1)
     tasks.enqueue("q", "slow")
     assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
-
-
-async def test_an_async_worker_is_stopped_when_it_has_finished(akit: AsyncShardKit) -> None:
-    tasks = akit.queues(component="many")
-    begun, finish = asyncio.Event(), asyncio.Event()
-    worker = AsyncWorker(tasks, ["q", "r"], concurrency=3)
-
-    @worker.task()
-    async def slow(n: int) -> None:
-        begun.set()
-        await finish.wait()
-
-    running = asyncio.ensure_future(worker.run())
-    await tasks.enqueue("q", "slow", [1])
-    async with asyncio.timeout(30):
-        await begun.wait()
-        worker.stop()
-        await asyncio.sleep(0)
-        await tasks.enqueue("q", "slow", [2])
-        finish.set()
-        summary = await running
-    assert summary.done in (1, 2)
-    counts = await tasks.counts("q")
-    assert counts == QueueCounts(2 - summary.done, 0, 0, 0)  # none is left leased
 
 
 async def test_an_async_worker_does_what_comes_while_it_waits(
@@ -335,7 +301,7 @@ async def test_an_async_worker_does_what_comes_while_it_waits(
 
 
 async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
-    akit: AsyncShardKit,
+    akit: Any,
 ) -> None:
     tasks = akit.queues(component="many")
     begun: asyncio.Queue[None] = asyncio.Queue()
@@ -356,7 +322,6 @@ async def test_an_async_worker_that_is_cancelled_gives_back_what_it_works_on(
             await running
     assert await tasks.counts("q") == QueueCounts(3, 0, 0, 0)
     task = await tasks.take("q", timeout=0)
-    assert task is not None
     assert task.attempts == 1
     assert worker.summary.released == 3
 
@@ -469,40 +434,19 @@ def test_a_task_whose_queue_moved_meanwhile_has_not_outlived_its_lease(
     assert not any("lease" in message for message in messages)
 
 
-def test_two_workers_do_each_task_once(kit: ShardKit, shard_map: ShardMap) -> None:
+def test_two_workers_do_each_task_once(face: Face, kit: ShardKit) -> None:
     tasks = kit.queues(component="many")
     done: list[int] = []
-    workers = [Worker(tasks, ["a", "b"], {"x": done.append}, concurrency=3) for _ in range(2)]
-    with ThreadPoolExecutor() as pool:
-        running = [pool.submit(worker.run) for worker in workers]
-        for n in range(300):
-            tasks.enqueue("ab"[n % 2], "x", [n], delay=(n % 3) / 50)
-        assert eventually(lambda: len(done) >= 300)
-        for worker in workers:
-            worker.stop()
-        summaries = [each.result(30) for each in running]
+    workers = [worker_of(face, ["a", "b"], {"x": done.append}, concurrency=3) for _ in "ab"]
+    running = [face.start(worker.run) for worker in workers]
+    for n in range(300):
+        tasks.enqueue("ab"[n % 2], "x", [n], delay=(n % 3) / 50)
+    assert face.eventually(lambda: len(done) >= 300)
+    for worker in workers:
+        worker.stop()
+    assert sum(ended().done for ended in running) == 300
     assert sorted(done) == [*range(300)]
-    assert sum(summary.done for summary in summaries) == 300
     assert tasks.counts("a") == tasks.counts("b") == NOTHING
-
-
-def test_a_worker_outlives_its_server(tmp_path: Any) -> None:
-    with LocalServer() as server:
-        text = f'{{"components": {{"own": {{"entry": {{"port": {server.port}}}}}}}}}'
-        with shardkit.connect(ShardMap.parse(text)) as kit, ThreadPoolExecutor() as pool:
-            tasks = kit.queues(component="own")
-            done: list[int] = []
-            worker = Worker(tasks, "q", {"x": done.append})
-            running = pool.submit(worker.run)
-            tasks.enqueue("q", "x", [1])
-            assert eventually(lambda: done == [1])
-            server.kill()
-            assert eventually(lambda: worker.summary.errors)
-            server.restart()
-            tasks.enqueue("q", "x", [2])
-            assert eventually(lambda: done == [1, 2])
-            worker.stop()
-            assert running.result(30).done == 2
 
 
 def test_a_worker_of_a_closed_kit_ends(shard_map: ShardMap) -> None:

@@ -10,14 +10,13 @@ import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from faces import Face, eventually, faced
-from queue_helpers import server_of
+from queue_helpers import server_of, worker_of
 
-import shardkit.queues.async_worker
-import shardkit.queues.worker
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
@@ -25,16 +24,9 @@ from shardkit.queues import AsyncWorker, NewTask, QueueCounts, Worker, WorkerSum
 from shardkit.queues.worker_base import TRIES
 
 
-def worker_of(face: Face, *args: Any, component: str = "many", **options: Any) -> Any:
-    kind: Any = Worker if face.runner is None else AsyncWorker
-    return kind(face.kit.queues(component=component, retry_delay=0.01), *args, **options)
-
-
 @pytest.fixture
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    queues = shardkit.queues
-    for module in (queues.worker, queues.async_worker, queues.worker_base):
-        monkeypatch.setattr(module, "FIRST_PAUSE", 0.002)
+    monkeypatch.setattr("shardkit.queues.worker_base.FIRST_PAUSE", 0.002)
 
 
 @pytest.fixture(params=["blocking", "awaiting"])
@@ -47,38 +39,47 @@ def mortal(request: pytest.FixtureRequest) -> Iterator[tuple[Face, LocalServer]]
             yield face, server
 
 
-def hooked(worker: Any, name: str, before: Callable[[], Any], after: Callable[[Any], Any]) -> None:
-    """Have something done before and after each call of the worker's queues.
-
-    Args:
-        worker: the worker.
-        name: the method.
-        before: called without arguments.
-        after: given what came of the call: its value, or an exception.
-    """
+def hooked(worker: Any, name: str, after: Callable[[Any], Any]) -> None:
+    """Have what came of each call of the worker's queues seen: its value, or an exception."""
     call = getattr(worker.tasks, name)
 
-    def blocking(*args: Any, **options: Any) -> Any:
-        before()
+    @contextmanager
+    def seen() -> Iterator[list[Any]]:
+        found: list[Any] = []
         try:
-            found = call(*args, **options)
+            yield found
         except Exception as error:
             after(error)
             raise
-        after(found)
-        return found
+        after(found[0])
+
+    def blocking(*args: Any, **options: Any) -> Any:
+        with seen() as found:
+            found.append(call(*args, **options))
+        return found[0]
 
     async def awaiting(*args: Any, **options: Any) -> Any:
-        before()
-        try:
-            found = await call(*args, **options)
-        except Exception as error:
-            after(error)
-            raise
-        after(found)
-        return found
+        with seen() as found:
+            found.append(await call(*args, **options))
+        return found[0]
 
     setattr(worker.tasks, name, awaiting if isinstance(worker, AsyncWorker) else blocking)
+
+
+def register_endless(
+    face: Face, worker: Any, name: str, begin: Callable[[], Any], ended: threading.Event
+) -> None:
+    """Register what begins, and goes on until it is ended or, on the loop, cancelled."""
+
+    def in_a_thread() -> None:
+        begin()
+        assert ended.wait(30)
+
+    async def on_the_loop() -> None:
+        begin()
+        await asyncio.sleep(1000)  # until it is cancelled
+
+    worker.register(name, in_a_thread if face.runner is None else on_the_loop)
 
 
 # ---- the server is away
@@ -98,7 +99,7 @@ def test_a_worker_goes_on_when_its_server_is_back(
         elif len(taken) > 3:
             worker.stop()
 
-    hooked(worker, "take", lambda: None, after)
+    hooked(worker, "take", after)
     server.kill()
     assert face.run(worker.run()) == WorkerSummary(errors=3)
     assert [isinstance(each, ShardErrors) for each in taken] == [True] * 3 + [False]
@@ -151,7 +152,7 @@ def test_an_outcome_is_reported_again_until_its_server_is_back(
         if len(failed) == failures:
             server.restart()
 
-    hooked(worker, "_acknowledge", lambda: None, after)
+    hooked(worker, "_acknowledge", after)
     worker.register("kills", server.kill)
     face.run(worker.tasks.enqueue("q", "kills"))
     summary = face.run(worker.run(burst=True))
@@ -171,7 +172,7 @@ def test_an_outcome_that_cannot_be_reported_is_said_and_the_worker_goes_on(
         if len(tries) == TRIES:
             server.restart()
 
-    hooked(worker, "_acknowledge", lambda: None, after)
+    hooked(worker, "_acknowledge", after)
     worker.register("kills", server.kill)
     face.run(worker.tasks.enqueue("q", "kills"))
     summary = face.run(worker.run(burst=True))
@@ -186,18 +187,17 @@ def test_an_outcome_that_cannot_be_reported_is_said_and_the_worker_goes_on(
 
 
 def test_a_task_that_was_taken_while_the_worker_stopped_is_given_back(
-    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+    face: Face, kit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_of(face, "q", {"x": lambda: pytest.fail("it ran")})
     tasks = kit.queues(component="many")
     tasks.enqueue("q", "x", id="t")
-    hooked(worker, "take", lambda: None, lambda _: worker.stop())
+    hooked(worker, "take", lambda _: worker.stop())
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary(released=1)
     assert tasks.counts("q") == QueueCounts(1, 0, 0, 0)
     assert [record.getMessage() for record in caplog.records] == ["task x (q t) was requeued"]
     task = tasks.take("q", timeout=0)
-    assert task is not None
     assert task.attempts == 1
 
 
@@ -212,7 +212,7 @@ def test_a_task_that_somebody_else_took_while_the_worker_stopped_is_not_given_ba
         theirs.append(taken_again(kit, tasks))
         worker.stop()
 
-    hooked(worker, "take", lambda: None, overtake)
+    hooked(worker, "take", overtake)
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary()
     assert not [record for record in caplog.records if "requeued" in record.getMessage()]
@@ -234,14 +234,8 @@ def test_a_running_task_that_somebody_else_took_is_not_given_back_at_a_second_si
     def overtaken() -> None:
         theirs.append(taken_again(kit, tasks))
         worker._aborting.set()
-        assert ended.wait(30)
 
-    async def overtaken_on_the_loop() -> None:
-        theirs.append(taken_again(kit, tasks))
-        worker._aborting.set()
-        await asyncio.sleep(1000)  # until it is cancelled
-
-    worker.register("x", overtaken if face.runner is None else overtaken_on_the_loop)
+    register_endless(face, worker, "x", overtaken, ended)
     tasks.enqueue("q", "x", id="t")
     with caplog.at_level(logging.INFO, "shardkit.queues"):
         assert face.run(worker.run()) == WorkerSummary()
@@ -255,7 +249,7 @@ def test_a_running_task_that_somebody_else_took_is_not_given_back_at_a_second_si
 
 
 def test_at_a_second_signal_running_tasks_are_given_back(
-    face: Face, kit: ShardKit, caplog: pytest.LogCaptureFixture
+    face: Face, kit: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     worker = worker_of(face, "q", concurrency=2)
     tasks = kit.queues(component="many")
@@ -299,7 +293,6 @@ def test_at_a_second_signal_running_tasks_are_given_back(
     assert worker.summary == WorkerSummary(released=2)
     for _ in range(2):
         task = tasks.take("q", timeout=0)
-        assert task is not None
         assert task.attempts == 1
 
 
@@ -313,14 +306,8 @@ def test_what_cannot_be_given_back_at_a_second_signal_is_said(
     def kills() -> None:
         server.kill()
         worker._aborting.set()
-        assert ended.wait(30)
 
-    async def kills_on_the_loop() -> None:
-        server.kill()
-        worker._aborting.set()
-        await asyncio.sleep(1000)  # until it is cancelled
-
-    worker.register("kills", kills if face.runner is None else kills_on_the_loop)
+    register_endless(face, worker, "kills", kills, ended)
     face.run(worker.tasks.enqueue("q", "kills", id="t"))
     summary = face.run(worker.run())
     ended.set()
@@ -343,7 +330,7 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
         if len(renewed) == 2:
             server.restart()
 
-    hooked(worker, "extend", lambda: None, after)
+    hooked(worker, "extend", after)
 
     def kills() -> None:
         server.kill()

