@@ -8,10 +8,11 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, ClassVar
 
-from shardkit import ShardKit, ShardMap
+from shared import BothFaces, Counted, Roles, map_of, rest, settled
+
+from shardkit import ShardKit
 from shardkit.config.store import push
 from shardkit.errors import (
     BreakerOpenError,
@@ -24,27 +25,7 @@ from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage
 
 
-@cache
-def map_of(host: str) -> ShardMap:
-    """Return the map of two shards on a host."""
-    shards = ", ".join(f"{{host: {host}, port: {n}}}" for n in (1, 2))
-    text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
-    return ShardMap.parse(text, f"the map of {host}")
-
-
-async def persist(call: Callable[[], Any], attempts: int = 8) -> Any:
-    """Repeat a call that may be repeated until it is answered, as an application would."""
-    for attempt in range(attempts):
-        try:
-            return await call()
-        except Exception as error:
-            if not is_outage(error) or attempt == attempts - 1:
-                raise
-            await asyncio.sleep(0.5 * 2**attempt)
-    return None
-
-
-class Workers(Protocol):
+class Workers(Roles):
     """Workers of both faces, with threads, leases and retries: no task is lost.
 
     Each is executed at least once, or still there; one is not executed again once its worker was
@@ -64,9 +45,6 @@ class Workers(Protocol):
 
     def queues(self, kit: Any) -> Any:
         return kit.queues(component="data", attempts=50, retry_delay=0.1)
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def note(self, id_: str) -> None:
         assert id_ not in self.done, f"{id_} is executed again"
@@ -108,7 +86,7 @@ class Workers(Protocol):
         assert taken == left
 
 
-class Deadlines(Protocol):
+class Deadlines(Roles):
     """Calls to several servers in a block with a deadline, whatever the servers do.
 
     Each ends in time; one that a breaker refuses, at once. When the faults are over, servers are
@@ -125,9 +103,6 @@ class Deadlines(Protocol):
 
     def setup(self, kit: ShardKit) -> None:
         self.hash(kit).hset(mapping=dict.fromkeys("abcd", 1))
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def ended(self, client: Client, started: float, error: Exception | None) -> None:
         took = client.time - started
@@ -175,7 +150,7 @@ class Deadlines(Protocol):
         raise AssertionError("servers are not asked again")
 
 
-class Together(Protocol):
+class Together(BothFaces):
     """Operations of several structures in lock step: each is done once, those that fail alone."""
 
     shards = 3
@@ -188,29 +163,12 @@ class Together(Protocol):
     def lists(self, kit: Any) -> list[Any]:
         return [kit.list(name, component="data", part_size=3) for name in self.names]
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
-
-    def pairs(self, client: Client, n: int) -> list[tuple[str, str]]:
-        return [(name, f"{client.number}.{n}") for name in self.names]
-
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         for n in range(2):
-            pairs = self.pairs(client, n)
-            lists = self.lists(client.kit)
-            client.kit.together(
-                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
-            )
-            self.pushed.update(pairs)
-
-    async def awaiting(self, client: Client) -> None:
-        for n in range(2):
-            pairs = self.pairs(client, n)
-            lists = self.lists(client.kit)
-            await client.kit.together(
-                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
-            )
-            self.pushed.update(pairs)
+            value = f"{client.number}.{n}"
+            pushes = [found.deferred.rpush(value) for found in self.lists(client.kit)]
+            await settled(client.kit.together(*pushes))
+            self.pushed.update((name, value) for name in self.names)
 
     def at_end(self, kit: ShardKit) -> None:
         stored: Counter[tuple[str, str]] = Counter()
@@ -220,7 +178,7 @@ class Together(Protocol):
         assert set(self.pushed) <= set(stored), set(self.pushed) - set(stored)
 
 
-class Moving(Protocol):
+class Moving(Counted, BothFaces):
     """Entries move to other servers and back while clients count.
 
     No count is lost or doubled, and no connection stays where no entry leads any more.
@@ -229,13 +187,6 @@ class Moving(Protocol):
     config_server = True
     faults = (*NETWORK, *CLIENTS, "entry", "entry")
     hosts: ClassVar[tuple[str, ...]] = ("data", "moved")
-
-    def setup(self, kit: ShardKit) -> None:
-        self.sent: Counter[str] = Counter()
-        self.answered: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def changes(self) -> Sequence[Callable[[ShardKit], object]]:
         return [self.move, self.move_back]
@@ -247,38 +198,22 @@ class Moving(Protocol):
     def move_back(self, kit: ShardKit) -> None:
         self.move(kit, "data")
 
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
         for n in range(5):
             key = f"k{n % 2}"
             self.sent[key] += 1
             try:
-                router[key].incr(key)
+                conn = await settled(router[key])
+                await settled(conn.incr(key))
                 self.answered[key] += 1
             except Exception as error:
                 if not self.allows(error):
                     raise
-            time.sleep(client.choose((0.0, 1.2)))
-        before = client.kit.component("data")
-        time.sleep(4)
-        self.check_connections(client, before, client.kit.component("data"))
-
-    async def awaiting(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
-        for n in range(5):
-            key = f"k{n % 2}"
-            self.sent[key] += 1
-            try:
-                conn = await router[key]
-                await conn.incr(key)
-                self.answered[key] += 1
-            except Exception as error:
-                if not self.allows(error):
-                    raise
-            await asyncio.sleep(client.choose((0.0, 1.2)))
-        before = await client.kit.component("data")
-        await asyncio.sleep(4)
-        self.check_connections(client, before, await client.kit.component("data"))
+            await rest(client, client.choose((0.0, 1.2)))
+        before = await settled(client.kit.component("data"))
+        await rest(client, 4)
+        self.check_connections(client, before, await settled(client.kit.component("data")))
 
     def check_connections(self, client: Client, before: Any, after: Any) -> None:
         if before.epoch == after.epoch:  # nothing has changed for four seconds
@@ -294,14 +229,13 @@ class Moving(Protocol):
             router = kit.key_sharded("data")
             for key in ("k0", "k1"):
                 counted[key] += int(router[key].get(key) or 0)
-        for key in counted:
-            assert self.answered[key] <= counted[key] <= self.sent[key], (key, counted)
+        self.check_counts(counted)
 
     def allows(self, error: Exception) -> bool:
         return isinstance(error, ConfigError) or super().allows(error)
 
 
-class Closing(Protocol):
+class Closing(Roles):
     """A kit is closed while its threads and tasks use it.
 
     They get their answers or ClosedError, at once; afterwards no connection is left, and nothing
@@ -337,9 +271,6 @@ class Closing(Protocol):
             lambda: listener.subscribe("news"),
             lambda: kit.hash("new", component="data", groups=4).hset("f", "v"),
         ]
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def check(self, client: Client, error: BaseException | None, since: float) -> None:
         if error is not None:
@@ -414,12 +345,13 @@ class Closing(Protocol):
         assert client.connections == [], client.connections
 
 
-class Streaming(Protocol):
+class Streaming(Roles):
     """A set is read as a stream while its parts split.
 
     What was there when a stream began is given out once, and nothing that nobody has added.
     """
 
+    roles = ("writer", "blocking", "awaiting")
     clients = 3
     faults = (*NETWORK, *CLIENTS, "cancel")
 
@@ -430,9 +362,6 @@ class Streaming(Protocol):
         self.there = set(range(6))  # for certain
         self.tried = set(self.there)
         self.set(kit).sadd(*self.there)
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.writer, self.blocking, self.awaiting]
 
     async def writer(self, client: Client) -> None:
         found = self.set(client.kit)
@@ -458,18 +387,11 @@ class Streaming(Protocol):
             self.check(before, Counter([member async for member in found.sscan_iter(count=1)]))
 
 
-class Decorated(Protocol):
+class Decorated(Counted, Roles):
     """Decorated functions and generators of both faces get the connection of their key's shard."""
 
     faults = (*NETWORK, *CLIENTS, "cancel")
     keys = ("a", "b", "d")
-
-    def setup(self, kit: ShardKit) -> None:
-        self.done: Counter[str] = Counter()
-        self.tried: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def blocking(self, client: Client) -> None:
         @client.kit.sharded_connection("data")
@@ -482,10 +404,10 @@ class Decorated(Protocol):
                 yield conn.lindex(name, at)
 
         for key in self.keys:
-            self.tried[key] += 1
+            self.sent[key] += 1
             push(key)
-            self.done[key] += 1
-            least = self.done[key]
+            self.answered[key] += 1
+            least = self.answered[key]
             assert len(list(every(0, key))) >= least
 
     async def awaiting(self, client: Client) -> None:
@@ -499,17 +421,15 @@ class Decorated(Protocol):
                 yield await conn.lindex(name, at)
 
         for key in self.keys:
-            self.tried[key] += 1
+            self.sent[key] += 1
             await push(key)
-            self.done[key] += 1
-            least = self.done[key]
+            self.answered[key] += 1
+            least = self.answered[key]
             assert len([value async for value in every(0, key)]) >= least
 
     def at_end(self, kit: ShardKit) -> None:
         router = kit.key_sharded("data")
-        for key in self.keys:
-            length = router[key].llen(key)
-            assert self.done[key] <= length <= self.tried[key], (key, length)
+        self.check_counts({key: router[key].llen(key) for key in self.sent})
 
 
 CLIENT: dict[str, type[Protocol]] = {
