@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from shared import BothFaces, Counted, Roles, map_of, rest, settled
+from shared import BothFaces, Counted, Roles, map_of, rest, run_blocking, settled
 
 from shardkit import ShardKit
 from shardkit.config.store import push
@@ -86,7 +85,7 @@ class Workers(Roles):
         assert taken == left
 
 
-class Deadlines(Roles):
+class Deadlines(BothFaces):
     """Calls to several servers in a block with a deadline, whatever the servers do.
 
     Each ends in time; one that a breaker refuses, at once. When the faults are over, servers are
@@ -114,40 +113,28 @@ class Deadlines(Roles):
         if all(isinstance(getattr(each, "error", each), BreakerOpenError) for each in causes):
             assert took < 0.1, f"took {took} s although the breaker was open"
 
-    def blocking(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
+    async def use(self, client: Client) -> None:
         for n in range(9):
             started, error = client.time, None
             try:
                 with client.kit.deadline(self.seconds):
-                    pipe = router.pipeline()
-                    for key in "abcd":
-                        pipe.get(key)
-                    pipe.execute()
+                    await settled(self.read(client))
             except Exception as found:
                 error = found
             self.ended(client, started, error)
             if n >= 4:
                 if error is None:
                     return
-                time.sleep(70)
+                await rest(client, 70)
         raise AssertionError("servers are not asked again")
 
-    async def awaiting(self, client: Client) -> None:
-        hashed = self.hash(client.kit)
-        for n in range(9):
-            started, error = client.time, None
-            try:
-                async with client.kit.deadline(self.seconds):
-                    await hashed.hmget(["a", "b", "c", "d"])
-            except Exception as found:
-                error = found
-            self.ended(client, started, error)
-            if n >= 4:
-                if error is None:
-                    return
-                await asyncio.sleep(70)
-        raise AssertionError("servers are not asked again")
+    def read(self, client: Client) -> Any:
+        if client.number:
+            return self.hash(client.kit).hmget(["a", "b", "c", "d"])
+        pipe = client.kit.key_sharded("data").pipeline()
+        for key in "abcd":
+            pipe.get(key)
+        return pipe.execute()
 
 
 class Together(BothFaces):
@@ -272,29 +259,38 @@ class Closing(Roles):
             lambda: kit.hash("new", component="data", groups=4).hset("f", "v"),
         ]
 
-    def check(self, client: Client, error: BaseException | None, since: float) -> None:
-        if error is not None:
-            errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
-            for each in errors:
-                cause = getattr(each, "error", None) or each
-                assert isinstance(each, ClosedError) or is_outage(cause), repr(error)
+    async def use(self, calls: Iterator[Callable[[], Any]]) -> None:
+        """Make calls until one says that the kit is closed."""
+        for call in calls:
+            try:
+                await settled(call())
+            except ClosedError:
+                return
+            except Exception as error:
+                self.check(error)
+
+    def check(self, error: Exception) -> None:
+        for each in error.exceptions if isinstance(error, ExceptionGroup) else [error]:
+            cause = getattr(each, "error", None) or each
+            assert isinstance(each, ClosedError) or is_outage(cause), repr(error)
+
+    async def check_closed(self, client: Client, uses: list[Callable[[], Any]]) -> None:
+        assert client.connections == [], client.connections
+        for number, call in enumerate(uses):
+            try:
+                await settled(call())
+            except ClosedError:
+                continue
+            raise AssertionError(f"a closed kit does call {number}")
+        await rest(client, 0.01)
+        assert client.connections == [], client.connections
 
     def blocking(self, client: Client) -> None:
         kit = client.kit
         uses = self.prepared(kit, kit.client("data", 0))
         kit.directory.get("flags", "checkout")
         calls = iter([client.choose(uses[:12]) for _ in range(8)])
-
-        def use() -> None:
-            for call in calls:
-                try:
-                    call()
-                except Exception as error:
-                    self.check(client, error, client.time)
-                    if isinstance(error, ClosedError):
-                        return
-
-        threads = [threading.Thread(target=use) for _ in range(3)]
+        threads = [threading.Thread(target=lambda: run_blocking(self.use(calls))) for _ in range(3)]
         for thread in threads:
             thread.start()
         time.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
@@ -303,46 +299,19 @@ class Closing(Roles):
         for thread in threads:
             thread.join()
         assert client.time - closed < 0.5, "who waited was not told"
-        assert client.connections == [], client.connections
-        for number, call in enumerate(uses):
-            try:
-                call()
-            except ClosedError:
-                continue
-            raise AssertionError(f"a closed kit does call {number}")
-        assert client.connections == [], client.connections
+        run_blocking(self.check_closed(client, uses))
 
     async def awaiting(self, client: Client) -> None:
         kit = client.kit
         uses = self.prepared(kit, await kit.client("data", 0))
         await kit.directory.get("flags", "checkout")
         calls = iter([client.choose(uses[:12]) for _ in range(8)])
-
-        async def use() -> None:
-            for call in calls:
-                try:
-                    await call()
-                except Exception as error:
-                    self.check(client, error, client.time)
-                    if isinstance(error, ClosedError):
-                        return
-
-        tasks = [asyncio.ensure_future(use()) for _ in range(3)]
+        tasks = [asyncio.ensure_future(self.use(calls)) for _ in range(3)]
         await asyncio.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
         await kit.aclose()
         await asyncio.gather(*tasks)
         await asyncio.sleep(0.01)
-        assert client.connections == [], client.connections
-        for number, call in enumerate(uses):
-            try:
-                found = call()
-                if inspect.isawaitable(found):
-                    await found
-            except ClosedError:
-                continue
-            raise AssertionError(f"a closed kit does call {number}")
-        await asyncio.sleep(0.01)
-        assert client.connections == [], client.connections
+        await self.check_closed(client, uses)
 
 
 class Streaming(Roles):

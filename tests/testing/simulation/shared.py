@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from typing import Any
@@ -68,6 +68,12 @@ async def use_register(client: Client, hash_: Any, call: str, field: str, n: int
         await client.call(get if call == "get" else remove, key=field, name=call)
 
 
+def run_blocking(steps: Coroutine[Any, Any, None]) -> None:
+    """Run what awaits `settled` results of the blocking face and `rest` only, to its end."""
+    with suppress(StopIteration):
+        steps.send(None)
+
+
 class Roles(Protocol):
     """Clients of several kinds, by the names of the methods that they run."""
 
@@ -78,17 +84,14 @@ class Roles(Protocol):
 
 
 class BothFaces(Roles):
-    """A client of each face does the same: `use`, which awaits `settled` results and `rest` only.
-
-    So that of the blocking face never waits for an event loop.
-    """
+    """A client of each face does the same: `use`, which awaits `settled` results, and `rest`."""
 
     async def use(self, client: Client) -> None:
+        """Do what a client of either face does."""
         raise NotImplementedError
 
     def blocking(self, client: Client) -> None:
-        with suppress(StopIteration):
-            self.use(client).send(None)
+        run_blocking(self.use(client))
 
     async def awaiting(self, client: Client) -> None:
         await self.use(client)
