@@ -74,6 +74,12 @@ def run_blocking(steps: Coroutine[Any, Any, None]) -> None:
         steps.send(None)
 
 
+def alone(client: Callable[[Client], Any], **attributes: Any) -> Protocol:
+    """A protocol of one client, without faults."""
+    members = {"clients": 1, "faults": (), "client": staticmethod(client), **attributes}
+    return type("Alone", (Protocol,), members)()
+
+
 class Roles(Protocol):
     """Clients of several kinds, by the names of the methods that they run."""
 
