@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import redis
 import redis.asyncio as aioredis
+from faces import Face, faced
 from redis.exceptions import NoScriptError, ResponseError
 
+import shardkit
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import (
     CommandRefused,
@@ -18,7 +20,7 @@ from shardkit.errors import (
     DamagedDataError,
     ShardErrors,
 )
-from shardkit.kit.kit import AsyncShardKit, ShardKit
+from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServers
 from shardkit.network.connections import Connector
 from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
@@ -45,41 +47,30 @@ def kit(ground: Ground) -> Iterator[ShardKit]:
         yield kit
 
 
-@pytest.fixture
-async def akit(ground: Ground) -> AsyncIterator[AsyncShardKit]:
-    with opened(AsyncShardKit, *ground) as kit:
-        yield kit
-        await kit.aclose()
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, ground: Ground) -> Iterator[Face]:
+    with faced(request.param, ground[0], connector=ground[1]) as opened:
+        yield opened
 
 
-def test_pipelines_split_and_merge(kit: ShardKit) -> None:
-    router = kit.key_sharded("many", shards=16)
+def test_pipelines_split_and_merge(face: Face) -> None:
+    router = face.kit.key_sharded("many", shards=16)
     pipe = router.pipeline()
-    for n in range(50):
-        pipe.set(f"k{n}", n)
-    pipe.mget("k1", "nope", "k49").delete("k1", "k2", "nope").hset("h", mapping={"a": 1}).hgetall(
-        "h"
-    )
-    *stored, values, deleted, fields, found = pipe.execute()
-    assert stored == [True] * 50
-    assert (values, deleted, fields, found) == ([b"1", None, b"49"], 2, 1, {b"a": b"1"})
-    assert len(set(router.scan_iter("k*"))) == 48
+    pipe.mset({f"k{n}": n for n in range(50)}).set("k0", 7)
+    pipe.mget("k1", "nope", "k49").delete("k1", "k2", "nope").exists("k1", "k3", "k4").getdel("k0")
+    pipe.hset("h", mapping={"a": 1}).hgetall("h").zadd("z", {"a": 1})
+    pipe.zrange("z", 0, -1, withscores=True)
+    assert face.run(pipe.execute()) == [
+        *(True, True, [b"1", None, b"49"], 2, 2, b"7"),
+        *(1, {b"a": b"1"}, 1, [(b"a", 1.0)]),
+    ]
+    assert len(set(face.list(router.scan_iter("k*")))) == 47
     with pytest.raises(CrossShardError, match="1, SINTER: the keys live on different shards"):
-        pipe.sinter("a", "b", "c", "d", "e").execute()
-    wrong, right = pipe.incr("h").incr("n").execute(raise_on_error=False)
+        face.run(pipe.sinter("a", "b", "c", "d", "e").execute())
+    wrong, right = face.run(pipe.incr("h").incr("n").execute(raise_on_error=False))
     assert isinstance(wrong, CommandRefused)
     assert "WRONGTYPE" in str(wrong) or "wrong kind of value" in str(wrong)
     assert right == 1
-
-
-async def test_awaiting_pipelines_split_and_merge(akit: AsyncShardKit) -> None:
-    pipe = akit.key_sharded("few").pipeline()
-    pipe.mset({f"k{n}": n for n in range(9)}).mget([f"k{n}" for n in range(9)]).zadd("z", {"a": 1})
-    pipe.zrange("z", 0, -1, withscores=True).exists("k1", "k2", "nope").getdel("k1")
-    stored, values, added, scored, there, taken = await pipe.execute()
-    assert (stored, added, there, taken) == (True, 1, 2, b"1")
-    assert values == [str(n).encode() for n in range(9)]
-    assert scored == [(b"a", 1.0)]
 
 
 async def test_decorators_hand_out_redis_pys_clients(kit: ShardKit) -> None:
@@ -107,56 +98,59 @@ async def test_decorators_hand_out_redis_pys_clients(kit: ShardKit) -> None:
     await kit.aclose()
 
 
-def test_scripts_are_loaded_where_they_are_missing(kit: ShardKit) -> None:
-    link = kit.driver.link
+def test_scripts_are_loaded_where_they_are_missing(face: Face) -> None:
+    link = face.kit.driver.link
     keys = [f"n{n}" for n in range(40)]
     for turn in (1, 2, 3):
-        replies = link.send([script_call("many", ADD, [key], [2]) for key in keys])
-        assert replies == [2 * turn] * 40
-        for client in kit.key_sharded("many"):
-            client.script_flush()
+        calls = [script_call("many", ADD, [key], [2]) for key in keys]
+        assert face.run(link.send(calls)) == [2 * turn] * 40
+        for n in range(16):
+            face.run(face.run(face.kit.client("many", n)).script_flush())
+    client = face.run(face.kit.client("one"))
     with pytest.raises(NoScriptError, match="No matching script"):
-        kit.client("one").evalsha(ADD.sha, 1, "n", 1)
+        face.run(client.evalsha(ADD.sha, 1, "n", 1))
 
 
-async def test_transactions_are_whole_and_failures_are_values(akit: AsyncShardKit) -> None:
+def test_transactions_are_whole_and_failures_are_values(face: Face) -> None:
     incr = Command("one", "n", ("INCR", "n"))
     wrong = Command("one", "n", ("LPUSH", "n", "x"))
     call = script_call("one", ADD, ["n"], [5])
-    link = akit.driver.link
-    [done] = await link.send([Transaction("one", "n", (incr, wrong, call))])
+    send = face.kit.driver.link.send
+    [done] = face.run(send([Transaction("one", "n", (incr, wrong, call))]))
     assert [done[0], done[2]] == [1, 6]
     assert isinstance(done[1], CommandRefused)
     unknown = Command("one", "n", ("NOSUCH",))
-    aborted, after = await link.send([Transaction("one", "n", (incr, unknown)), incr])
+    aborted, after = face.run(send([Transaction("one", "n", (incr, unknown)), incr]))
     assert isinstance(aborted, CommandRefused)
     assert isinstance(aborted.error, ResponseError)
     assert after == 7
     shards = [Command(Shard("few", n), "k", ("INCR", "k")) for n in range(4)]
-    assert await link.send([*shards, wrong][:4]) == [1, 1, 1, 1]
+    assert face.run(send(shards)) == [1, 1, 1, 1]
 
 
-def test_an_operations_failure_is_one_group(kit: ShardKit) -> None:
-    ids = kit.set("ids", component="one", total=100, members=int)
-    ids.sadd(7)
-    kit.client("one").delete(ids.key_of(7))
-    kit.client("one").set(ids.key_of(7), "no set")
+def test_an_operations_failure_is_one_group(face: Face) -> None:
+    ids = face.kit.set("ids", component="one", total=100, members=int)
+    face.run(ids.sadd(7))
+    client = face.run(face.kit.client("one"))
+    face.run(client.delete(ids.key_of(7)))
+    face.run(client.set(ids.key_of(7), "no set"))
     with pytest.raises(
         DamagedDataError, match="ids:0 is damaged: a value of another type"
     ) as raised:
-        ids.sadd(7)
+        face.run(ids.sadd(7))
     cause = raised.value.__cause__
     assert isinstance(cause, ShardErrors)
     assert [type(error) for error in cause.exceptions] == [CommandRefused]
     assert cause.exceptions[0].shard == "one"
 
 
-async def test_a_command_that_blocks_waits_beside_the_others(akit: AsyncShardKit) -> None:
-    link = akit.driver.link
+async def test_a_command_that_blocks_waits_beside_the_others(ground: Ground) -> None:
     pop = Command("one", "q", ("BLPOP", "q", 10), block=10)
     push = Command("one", "q", ("RPUSH", "q", "x"))
-    waiting = asyncio.create_task(link.send([pop]))
-    await asyncio.sleep(0.01)  # it has been sent; in either order both end
-    assert await link.send([push]) == [1]
-    assert await waiting == [[b"q", b"x"]]
-    assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]
+    async with await shardkit.aconnect(ground[0], connector=ground[1]) as kit:
+        link = kit.driver.link
+        waiting = asyncio.create_task(link.send([pop]))
+        await asyncio.sleep(0.01)  # it has been sent; in either order both end
+        assert await link.send([push]) == [1]
+        assert await waiting == [[b"q", b"x"]]
+        assert await link.send([Command("one", "q", ("BLPOP", "q", 0.01), block=0.01)]) == [None]

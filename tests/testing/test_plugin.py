@@ -202,30 +202,28 @@ def test_an_unused_async_kit_costs_no_loop(pytester: pytest.Pytester) -> None:
     passed(pytester, "def test_nothing(async_memory_kit, shardkit_async_kit): pass", count=1)
 
 
-def test_the_map_is_named_in_the_configuration(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nshardkit_map = configs/test.yaml")
-    pytester.mkdir("configs").joinpath("test.yaml").write_text(MAP)
-    pytester.mkdir("tests").joinpath("test_map.py").write_text(
-        "def test_map(memory_kit, shardkit_kit):\n"
-        "    assert memory_kit.components() == shardkit_kit.components() == ['mine']\n"
-        "    assert memory_kit.client('mine', 3).ping() and shardkit_kit.client('mine', 3).ping()\n"
-    )
-    run(pytester, "tests").assert_outcomes(passed=1)
-
-
-def test_a_map_in_the_configuration_is_beside_its_file(pytester: pytest.Pytester) -> None:
-    folder = pytester.mkdir("configs")
-    folder.joinpath("pytest.ini").write_text("[pytest]\nshardkit_map = test.yaml")
-    folder.joinpath("test.yaml").write_text(MAP)
-    source = "def test_map(memory_kit): assert memory_kit.components() == ['mine']"
-    passed(pytester, source, "-c", "configs/pytest.ini", "--rootdir=.", count=1)
-
-
-def test_the_map_is_named_on_the_command_line(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nshardkit_map = nowhere.yaml")
-    pytester.path.joinpath("other.yaml").write_text(MAP)
-    source = "def test_map(memory_kit): assert memory_kit.components() == ['mine']"
-    passed(pytester, source, "--shardkit-map=other.yaml", count=1)
+@pytest.mark.parametrize(
+    ("ini", "named", "placed", "args"),
+    [
+        ("pytest.ini", "configs/test.yaml", "configs/test.yaml", []),
+        # In the configuration it is beside its file.
+        ("configs/pytest.ini", "test.yaml", "configs/test.yaml", ["-cconfigs/pytest.ini"]),
+        # The command line goes before the configuration.
+        ("pytest.ini", "nowhere.yaml", "other.yaml", ["--shardkit-map=other.yaml"]),
+    ],
+)
+def test_the_map_is_named_in_the_configuration_or_on_the_command_line(
+    pytester: pytest.Pytester, ini: str, named: str, placed: str, args: list[str]
+) -> None:
+    pytester.mkdir("configs")
+    pytester.path.joinpath(ini).write_text(f"[pytest]\nshardkit_map = {named}")
+    pytester.path.joinpath(placed).write_text(MAP)
+    source = """
+        def test_map(memory_kit, shardkit_kit):
+            assert memory_kit.components() == shardkit_kit.components() == ['mine']
+            assert memory_kit.client('mine', 3).ping() and shardkit_kit.client('mine', 3).ping()
+    """
+    passed(pytester, source, "--rootdir=.", *args, count=1)
 
 
 def test_a_map_that_is_not_there_is_an_error_that_names_it(pytester: pytest.Pytester) -> None:

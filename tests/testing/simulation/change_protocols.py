@@ -14,6 +14,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from shared import Roles
+
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import push
 from shardkit.network.topology import MapFile, Topology
@@ -76,7 +78,7 @@ class Changing(Protocol):
         assert found >= due, f"version {found} although {due} was pushed {most} s before"
 
 
-class Retiring(Changing):
+class Retiring(Roles, Changing):
     """Entries change under structures, multiplexed calls, pipelines and held clients of both faces.
 
     No call fails and no write is lost or doubled. When a second or two have passed, though nobody
@@ -86,9 +88,6 @@ class Retiring(Changing):
     def setup(self, kit: ShardKit) -> None:
         super().setup(kit)
         self.sent: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def blocking(self, client: Client) -> None:
         kit, held = client.kit, client.kit.client("data", 0)
@@ -238,13 +237,14 @@ class _MapPath(type(Path())):  # type: ignore[misc]
         return self.read_bytes().decode()
 
 
-class MapFiles(Protocol):
+class MapFiles(Roles):
     """Threads read a map's file while it is rewritten: at once, in halves, gone for a moment.
 
     A component that the last good map has is always there, also one that was never read; no reader
     goes back; after the last change, each sees it within three seconds.
     """
 
+    roles = ("reader", "reader", "writer")
     faults = ()
     names = tuple(f"c{n}" for n in range(8))
 
@@ -258,9 +258,6 @@ class MapFiles(Protocol):
         path.file = self.file
         self.topology = Topology(MapFile(path), clock=time.monotonic)
         self.version, self.ended = 0, float("inf")
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.reader, self.reader, self.writer]
 
     def writer(self, client: Client) -> None:
         file = self.file
@@ -386,7 +383,7 @@ class Loops(Changing):
         assert client.connections == [], client.connections
 
 
-class MovingQueues(Changing):
+class MovingQueues(Roles, Changing):
     """A queue moves to another server and back while workers of both faces do its tasks.
 
     Nobody is told that a task outlived its lease, which none of them does; each task is done, or is
@@ -404,9 +401,6 @@ class MovingQueues(Changing):
 
     def queues(self, kit: Any) -> Any:
         return kit.queues(component="data")
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def check(self, summary: WorkerSummary) -> None:
         assert not summary.overtaken, "a lease is said to have ended"

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from shardkit import ShardKit, ShardMap
+from shared import BothFaces, Counted, Roles, map_of, rest, run_blocking, settled
+
+from shardkit import ShardKit
 from shardkit.config.store import push
 from shardkit.errors import (
     BreakerOpenError,
@@ -24,27 +24,7 @@ from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage
 
 
-@cache
-def map_of(host: str) -> ShardMap:
-    """Return the map of two shards on a host."""
-    shards = ", ".join(f"{{host: {host}, port: {n}}}" for n in (1, 2))
-    text = f"components: {{data: {{entry: {{host: home}}, shards: [{shards}]}}}}"
-    return ShardMap.parse(text, f"the map of {host}")
-
-
-async def persist(call: Callable[[], Any], attempts: int = 8) -> Any:
-    """Repeat a call that may be repeated until it is answered, as an application would."""
-    for attempt in range(attempts):
-        try:
-            return await call()
-        except Exception as error:
-            if not is_outage(error) or attempt == attempts - 1:
-                raise
-            await asyncio.sleep(0.5 * 2**attempt)
-    return None
-
-
-class Workers(Protocol):
+class Workers(Roles):
     """Workers of both faces, with threads, leases and retries: no task is lost.
 
     Each is executed at least once, or still there; one is not executed again once its worker was
@@ -64,9 +44,6 @@ class Workers(Protocol):
 
     def queues(self, kit: Any) -> Any:
         return kit.queues(component="data", attempts=50, retry_delay=0.1)
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def note(self, id_: str) -> None:
         assert id_ not in self.done, f"{id_} is executed again"
@@ -108,7 +85,7 @@ class Workers(Protocol):
         assert taken == left
 
 
-class Deadlines(Protocol):
+class Deadlines(BothFaces):
     """Calls to several servers in a block with a deadline, whatever the servers do.
 
     Each ends in time; one that a breaker refuses, at once. When the faults are over, servers are
@@ -126,9 +103,6 @@ class Deadlines(Protocol):
     def setup(self, kit: ShardKit) -> None:
         self.hash(kit).hset(mapping=dict.fromkeys("abcd", 1))
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
-
     def ended(self, client: Client, started: float, error: Exception | None) -> None:
         took = client.time - started
         assert took < self.seconds + 0.1, f"took {took} s"
@@ -139,43 +113,31 @@ class Deadlines(Protocol):
         if all(isinstance(getattr(each, "error", each), BreakerOpenError) for each in causes):
             assert took < 0.1, f"took {took} s although the breaker was open"
 
-    def blocking(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
+    async def use(self, client: Client) -> None:
         for n in range(9):
             started, error = client.time, None
             try:
                 with client.kit.deadline(self.seconds):
-                    pipe = router.pipeline()
-                    for key in "abcd":
-                        pipe.get(key)
-                    pipe.execute()
+                    await settled(self.read(client))
             except Exception as found:
                 error = found
             self.ended(client, started, error)
             if n >= 4:
                 if error is None:
                     return
-                time.sleep(70)
+                await rest(client, 70)
         raise AssertionError("servers are not asked again")
 
-    async def awaiting(self, client: Client) -> None:
-        hashed = self.hash(client.kit)
-        for n in range(9):
-            started, error = client.time, None
-            try:
-                async with client.kit.deadline(self.seconds):
-                    await hashed.hmget(["a", "b", "c", "d"])
-            except Exception as found:
-                error = found
-            self.ended(client, started, error)
-            if n >= 4:
-                if error is None:
-                    return
-                await asyncio.sleep(70)
-        raise AssertionError("servers are not asked again")
+    def read(self, client: Client) -> Any:
+        if client.number:
+            return self.hash(client.kit).hmget(["a", "b", "c", "d"])
+        pipe = client.kit.key_sharded("data").pipeline()
+        for key in "abcd":
+            pipe.get(key)
+        return pipe.execute()
 
 
-class Together(Protocol):
+class Together(BothFaces):
     """Operations of several structures in lock step: each is done once, those that fail alone."""
 
     shards = 3
@@ -188,29 +150,12 @@ class Together(Protocol):
     def lists(self, kit: Any) -> list[Any]:
         return [kit.list(name, component="data", part_size=3) for name in self.names]
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
-
-    def pairs(self, client: Client, n: int) -> list[tuple[str, str]]:
-        return [(name, f"{client.number}.{n}") for name in self.names]
-
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         for n in range(2):
-            pairs = self.pairs(client, n)
-            lists = self.lists(client.kit)
-            client.kit.together(
-                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
-            )
-            self.pushed.update(pairs)
-
-    async def awaiting(self, client: Client) -> None:
-        for n in range(2):
-            pairs = self.pairs(client, n)
-            lists = self.lists(client.kit)
-            await client.kit.together(
-                *(found.deferred.rpush(v) for found, (_, v) in zip(lists, pairs, strict=True))
-            )
-            self.pushed.update(pairs)
+            value = f"{client.number}.{n}"
+            pushes = [found.deferred.rpush(value) for found in self.lists(client.kit)]
+            await settled(client.kit.together(*pushes))
+            self.pushed.update((name, value) for name in self.names)
 
     def at_end(self, kit: ShardKit) -> None:
         stored: Counter[tuple[str, str]] = Counter()
@@ -220,7 +165,7 @@ class Together(Protocol):
         assert set(self.pushed) <= set(stored), set(self.pushed) - set(stored)
 
 
-class Moving(Protocol):
+class Moving(Counted, BothFaces):
     """Entries move to other servers and back while clients count.
 
     No count is lost or doubled, and no connection stays where no entry leads any more.
@@ -229,13 +174,6 @@ class Moving(Protocol):
     config_server = True
     faults = (*NETWORK, *CLIENTS, "entry", "entry")
     hosts: ClassVar[tuple[str, ...]] = ("data", "moved")
-
-    def setup(self, kit: ShardKit) -> None:
-        self.sent: Counter[str] = Counter()
-        self.answered: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def changes(self) -> Sequence[Callable[[ShardKit], object]]:
         return [self.move, self.move_back]
@@ -247,38 +185,22 @@ class Moving(Protocol):
     def move_back(self, kit: ShardKit) -> None:
         self.move(kit, "data")
 
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         router = client.kit.key_sharded("data")
         for n in range(5):
             key = f"k{n % 2}"
             self.sent[key] += 1
             try:
-                router[key].incr(key)
+                conn = await settled(router[key])
+                await settled(conn.incr(key))
                 self.answered[key] += 1
             except Exception as error:
                 if not self.allows(error):
                     raise
-            time.sleep(client.choose((0.0, 1.2)))
-        before = client.kit.component("data")
-        time.sleep(4)
-        self.check_connections(client, before, client.kit.component("data"))
-
-    async def awaiting(self, client: Client) -> None:
-        router = client.kit.key_sharded("data")
-        for n in range(5):
-            key = f"k{n % 2}"
-            self.sent[key] += 1
-            try:
-                conn = await router[key]
-                await conn.incr(key)
-                self.answered[key] += 1
-            except Exception as error:
-                if not self.allows(error):
-                    raise
-            await asyncio.sleep(client.choose((0.0, 1.2)))
-        before = await client.kit.component("data")
-        await asyncio.sleep(4)
-        self.check_connections(client, before, await client.kit.component("data"))
+            await rest(client, client.choose((0.0, 1.2)))
+        before = await settled(client.kit.component("data"))
+        await rest(client, 4)
+        self.check_connections(client, before, await settled(client.kit.component("data")))
 
     def check_connections(self, client: Client, before: Any, after: Any) -> None:
         if before.epoch == after.epoch:  # nothing has changed for four seconds
@@ -294,14 +216,13 @@ class Moving(Protocol):
             router = kit.key_sharded("data")
             for key in ("k0", "k1"):
                 counted[key] += int(router[key].get(key) or 0)
-        for key in counted:
-            assert self.answered[key] <= counted[key] <= self.sent[key], (key, counted)
+        self.check_counts(counted)
 
     def allows(self, error: Exception) -> bool:
         return isinstance(error, ConfigError) or super().allows(error)
 
 
-class Closing(Protocol):
+class Closing(Roles):
     """A kit is closed while its threads and tasks use it.
 
     They get their answers or ClosedError, at once; afterwards no connection is left, and nothing
@@ -338,32 +259,38 @@ class Closing(Protocol):
             lambda: kit.hash("new", component="data", groups=4).hset("f", "v"),
         ]
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
+    async def use(self, calls: Iterator[Callable[[], Any]]) -> None:
+        """Make calls until one says that the kit is closed."""
+        for call in calls:
+            try:
+                await settled(call())
+            except ClosedError:
+                return
+            except Exception as error:
+                self.check(error)
 
-    def check(self, client: Client, error: BaseException | None, since: float) -> None:
-        if error is not None:
-            errors = error.exceptions if isinstance(error, BaseExceptionGroup) else [error]
-            for each in errors:
-                cause = getattr(each, "error", None) or each
-                assert isinstance(each, ClosedError) or is_outage(cause), repr(error)
+    def check(self, error: Exception) -> None:
+        for each in error.exceptions if isinstance(error, ExceptionGroup) else [error]:
+            cause = getattr(each, "error", None) or each
+            assert isinstance(each, ClosedError) or is_outage(cause), repr(error)
+
+    async def check_closed(self, client: Client, uses: list[Callable[[], Any]]) -> None:
+        assert client.connections == [], client.connections
+        for number, call in enumerate(uses):
+            try:
+                await settled(call())
+            except ClosedError:
+                continue
+            raise AssertionError(f"a closed kit does call {number}")
+        await rest(client, 0.01)
+        assert client.connections == [], client.connections
 
     def blocking(self, client: Client) -> None:
         kit = client.kit
         uses = self.prepared(kit, kit.client("data", 0))
         kit.directory.get("flags", "checkout")
         calls = iter([client.choose(uses[:12]) for _ in range(8)])
-
-        def use() -> None:
-            for call in calls:
-                try:
-                    call()
-                except Exception as error:
-                    self.check(client, error, client.time)
-                    if isinstance(error, ClosedError):
-                        return
-
-        threads = [threading.Thread(target=use) for _ in range(3)]
+        threads = [threading.Thread(target=lambda: run_blocking(self.use(calls))) for _ in range(3)]
         for thread in threads:
             thread.start()
         time.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
@@ -372,54 +299,28 @@ class Closing(Protocol):
         for thread in threads:
             thread.join()
         assert client.time - closed < 0.5, "who waited was not told"
-        assert client.connections == [], client.connections
-        for number, call in enumerate(uses):
-            try:
-                call()
-            except ClosedError:
-                continue
-            raise AssertionError(f"a closed kit does call {number}")
-        assert client.connections == [], client.connections
+        run_blocking(self.check_closed(client, uses))
 
     async def awaiting(self, client: Client) -> None:
         kit = client.kit
         uses = self.prepared(kit, await kit.client("data", 0))
         await kit.directory.get("flags", "checkout")
         calls = iter([client.choose(uses[:12]) for _ in range(8)])
-
-        async def use() -> None:
-            for call in calls:
-                try:
-                    await call()
-                except Exception as error:
-                    self.check(client, error, client.time)
-                    if isinstance(error, ClosedError):
-                        return
-
-        tasks = [asyncio.ensure_future(use()) for _ in range(3)]
+        tasks = [asyncio.ensure_future(self.use(calls)) for _ in range(3)]
         await asyncio.sleep(client.choose((0.001, 0.0, 0.002, 0.004)))
         await kit.aclose()
         await asyncio.gather(*tasks)
         await asyncio.sleep(0.01)
-        assert client.connections == [], client.connections
-        for number, call in enumerate(uses):
-            try:
-                found = call()
-                if inspect.isawaitable(found):
-                    await found
-            except ClosedError:
-                continue
-            raise AssertionError(f"a closed kit does call {number}")
-        await asyncio.sleep(0.01)
-        assert client.connections == [], client.connections
+        await self.check_closed(client, uses)
 
 
-class Streaming(Protocol):
+class Streaming(Roles):
     """A set is read as a stream while its parts split.
 
     What was there when a stream began is given out once, and nothing that nobody has added.
     """
 
+    roles = ("writer", "blocking", "awaiting")
     clients = 3
     faults = (*NETWORK, *CLIENTS, "cancel")
 
@@ -430,9 +331,6 @@ class Streaming(Protocol):
         self.there = set(range(6))  # for certain
         self.tried = set(self.there)
         self.set(kit).sadd(*self.there)
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.writer, self.blocking, self.awaiting]
 
     async def writer(self, client: Client) -> None:
         found = self.set(client.kit)
@@ -458,18 +356,11 @@ class Streaming(Protocol):
             self.check(before, Counter([member async for member in found.sscan_iter(count=1)]))
 
 
-class Decorated(Protocol):
+class Decorated(Counted, Roles):
     """Decorated functions and generators of both faces get the connection of their key's shard."""
 
     faults = (*NETWORK, *CLIENTS, "cancel")
     keys = ("a", "b", "d")
-
-    def setup(self, kit: ShardKit) -> None:
-        self.done: Counter[str] = Counter()
-        self.tried: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def blocking(self, client: Client) -> None:
         @client.kit.sharded_connection("data")
@@ -482,10 +373,10 @@ class Decorated(Protocol):
                 yield conn.lindex(name, at)
 
         for key in self.keys:
-            self.tried[key] += 1
+            self.sent[key] += 1
             push(key)
-            self.done[key] += 1
-            least = self.done[key]
+            self.answered[key] += 1
+            least = self.answered[key]
             assert len(list(every(0, key))) >= least
 
     async def awaiting(self, client: Client) -> None:
@@ -499,17 +390,15 @@ class Decorated(Protocol):
                 yield await conn.lindex(name, at)
 
         for key in self.keys:
-            self.tried[key] += 1
+            self.sent[key] += 1
             await push(key)
-            self.done[key] += 1
-            least = self.done[key]
+            self.answered[key] += 1
+            least = self.answered[key]
             assert len([value async for value in every(0, key)]) >= least
 
     def at_end(self, kit: ShardKit) -> None:
         router = kit.key_sharded("data")
-        for key in self.keys:
-            length = router[key].llen(key)
-            assert self.done[key] <= length <= self.tried[key], (key, length)
+        self.check_counts({key: router[key].llen(key) for key in self.sent})
 
 
 CLIENT: dict[str, type[Protocol]] = {

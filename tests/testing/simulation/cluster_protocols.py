@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from shared import BothFaces, Counted, Roles, rest, settled
+
 from shardkit import ShardKit
 from shardkit.network.connections.redis_private import idle_of
 from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
@@ -40,13 +42,14 @@ class Counts(Structure[Any]):
         return list(replies)
 
 
-class MovingSlots(Protocol):
+class MovingSlots(Counted, BothFaces):
     """Slots of a cluster move, key by key, while clients of both faces count in them.
 
     A count is there once if it was answered and at most once if not; that a slot moves fails no
     call, and whoever is asked last is asked with ASKING.
     """
 
+    roles = ("awaiting", "blocking", "decorated", "mover")
     shard_map = f"""
 components:
   data: {{entry: {{host: node, port: 1, cluster: true}}}}
@@ -56,38 +59,20 @@ components:
     most_faults = 2
 
     def setup(self, kit: ShardKit) -> None:
-        self.answered: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
+        super().setup(kit)
         self.before = Counter(["{a}1", "{b}1", "{b}2"])
         kit._connector._world.make_cluster("node:1")  # type: ignore[union-attr]
         for key in self.before:
             self.node_of(kit, key).incr(key)
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.awaiting, self.blocking, self.decorated, self.mover]
-
-    def calls(self, client: Client) -> list[tuple[list[str], list[str]]]:
-        """What is counted by a command, and what by a script."""
-        return [client.choose(((KEYS, []), (KEYS[:1], KEYS[1:]), ([], KEYS))) for _ in range(2)]
-
-    def note(self, keys: Sequence[str], replies: Sequence[Any]) -> None:
-        for key, reply in zip(keys, replies, strict=True):
-            if isinstance(reply, Exception):
-                assert is_outage(reply), reply
-            else:
-                self.answered[key] += 1
-
-    async def awaiting(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         counts = Counts(client.kit.driver, "data", "counts")
-        for keys, by_script in self.calls(client):
+        # What is counted by a command, and what by a script.
+        ways = ((KEYS, []), (KEYS[:1], KEYS[1:]), ([], KEYS))
+        calls: list[tuple[list[str], list[str]]] = [client.choose(ways) for _ in range(2)]
+        for keys, by_script in calls:
             self.sent.update([*keys, *by_script])
-            self.note([*keys, *by_script], await counts.count(keys, by_script))
-
-    def blocking(self, client: Client) -> None:
-        counts = Counts(client.kit.driver, "data", "counts")
-        for keys, by_script in self.calls(client):
-            self.sent.update([*keys, *by_script])
-            self.note([*keys, *by_script], counts.count(keys, by_script))
+            self.note([*keys, *by_script], await settled(counts.count(keys, by_script)))
 
     def decorated(self, client: Client) -> None:
         """Count by redis-py's own client of the cluster."""
@@ -131,12 +116,10 @@ components:
                 # Who reads what has moved is redirected; of a slot that is moved, with ASKING.
                 pipe = conn.pipeline(transaction=False)
                 held[key.decode()] = int(pipe.execute_command("ASKING").get(key).execute()[-1])
-        for key, sent in self.sent.items():
-            executed = held.get(key, 0) - self.before[key]
-            assert self.answered[key] <= executed <= sent, (key, executed)
+        self.check_counts({key: held.get(key, 0) - self.before[key] for key in self.sent})
 
 
-class Sentinels(Protocol):
+class Sentinels(Roles):
     """A replica takes over, and Sentinels name the old master for a while: clients count on.
 
     Nothing is counted twice. Who has no call under way has connections to one master only, whatever
@@ -157,9 +140,6 @@ components:
     def setup(self, kit: ShardKit) -> None:
         self.sent: Counter[str] = Counter()
         self.last: dict[str, float] = {}  # when counts began that were answered in the end
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting]
 
     def blocking(self, client: Client) -> None:
         pipe = client.kit.key_sharded("data").pipeline
@@ -258,7 +238,7 @@ components:
                 assert executed, f"{key} was answered, and is lost"
 
 
-class Newcomers(Sentinels):
+class Newcomers(BothFaces, Sentinels):
     """Clients connect anew for each write, while Sentinels replace a master.
 
     What they write from the beginning of the failover on is not lost, whichever Sentinels still
@@ -271,25 +251,15 @@ class Newcomers(Sentinels):
     def setup(self, kit: ShardKit) -> None:
         self.written: dict[str, float] = {}  # when the writes began
 
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         self.failovers = client._world.sentinels
-        conn: Any = client.kit.client("data")
+        conn: Any = await settled(client.kit.client("data"))
         for n in range(6):
-            conn.connection_pool.disconnect()
-            began = client.time
-            conn.set(f"b{n}", 1)
-            self.written[f"b{n}"] = began
-            time.sleep(client.choose((0.05, 0.0, 0.5)))
-
-    async def awaiting(self, client: Client) -> None:
-        self.failovers = client._world.sentinels
-        conn: Any = await client.kit.client("data")
-        for n in range(6):
-            await conn.connection_pool.disconnect()
-            began = client.time
-            await conn.set(f"a{n}", 1)
-            self.written[f"a{n}"] = began
-            await asyncio.sleep(client.choose((0.05, 0.0, 0.5)))
+            await settled(conn.connection_pool.disconnect())
+            began, key = client.time, f"{client.number}.{n}"
+            await settled(conn.set(key, 1))
+            self.written[key] = began
+            await rest(client, client.choose((0.05, 0.0, 0.5)))
 
     def at_end(self, kit: ShardKit) -> None:
         conn: Any = kit.client("data")

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable
 from typing import Any
 
-from client_protocols import map_of, persist
+from shared import Roles, map_of, persist
 
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import components_at, pull, push, read_epoch, read_history
@@ -16,13 +16,14 @@ from shardkit.errors import ConfigError
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
 
 
-class CachedResults(Protocol):
+class CachedResults(Roles):
     """Pages of a cached result while documents are replaced and removed.
 
     No document is on two pages, one that nobody touches is on one, and one that was removed is on
     none from then on.
     """
 
+    roles = ("reader", "writer", "reader")
     faults = (*NETWORK, *CLIENTS, "time")
     documents = tuple(f"d{n}" for n in range(6))
     touched = documents[::2]
@@ -35,9 +36,6 @@ class CachedResults(Protocol):
         for document in self.documents:
             found.index(document, "red")
         self.gone: set[str] = set()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.reader, self.writer, self.reader]
 
     async def writer(self, client: Client) -> None:
         found = self.index(client.kit)
@@ -164,12 +162,13 @@ class TaskQueues(Protocol):
         assert all(count == 1 for count in places.values()), places
 
 
-class Duplicates(TaskQueues):
+class Duplicates(Roles, TaskQueues):
     """Producers queue tasks with the same ids, and cancel them, while a worker does them.
 
     A task is in one place, is not done more often than it was queued, and is not lost.
     """
 
+    roles = ("producer", "producer", "worker")
     faults = (*NETWORK, *CLIENTS, "time")
     ids = ("a", "b")
 
@@ -178,9 +177,6 @@ class Duplicates(TaskQueues):
         self.queued: set[str] = set()
         self.ended: Counter[str] = Counter()
         self.unsure: set[str] = set()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.producer, self.producer, self.worker]
 
     async def producer(self, client: Client) -> None:
         queues = self.queues(client.kit)
@@ -231,12 +227,14 @@ class SocialProtocol(Protocol):
         return network
 
 
-class FanOut(SocialProtocol):
+class FanOut(Roles, SocialProtocol):
     """Posts and deletions reach followers in many passes while these come and leave.
 
     Without reconciliation: a post that exists is in the timelines of all who follow, and what was
     deleted is in none. Who left while a client died may keep one (`FanOut`'s own documentation).
     """
+
+    roles = ("writer", "deleter", "follower")
 
     def setup(self, kit: ShardKit) -> None:
         network = self.network(kit)
@@ -245,9 +243,6 @@ class FanOut(SocialProtocol):
             network.follow(follower, self.author)
         self.left: set[int] = set()
         self.ended = 0
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.writer, self.deleter, self.follower]
 
     async def writer(self, client: Client) -> None:
         network = self.network(client.kit)
@@ -320,13 +315,11 @@ class ConfigProtocol(Protocol):
         return isinstance(error, ConfigError) or super().allows(error)
 
 
-class Rollbacks(ConfigProtocol):
+class Rollbacks(Roles, ConfigProtocol):
     """Pushes, and pushes of what an earlier epoch had: each epoch has what its push wrote."""
 
+    roles = ("pusher", "roller", "reader")
     faults = (*NETWORK, *CLIENTS, "cut_off", "crash")
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.pusher, self.roller, self.reader]
 
     def roller(self, client: Client) -> None:
         source: Any = client.kit.topology.source

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from typing import Any
+
+from shared import Roles
 
 from shardkit import ShardKit
 from shardkit.coordination import Hold, Leg
@@ -237,9 +238,10 @@ class MultiLocks(Locks):
             pass
 
 
-class Latches(Protocol):
+class Latches(Roles):
     """A latch opens when it was counted down, not before; who waits is told, whatever is lost."""
 
+    roles = ("worker", "worker", "waiter")
     faults = (*NETWORK, *CLIENTS, "cancel", "time")
     shards = 1
     count = 4
@@ -248,9 +250,6 @@ class Latches(Protocol):
         kit.countdown_latch("l", component="data").set(self.count)
         self.began = self.done = 0
         self.opened_at = float("inf")
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.worker, self.worker, self.waiter]
 
     async def worker(self, client: Client) -> None:
         latch = client.kit.countdown_latch("l", component="data")
@@ -402,9 +401,10 @@ class Transferring(Protocol):
         assert found in possible, (found, self.done, unsure)
 
 
-class Markets(Protocol):
+class Markets(Roles):
     """Two buyers and a seller who changes his price: sold once, for a price that was asked."""
 
+    roles = ("buyer", "buyer", "seller")
     faults = (*NETWORK, "kill", "freeze", "time")
     prices = (5, 7)
 
@@ -419,9 +419,6 @@ class Markets(Protocol):
         market.list("lamp", "seller", self.prices[0])
         self.bought: list[tuple[str, int]] = []
         self.unlisted = False  # and from then on it can only be bought for the second price
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.buyer, self.buyer, self.seller]
 
     async def buyer(self, client: Client) -> None:
         market = self.market(client.kit)

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
+from shared import Roles
+
 from shardkit import ShardKit
 from shardkit.errors import FileLeaseLostError, FileStalledError
 from shardkit.messaging import RecordTally, Total
@@ -31,9 +33,10 @@ def server_of(kit: ShardKit, key: str) -> Any:
     return kit.client("data", kit.component("data").shard_of(key).number)
 
 
-class Mailing(Protocol):
+class Mailing(Roles):
     """Mailboxes: what was sent is there until it is acknowledged, and then never comes again."""
 
+    roles = ("sender", "reader", "reader")
     faults = (*NETWORK, *CLIENTS, "cancel", "time")
     most_steps = 1500
 
@@ -41,9 +44,6 @@ class Mailing(Protocol):
         self.sent: set[int] = set()
         self.acknowledged: set[int] = set()  # for certain
         self.tried: set[int] = set()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.sender, self.reader, self.reader]
 
     def mail(self, kit: Any) -> Any:
         return kit.mailboxes(component="data")

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
@@ -14,12 +13,13 @@ from datetime import date
 from typing import Any
 
 from change_protocols import CHANGES
-from client_protocols import CLIENT, map_of, persist
+from client_protocols import CLIENT
 from cluster_protocols import CLUSTER
 from collection_protocols import COLLECTIONS, ConfigProtocol, SocialProtocol, TaskQueues
 from coordination_protocols import COORDINATION
 from messaging_protocols import MESSAGING
 from metrics_protocols import METRICS
+from shared import BothFaces, Counted, Roles, map_of, persist, rest, settled, use_register
 
 from shardkit import ShardKit
 from shardkit.config.store import pull, push
@@ -31,7 +31,6 @@ from shardkit.errors import (
 )
 from shardkit.geo.models import City, IpRange
 from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
-from shardkit.testing.simulation.protocol import is_outage
 
 
 class GrowingHash(Protocol):
@@ -47,27 +46,10 @@ class GrowingHash(Protocol):
 
     async def client(self, client: Client) -> None:
         found = self.hash(client.kit)
-
-        async def get(field: str) -> bytes | None:
-            value: bytes | None = await found.hget(field)
-            return value
-
-        async def put(field: str, value: bytes) -> None:
-            await found.hset(field, value)
-
-        async def remove(field: str) -> None:
-            await found.hdel(field)
-
         for n in range(4):
             field = f"f{client.choose((n, 0, 1, 5, 6))}"
             call = client.choose(("set", "get", "delete"))
-            if call == "set":
-                value = b"%d.%d" % (client.number, n)
-                await client.call(lambda v: put(field, v), value, key=field, name="set")  # noqa: B023
-            elif call == "get":
-                await client.call(lambda: get(field), key=field, name="get")  # noqa: B023
-            else:
-                await client.call(lambda: remove(field), key=field, name="delete")  # noqa: B023
+            await use_register(client, found, call, field, n)
 
     def at_end(self, kit: ShardKit) -> None:
         found = self.hash(kit)
@@ -181,13 +163,14 @@ class Lives(Protocol):
                     assert found.sismember(member)
 
 
-class PlannedAnew(Protocol):
+class PlannedAnew(Roles):
     """A hash or a set that is replanned under its users.
 
     Each field of the hash is a linearizable register, and what was added to the set is there. The
     hash has no empty parts (docs/decisions/0030-replanning.md).
     """
 
+    roles = ("user", "planner", "user", "user")
     clients = 4
     shards = 2
     faults = (*NETWORK, *CLIENTS, "cancel")
@@ -206,9 +189,6 @@ class PlannedAnew(Protocol):
         self.set(kit).sadd("other")
         self.added = {"other"}
 
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.user, self.planner, self.user, self.user]
-
     async def planner(self, client: Client) -> None:
         found = client.choose((self.hash, self.set))(client.kit)
         with suppress(StructureError, ShardErrors):
@@ -216,17 +196,6 @@ class PlannedAnew(Protocol):
 
     async def user(self, client: Client) -> None:
         found, began = self.hash(client.kit), client.time
-
-        async def get(field: str) -> bytes | None:
-            value: bytes | None = await found.hget(field)
-            return value
-
-        async def put(field: str, value: bytes) -> None:
-            await found.hset(field, value)
-
-        async def remove(field: str) -> None:
-            await found.hdel(field)
-
         for n in range(12):
             field = client.choose(("f1", "f2"))
             call = client.choose(("set", "get", "set", "get", "delete", "add"))
@@ -237,13 +206,8 @@ class PlannedAnew(Protocol):
                 member = f"{client.number}.{n}"
                 await self.set(client.kit).sadd(member)
                 self.added.add(member)
-            elif call == "set":
-                value = b"%d.%d" % (client.number, n)
-                await client.call(lambda v: put(field, v), value, key=field, name="set")  # noqa: B023
-            elif call == "get":
-                await client.call(lambda: get(field), key=field, name="get")  # noqa: B023
             else:
-                await client.call(lambda: remove(field), key=field, name="delete")  # noqa: B023
+                await use_register(client, found, call, field, n)
 
     def at_end(self, kit: ShardKit) -> None:
         found, ids = self.hash(kit), self.set(kit)
@@ -330,18 +294,16 @@ class Lists(Protocol):
         assert found.llen() == len(list(found.items()))
 
 
-class WaitingLists(Protocol):
+class WaitingLists(Roles):
     """Consumers wait for values: each value is popped once, and none stays with a waiter there."""
 
+    roles = ("producer", "consumer", "consumer")
     faults = (*NETWORK, "kill", "freeze", "cancel")
 
     def setup(self, kit: ShardKit) -> None:
         self.sent: list[str] = []
         self.pushed: list[str] = []
         self.popped: list[str] = []
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.producer, self.consumer, self.consumer]
 
     def list(self, kit: Any) -> Any:
         return kit.list("l", component="data", part_size=2)
@@ -416,9 +378,10 @@ class Visitors(Protocol):
         assert set(self.new) <= self.tried
 
 
-class Queues(TaskQueues):
+class Queues(Roles, TaskQueues):
     """Task queues: a task is in one place, acknowledged once, and never lost."""
 
+    roles = ("producer", "worker", "worker")
     faults = (*NETWORK, *CLIENTS, "cancel", "time", "drift", "crash")
     appendfsync = "always"
     most_steps = 1500
@@ -429,9 +392,6 @@ class Queues(TaskQueues):
         self.sent: Counter[str] = Counter()
         self.done: Counter[str] = Counter()
         self.unsure: Counter[str] = Counter()  # acknowledged, and not answered
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.producer, self.worker, self.worker]
 
     async def producer(self, client: Client) -> None:
         queues = self.queues(client.kit)
@@ -477,52 +437,29 @@ class Queues(TaskQueues):
         assert self.done <= self.sent, "a task was acknowledged twice"
 
 
-class Pipelines(Protocol):
+class Pipelines(Counted, BothFaces):
     """Batches over shards: nothing is executed twice, a shard that fails costs its own replies."""
 
-    clients = 2
+    roles = ("awaiting", "blocking")
     shards = 3
     faults = (*NETWORK, *CLIENTS, "crash", "read_only", "not_ready")
     appendfsync = "always"
 
-    def setup(self, kit: ShardKit) -> None:
-        self.answered: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.awaiting, self.blocking]
-
-    keys = tuple(f"k{n}" for n in range(6))
-
-    async def awaiting(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
+        keys = [f"k{n}.{client.number}" for n in range(6)]
         for _ in range(2):
             pipe = client.kit.key_sharded("data").pipeline()
-            self._collect(pipe, client)
-            self._count(await pipe.execute(raise_on_error=False), client)
+            for key in keys:
+                pipe.incr(key)
+            self.sent.update(keys)
+            self.check_replies(client, keys, await settled(pipe.execute(raise_on_error=False)))
 
-    def blocking(self, client: Client) -> None:
-        for _ in range(2):
-            pipe = client.kit.key_sharded("data").pipeline()
-            self._collect(pipe, client)
-            self._count(pipe.execute(raise_on_error=False), client)
-
-    def _collect(self, pipe: Any, client: Client) -> None:
-        for key in self.keys:
-            pipe.incr(f"{key}.{client.number}")
-            self.sent[f"{key}.{client.number}"] += 1
-
-    def _count(self, replies: list[Any], client: Client) -> None:
-        for key, reply in zip(self.keys, replies, strict=True):
-            if isinstance(reply, Exception):
-                assert is_outage(reply), reply
-            else:
-                self.answered[f"{key}.{client.number}"] += 1
+    def check_replies(self, client: Client, keys: list[str], replies: list[Any]) -> None:
+        self.note(keys, replies)
 
     def at_end(self, kit: ShardKit) -> None:
         router = kit.key_sharded("data")
-        for name, sent in self.sent.items():
-            executed = int(router[name].get(name) or 0)
-            assert self.answered[name] <= executed <= sent, (name, executed)
+        self.check_counts({name: int(router[name].get(name) or 0) for name in self.sent})
 
 
 class OneLostConnection(Pipelines):
@@ -535,17 +472,18 @@ class OneLostConnection(Pipelines):
         super().setup(kit)
         self.failed: set[int | None] = set()
 
-    def _count(self, replies: list[Any], client: Client) -> None:
+    def check_replies(self, client: Client, keys: list[str], replies: list[Any]) -> None:
         component = client.kit.topology.component("data")
-        for key, reply in zip(self.keys, replies, strict=True):
+        for key, reply in zip(keys, replies, strict=True):
             if isinstance(reply, Exception):
-                self.failed.add(component.shard_of(f"{key}.{client.number}").number)
+                self.failed.add(component.shard_of(key).number)
         assert len(self.failed) <= 1, self.failed
 
 
-class IpGenerations(Protocol):
+class IpGenerations(Roles):
     """Cities are imported again while they are looked up: a look-up finds the old or the new."""
 
+    roles = ("importer", "reader")
     faults = (*NETWORK, *CLIENTS, "time")
     clients = 2
 
@@ -557,9 +495,6 @@ class IpGenerations(Protocol):
 
     def setup(self, kit: ShardKit) -> None:
         kit.ip_to_city(component="data").import_from(self.cities(0), grace=10)
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.importer, self.reader]
 
     async def importer(self, client: Client) -> None:
         found = client.kit.ip_to_city(component="data")
@@ -674,16 +609,14 @@ class Social(SocialProtocol):
                     assert other not in following[uid] | followers[uid]
 
 
-class Configuration(ConfigProtocol):
+class Configuration(BothFaces, ConfigProtocol):
     """Entries are pushed and rolled back while clients read: each reads whole versions."""
 
+    roles = ("blocking", "awaiting", "pusher")
     pauses = (0.5, 3.0)
     shards = 2
     faults = (*NETWORK, *CLIENTS, "entry", "cut_off", "crash", "two_masters", "time")
     most_faults = 4
-
-    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
-        return [self.blocking, self.awaiting, self.pusher]
 
     def changes(self) -> Sequence[Callable[[ShardKit], object]]:
         return [self.move, self.restore_an_old_snapshot]
@@ -697,28 +630,18 @@ class Configuration(ConfigProtocol):
         source.client().flushall()
         push(source.client(), map_of("data"))
 
-    def check(self, component: Any, last: int) -> int:
-        self.host_of(component)
-        epoch: int = component.epoch
-        assert epoch >= last, f"epoch {epoch} after {last}"
-        return epoch
-
-    def blocking(self, client: Client) -> None:
+    async def use(self, client: Client) -> None:
         epoch = 0
         for _ in range(5):
-            epoch = self.check(client.kit.component("data"), epoch)
-            time.sleep(client.choose((1.1, 0.1)))
-
-    async def awaiting(self, client: Client) -> None:
-        epoch = 0
-        for _ in range(5):
-            epoch = self.check(await client.kit.component("data"), epoch)
-            await asyncio.sleep(client.choose((1.1, 0.1)))
+            component = await settled(client.kit.component("data"))
+            self.host_of(component)
+            assert component.epoch >= epoch, f"epoch {component.epoch} after {epoch}"
+            epoch = component.epoch
+            await rest(client, client.choose((1.1, 0.1)))
 
     def at_end(self, kit: ShardKit) -> None:
         source: Any = kit.topology.source
-        stored = pull(source.client()).components["data"]
-        self.check(stored, 0)
+        self.host_of(pull(source.client()).components["data"])
 
 
 PROTOCOLS: dict[str, type[Protocol]] = {

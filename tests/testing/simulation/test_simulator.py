@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shared import alone
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures import ShardedHash
@@ -113,57 +114,42 @@ def test_the_mended_race_holds_whatever_is_lost_late_killed_or_frozen() -> None:
 
 
 def test_a_schedule_takes_no_time_to_wait() -> None:
-    class Waiting(Protocol):
-        faults = ()
-
-        def client(self, client: Client) -> None:
-            before = time.time()
-            time.sleep(86_400)
-            assert time.time() - before == pytest.approx(86_400, abs=1)
+    def wait(client: Client) -> None:
+        before = time.time()
+        time.sleep(86_400)
+        assert time.time() - before == pytest.approx(86_400, abs=1)
 
     began = time.perf_counter()
-    simulate(Waiting(), 3)
+    simulate(alone(wait, clients=2), 3)
     assert time.perf_counter() - began < 5
 
 
 def test_clients_that_wait_for_ever_are_found() -> None:
-    class Popping(Protocol):
-        faults = ()
+    async def pop(client: Client) -> None:
+        await (await client.kit.client("data")).blpop("never pushed", 0)
 
-        async def client(self, client: Client) -> None:
-            await (await client.kit.client("data")).blpop("never pushed", 0)
-
-    with pytest.raises(SimulationFailure, match=r"waits for ever: client 1, client 2"):
-        simulate(Popping(), 1)
+    with pytest.raises(SimulationFailure, match=r"waits for ever: pop 1, pop 2"):
+        simulate(alone(pop, clients=2), 1)
 
 
 def test_a_client_that_never_ends_is_found() -> None:
-    class Polling(Protocol):
-        faults = ()
-        clients = 1
-        most_steps = 50
-
-        def client(self, client: Client) -> None:
-            while not client.kit.client("data").get("never set"):
-                time.sleep(1)
+    def poll(client: Client) -> None:
+        while not client.kit.client("data").get("never set"):
+            time.sleep(1)
 
     with pytest.raises(SimulationFailure, match="does not end within 50 steps") as found:
-        simulate(Polling(), 1)
+        simulate(alone(poll, most_steps=50), 1)
     assert isinstance(found.value.__cause__, EndlessRun)
 
 
 def test_a_client_that_never_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Spinning(Protocol):
-        faults = ()
-        clients = 1
-
-        async def client(self, client: Client) -> None:
-            for _ in range(10_000):
-                await asyncio.sleep(0)
+    async def spin(client: Client) -> None:
+        for _ in range(10_000):
+            await asyncio.sleep(0)
 
     monkeypatch.setattr("shardkit.testing.simulation.processes.MOST_HANDLES", 1_000)
     with pytest.raises(SimulationFailure, match="runs for ever without waiting"):
-        simulate(Spinning(), 1)
+        simulate(alone(spin), 1)
 
 
 def test_an_invariant_is_checked_after_each_step() -> None:
@@ -429,23 +415,14 @@ def test_a_replay_is_shown_whether_it_fails_or_not(
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_client_that_is_cancelled_fails_nothing(blocking: bool) -> None:
-    class Cancelled(Protocol):
-        clients = 1
+    def block(client: Client) -> None:
+        raise asyncio.CancelledError
 
-        def client_functions(self) -> list[Any]:
-            return [self.blocking if blocking else self.awaiting]
-
-        def blocking(self, client: Client) -> None:
-            raise asyncio.CancelledError
-
-        async def awaiting(self, client: Client) -> None:
-            raise asyncio.CancelledError
-
-        def at_end(self, kit: Any) -> None:
-            ended.append(kit)
+    async def wait(client: Client) -> None:
+        raise asyncio.CancelledError
 
     ended: list[Any] = []
-    simulate(Cancelled(), 2)
+    simulate(alone(block if blocking else wait, at_end=lambda _, kit: ended.append(kit)), 2)
     assert len(ended) == 2
 
 

@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from shared import alone
 
 from shardkit.testing import Client, Protocol, SimulationFailure, replay, simulate
 
@@ -103,18 +104,9 @@ def test_threading_is_as_before_afterwards() -> None:
 
 def ended(do: Any) -> bool:
     """Whether a blocking client does something to its end."""
-
-    class Doing(Protocol):
-        clients = 1
-        faults = ()
-
-        def client(self, client: Client) -> None:
-            do()
-            done.append(True)
-
-    done: list[bool] = []
-    simulate(Doing(), 1)
-    return done == [True]
+    done: list[None] = []
+    simulate(alone(lambda client: done.append(do())), 1)
+    return done == [None]
 
 
 def test_a_lock_that_is_held_is_waited_for_as_long_as_was_said() -> None:
