@@ -10,5 +10,6 @@ NAME = "examples.social"
 
 if __name__ == "__main__":
     # The application of the command line, for its error messages and exit codes.
-    place = "examples.social.command:demo", "Simulate a social network."
-    Application(sections={"Examples": {NAME: place}}).main([NAME, *sys.argv[1:]], "python -m")
+    sections = {"Examples": {NAME: ("command:demo", "Simulate a social network.")}}
+    application = Application(sections=sections, package="examples.social")
+    application.main([NAME, *sys.argv[1:]], prog_name="python -m")

@@ -124,11 +124,17 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
 class Application(CommandGroup):
     """A group that imports its commands lazily, and shows errors in one line."""
 
-    def __init__(self, *, sections: Mapping[str, Mapping[str, tuple[str, str]]], **arguments: Any):
+    def __init__(
+        self,
+        *,
+        sections: Mapping[str, Mapping[str, tuple[str, str]]],
+        package: str | None = __package__,
+        **arguments: Any,
+    ) -> None:
         super().__init__(**arguments)
         self._sections = sections
         self._lazy = {
-            name: f"{__package__}.{place}"
+            name: f"{package}.{place}"
             for commands in sections.values()
             for name, (place, _) in commands.items()
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -23,6 +24,8 @@ def test_a_network_is_as_its_model(face: Face, component: str) -> None:
         for _ in range(60):
             act(face, network, model, dice)
         compare(face, network, model, pages=component == "many")
+        pairs = list(permutations(model.users, 2))
+        assert {pair for pair in pairs if face.run(network.blocks(*pair))} == model.blocks
 
 
 def test_many_threads_leave_what_relations_and_statuses_say(shard_map: ShardMap) -> None:

@@ -272,7 +272,7 @@ class HearsOfFailovers:
             listener.leave(self)
 
 
-class _ToMaster:
+class _SeeksMaster:
     """A connection to the first of the masters that is one."""
 
     connection_pool: Any
@@ -318,7 +318,7 @@ class _ToMaster:
             raise ConnectionError(PREVIOUS_MASTER)
 
 
-class ToMaster(_ToMaster):
+class ToMaster(_SeeksMaster):
     """A blocking connection to the first of the masters that is one."""
 
     def _connect_retry(self) -> None:
@@ -326,7 +326,7 @@ class ToMaster(_ToMaster):
             run_steps(self._to_master(), call)
 
 
-class AsyncToMaster(_ToMaster):
+class AsyncToMaster(_SeeksMaster):
     """The awaiting connection; see `ToMaster`."""
 
     async def _connect_retry(self) -> None:
