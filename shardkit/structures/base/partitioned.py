@@ -120,7 +120,7 @@ def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
     Raises:
         ParameterMismatchError: there are others.
     """
-    meta.checked = False
+    meta.checked = meta.data_ruled_out = False
     try:
         gone = yield from _removed_if_damaged(meta)
     except ParameterMismatchError:
