@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from coordination_helpers import line, processes
-from faces import Face, eventually, holder
+from faces import Exchanges, Face, eventually, holder
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, ParameterMismatchError, StaleTokenError
@@ -39,6 +39,16 @@ def test_a_latch_opens_when_it_was_counted_down(kit: ShardKit, component: str) -
     client.sadd(f"{latch.key}:waiters", "- waiter")
     with pytest.raises(DamagedDataError, match="no count"):
         latch.count()
+
+
+def test_who_gives_up_as_it_opens_is_let_in(face: Face) -> None:
+    latch = face.kit.countdown_latch("x", component="one")
+    face.run(latch.set(1))
+    waiting = Exchanges(face, latch.deferred.wait(0))
+    for number, _ in enumerate(waiting):
+        if number == 2:  # it has subscribed and asked, and gives up
+            assert face.run(latch.count_down()) == 0
+    assert waiting.result is True
 
 
 async def test_tasks_wait_at_a_latch_and_at_a_barrier(akit: AsyncShardKit) -> None:

@@ -265,6 +265,7 @@ def test_what_is_damaged_is_named_and_can_be_skipped(kit: Any) -> None:
     key = f"chat:{{{chat}}}"
     server = holder(kit, "many", key)
     server.zremrangebyscore(key, 1, 1)
+    assert [found.found for found in chats.check(chat)] == ["1 message after 0"]
     server.zadd(key, {b"no JSON": 1})
     assert [found.key for found in chats.check(chat)] == [key]
     with pytest.raises(DamagedDataError, match=r"message 1.*acknowledge"):

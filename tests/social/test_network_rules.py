@@ -111,11 +111,12 @@ def test_nobody_follows_himself_and_ids_are_ids(face: Face, network: Any) -> Non
     for wrong in (0, -1, 2**53, "ada", "", True, None, 1.5):
         with pytest.raises(InvalidArgumentError, match="uid="):
             run(network.post(wrong, "x"))
-    for page, limit in ((0, 30), (-1, 30), (1, 0), (1, 1001), (1000, 30), (True, 1)):
-        with pytest.raises(InvalidArgumentError, match="give an integer, 1 to"):
-            run(network.home(uid, page, limit))
-    with pytest.raises(InvalidArgumentError, match="cursor"):
-        run(network.home(uid, 2, cursor=TimelineCursor(1, 1)))
+    for timeline in (network.home, network.profile, network.list_timeline):
+        for page, limit in ((0, 30), (-1, 30), (1, 0), (1, 1001), (1000, 30), (True, 1)):
+            with pytest.raises(InvalidArgumentError, match="give an integer, 1 to"):
+                run(timeline(uid, page, limit))
+        with pytest.raises(InvalidArgumentError, match="cursor"):
+            run(timeline(uid, 2, cursor=TimelineCursor(1, 1)))
 
 
 def test_an_account_follows_and_mutes_no_more_than_its_limit(face: Face) -> None:
