@@ -11,8 +11,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import shardkit
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
 from shardkit.coordination import several
@@ -46,25 +49,26 @@ from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.testing.fakes import lua as fake_lua
 
 
+@cache
+def _scripts() -> str:
+    return "".join(path.read_text() for path in Path(shardkit.__path__[0]).rglob("*.lua"))
+
+
 @contextmanager
 def lua(old: str, new: str) -> Iterator[None]:
     """Change the text of every script that contains a text."""
+    assert old in _scripts(), f"no script contains {old!r}"
     runtime = fake_lua._runtime()
     original, compiled = runtime.compile, runtime.compiled
-    changed = [0]
 
     def compile_changed(text: bytes) -> Any:
-        if old.encode() in text:
-            changed[0] += 1
-            text = text.replace(old.encode(), new.encode())
-        return original(text)
+        return original(text.replace(old.encode(), new.encode()))
 
     runtime.compile, runtime.compiled = compile_changed, {}
     try:
         yield
     finally:
         runtime.compile, runtime.compiled = original, compiled
-    assert changed[0], f"no script that was called contains {old!r}"
 
 
 @contextmanager
@@ -725,7 +729,7 @@ MUTATIONS: dict[str, Mutation] = {
         "stalled readers",
         "other threads wait too long for a task in a stopped event loop",
         python,
-        (Topology, "_lock_of", "cached.since + MAX_WAIT", "cached.since + MAX_WAIT + 5"),
+        (Topology, "_lock_of", "cached.since + MAX_WAIT", "cached.since + 3 * MAX_WAIT"),
     ),
     "maps-without-a-lock": Mutation(
         "map files",
@@ -811,7 +815,7 @@ MUTATIONS: dict[str, Mutation] = {
         "chats",
         "an acknowledgement moves a position back",
         lua,
-        ("if id <= position then return 0 end", ""),
+        ("if id <= position then return earlier_reply(STATE, ARGV[3]) or 0 end", ""),
     ),
     "chats-list-forgets": Mutation(
         "chats",
@@ -838,7 +842,11 @@ MUTATIONS: dict[str, Mutation] = {
         "flushes",
         "a page of totals is added twice",
         lua,
-        ("if added ~= tonumber(ARGV[2]) then return {added, 0} end", ""),
+        (
+            "if added ~= tonumber(ARGV[2]) then return {added, earlier_reply(DONE, ARGV[5]) or 0} "
+            "end",
+            "",
+        ),
     ),
     "flushes-not-recorded": Mutation(
         "flushes",

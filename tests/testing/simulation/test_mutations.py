@@ -39,6 +39,12 @@ def test_a_mistake_is_found(name: str) -> None:
         search(mutation)
 
 
+def test_each_mistake_changes_code_that_is_there() -> None:
+    for mutation in MUTATIONS.values():
+        with mutation.make(*mutation.args):
+            pass  # asserts it
+
+
 def test_each_protocol_has_two_mistakes_that_are_found() -> None:
     count = Counter(mutation.protocol for mutation in MUTATIONS.values())
     count["waiting lists"] += count.pop("cancelled consumers")  # what is simulated is one thing
