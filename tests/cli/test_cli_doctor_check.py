@@ -155,6 +155,7 @@ def test_a_structure_whose_codec_is_the_applications_is_not_checked(
         ("--repair", "--structure, --repair and --yes go with --check"),
         ("--structure x", "--structure, --repair and --yes go with --check"),
         ("--check --fix", "--check goes with --structure, --repair and --yes only"),
+        ("--check --repack", "--check goes with --structure, --repair and --yes only"),
         ("--check --repair --json", "with --json give --yes too"),
         ("--rewrite", "--rewrite saves what --fix sets"),
     ],
