@@ -24,9 +24,10 @@ from demo_helpers import awk_figures, chance_log
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from shardkit.cli.app import app
 from shardkit.cli.demo import command, sample
 from shardkit.cli.demo.access_log import AccessLog
-from shardkit.cli.demo.command import _progress, demo
+from shardkit.cli.demo.command import _progress
 from shardkit.cli.demo.logs import LogCounts
 from shardkit.cli.demo.replay import ReplayResult
 from shardkit.cli.output import Output
@@ -35,7 +36,7 @@ COMMAND = [sys.executable, "-m", "shardkit", "demo"]
 
 
 def run(*args: str, stdin: bytes | None = None) -> Result:
-    return CliRunner().invoke(demo, args, input=stdin, standalone_mode=False)
+    return CliRunner().invoke(app, ["demo", *args], input=stdin, standalone_mode=False)
 
 
 def document(*args: str, stdin: bytes | None = None) -> dict[str, Any]:
