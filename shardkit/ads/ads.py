@@ -129,10 +129,10 @@ class Ads(DocumentStructure[Face]):
         form = DocumentForm(
             partial(write_arguments, schema),
             partial(recovered_ad, schema),
-            lambda _: True,
-            _refresh,
-            lambda part, ids: part.call("ads/renumber", ids, write=True),
-            "ads/clear",
+            names_words=lambda _: True,
+            after=_refresh,
+            after_rebuilt=lambda part, ids: part.call("ads/renumber", ids, write=True),
+            clear_first="ads/clear",
         )
         super().__init__(driver, component, schema, parameters, form)
         self._clock = clock or ServerClock()

@@ -106,7 +106,7 @@ class JobSearch(DocumentStructure[Face]):
             )
         schema = Schema(name, shards, {"skills": 1.0}, {"required": "number"}, chunk=chunk)
         parameters = {"kind": "jobs", "shards": shards, "measure": measure, "chunk": chunk}
-        form = DocumentForm(write_arguments, recovered_job, lambda _: False)
+        form = DocumentForm(write_arguments, recovered_job, names_words=lambda _: False)
         super().__init__(driver, component, schema, parameters, form)
         self.measure = measure
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeAlias
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import entry_key
 from shardkit.config.entry import DEFAULT_PORT, LOCATION, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError
@@ -134,15 +134,13 @@ class ServerPlan:
         """Return the map with the ports of running servers, by address in the map."""
         components = {}
         for name, component in shard_map.components.items():
-            components[name] = Component(
-                name,
-                component.entry and self._moved(component.entry, entry_key(name), ports),
-                tuple(
+            components[name] = replace(
+                component,
+                entry=component.entry and self._moved(component.entry, entry_key(name), ports),
+                shards=tuple(
                     self._moved(entry, entry_key(name, n), ports)
                     for n, entry in enumerate(component.shards)
                 ),
-                component.placement,
-                component.epoch,
             )
         config_server = shard_map.config_server
         if config_server is not None:

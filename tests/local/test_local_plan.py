@@ -127,7 +127,8 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
         "  a: {entry: {host: a, db: 1, ssl: true, ssl_ca_certs: /ca.pem, socket_timeout: 2}}\n"
         "  b: {entry: {unix_socket_path: /run/b.sock, decode_responses: true}}\n"
         "  c: {entry: {cluster: true, host: c, port: 7000}}\n"
-        "  d: {shards: [{host: a, replicas: [{host: b, ssl: true}]}], placement: slot}\n"
+        "  d: {shards: [{host: a, replicas: [{host: b, ssl: true}]}], "
+        "placement: slot, route: 'user:(.+)'}\n"
         "  e: {entry: {sentinel: {service: main, sentinels: [[s, 1], [t, 2]]}, db: 4}}"
     )
     planned = ServerPlan(shard_map, {})
@@ -148,7 +149,7 @@ def test_moved_entries_lose_their_place_and_tls_and_keep_the_rest() -> None:
     assert shard.fields["port"] == 1001
     assert [(r["host"], r["port"]) for r in shard.fields["replicas"]] == [("127.0.0.1", 1004)]
     assert not any(name.startswith("ssl") for name in shard.fields["replicas"][0])
-    assert moved["d"].placement == "slot"
+    assert (moved["d"].placement, moved["d"].routes) == ("slot", ("user:(.+)",))
     assert fields(moved["e"].entry) == {
         "db": 4,
         "sentinel": {

@@ -30,10 +30,10 @@ class LayoutAdvice:
     """What a family would take in a structure."""
 
     layout: LayoutChoice
-    bytes: int  # what all its entries would take: predicted
-    sampled: int  # how many entries the check has loaded,
-    predicted: int  # what was predicted for them,
-    measured: int  # and what they take
+    bytes: int  # predicted for all its entries
+    sampled: int  # entries that the check has loaded
+    predicted: int  # bytes predicted for the sampled entries
+    measured: int  # bytes that the sampled entries take
 
     @property
     def error(self) -> float:

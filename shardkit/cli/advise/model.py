@@ -41,8 +41,8 @@ class ExpiringFields:
     """What fields of a HASH take if they expire."""
 
     embeds: bool  # whether a table has short fields and their values in one block
-    table: float = 0.0  # the bytes of a table besides its fields,
-    entry: float = 0.0  # and of a field besides its blocks
+    table: float = 0.0  # the bytes of a table besides its fields
+    entry: float = 0.0  # the bytes of a field in a table besides its blocks
     # The bytes of a HASH as a listpack besides the same of one that does not expire; None if there
     # is none.
     compact: float | None = None

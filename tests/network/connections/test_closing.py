@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import emptied
 from link_helpers import FACES, clients_of, closed, eventually, of, opened
 
 import shardkit
@@ -26,10 +27,7 @@ PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 
 @pytest.fixture
 def kit(own: LocalServers) -> Iterator[ShardKit]:
-    for server in own.servers:
-        with server.client() as client:
-            client.flushall()
-    with shardkit.connect(own.shard_map) as opened:
+    with emptied(own) as opened:
         yield opened
 
 
