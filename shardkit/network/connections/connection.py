@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -47,6 +48,17 @@ from shardkit.network.connections.databases import (
     opening,
 )
 from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    INSERTED,
+    MULTI,
+    PLAIN,
+    form_of,
+    framed,
+    refusals,
+    unframed,
+)
 from shardkit.network.connections.headers import AGGREGATES, ARRAYS, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
@@ -119,10 +131,12 @@ class ReplyLimits(Reconnects):
     opened: set[ClientDatabase]
     selected = 0
     entered: ClientDatabase | None = None
-    # Whether SELECT goes in front of what redis-py's code sends next, and whether its reply is
-    # still to be read.
+    # Whether its user's database must be selected for what redis-py's code sends next; and how
+    # that was done, and what was sent, until the replies have been read.
     selects = False
-    _awaits_select = False
+    may_multi = True  # whether its user has the right to MULTI
+    _framed: tuple[int, PackedCommands] | None = None
+    _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
@@ -143,6 +157,7 @@ class ReplyLimits(Reconnects):
         if self._limited_parser is not None:
             kwargs.setdefault("parser_class", self._limited_parser)
         self.opened = set()
+        self._ready = deque()
         super().__init__(*args, **kwargs)
 
     def forget_databases(self) -> None:
@@ -152,12 +167,18 @@ class ReplyLimits(Reconnects):
         self.entered = None
         self.ends = self.selects = self.own = False
 
+    def forget_replies(self) -> None:
+        """Drop replies that nobody has read."""
+        self._framed = None
+        self._ready.clear()
+
     def passed_on(self) -> Self:
         """Return this connection as another object: a holder who kept this one cannot use it."""
         kind: Any = type(self)
         other: Self = object.__new__(kind)
         move_connection(self, other)
         self.released, other.handed_out = True, False
+        other.forget_replies()
         return other
 
     if not TYPE_CHECKING:  # it would hide misspelled names
@@ -188,9 +209,9 @@ class ReplyLimits(Reconnects):
         packed = self.pack_command(*args)
         return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
 
-    def _note(self, packed: PackedCommands) -> None:
+    def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
-        self.due += packed.replies
+        self.due += packed.replies + ADDED[form]
         does = packed.effects
         if does & STATE and not self.connecting:  # introductions belong to the connection
             self.own = self.ends = True
@@ -213,15 +234,75 @@ class ReplyLimits(Reconnects):
         if not self.selects:
             self.entered = self.database
 
-    def lead(self) -> bytes:
-        """Return what goes in front of a command of redis-py's that sends it: SELECT, or nothing.
+    def select(self, database: ClientDatabase) -> Steps[Exception | None]:
+        """Select an opened database, for certain; return the server's error if it refuses."""
+        [reply] = yield from self.ask([("SELECT", str(database.number))])
+        if isinstance(reply, Exception):
+            return reply
+        self.entering(database)
+        return None
 
-        `read_response` drops the reply.
-        """
-        self.selects = False
-        select = self.entering(self.database)
-        self._awaits_select = bool(select)
-        return select
+    def _sending(self, packed: PackedCommands) -> Steps[Any]:
+        """Return what is sent for commands, so that they reach their user's database."""
+        if self._framed is not None:
+            yield from self._settled()
+        pieces: Any = packed
+        form = PLAIN
+        if self.selects and not self.own and not packed.effects & ANYWHERE:
+            data = b"".join(packed)
+            form = form_of(packed.effects, len(data), packed.replies, self.may_multi)
+            if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
+                form = CONFIRMED
+            if form == CONFIRMED:
+                error = yield from self.select(self.database)
+                if error is not None:
+                    [refused] = refusals(error, 1)
+                    raise refused
+                form = PLAIN
+            else:
+                self._framed = form, packed
+                pieces = [framed(form, self.database.select, data)]
+            self.selects = False
+        self._note(packed, form)
+        return pieces
+
+    def _settled(self) -> Steps[None]:
+        """Read the replies to framed commands; send them again if their SELECT was refused."""
+        assert self._framed is not None
+        form, packed = self._framed
+        self._framed = None
+        replies = yield from self._replies(packed.replies + ADDED[form])
+        found = unframed(form, replies)
+        if found is None:
+            error = yield from self.select(self.database)
+            if error is None:
+                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                found = yield from self._replies(packed.replies)
+            else:
+                self.selects = True
+                found = refusals(error, packed.replies)
+        else:
+            self.entering(self.database)
+        self._ready.extend(found)
+
+    def _replies(self, count: int) -> Steps[list[Any]]:
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append((yield self._read_raw))
+            except ResponseError as refused:
+                replies.append(refused)
+        return replies
+
+    def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
+        """Return the next reply of those that were read with others, or raise it."""
+        reply = self._ready.popleft()
+        if isinstance(reply, Exception):
+            raise reply
+        encoder = self.encoder  # type: ignore[attr-defined]
+        return (
+            _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
+        )
 
     def be_in_any(self) -> None:
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
@@ -241,13 +322,7 @@ class ReplyLimits(Reconnects):
         packed = self.pack_commands(commands)
         packed.effects = ANYWHERE  # these are ours
         yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append((yield self._read_raw))
-            except ResponseError as refused:
-                replies.append(refused)
-        return replies
+        return (yield from self._replies(len(commands)))
 
     def _read_raw(self) -> Any:
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
@@ -299,6 +374,17 @@ class ReplyLimits(Reconnects):
             raise InvalidResponse(
                 f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
             )
+
+
+def _decoded(reply: Any, encoder: Any) -> Any:
+    """Return a reply that was read as bytes as redis-py decodes it."""
+    if isinstance(reply, bytes):
+        return encoder.decode(reply)
+    if isinstance(reply, list | set | tuple):
+        return type(reply)(_decoded(each, encoder) for each in reply)
+    if isinstance(reply, dict):
+        return {_decoded(k, encoder): _decoded(v, encoder) for k, v in reply.items()}
+    return reply
 
 
 def released_error() -> ConnectionError:
@@ -359,7 +445,8 @@ class Closable(ReplyLimits):
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             self.due, self.answered_at = 0, self.idle_since
-            self.ends = self.own = self.unusable = self._awaits_select = False
+            self.ends = self.own = self.unusable = False
+            self.forget_replies()
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -453,16 +540,13 @@ class Closable(ReplyLimits):
         if check_health:
             self.check_health()  # type: ignore[attr-defined]
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        pieces = run_steps(self._sending(packed), call)
         try:
-            self._note(packed)
-            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
-                self.due += 1
-                packed = [select, *packed]  # type: ignore[assignment]
             if current.get() is None:
-                super().send_packed_command(packed, False)  # type: ignore[misc]
+                super().send_packed_command(pieces, False)  # type: ignore[misc]
             else:
                 with self._kept_to_deadline():
-                    super().send_packed_command(packed, False)  # type: ignore[misc]
+                    super().send_packed_command(pieces, False)  # type: ignore[misc]
         except Exception as error:
             reraise_handlers(error)
             if self.closed:
@@ -472,12 +556,15 @@ class Closable(ReplyLimits):
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
+        if self._framed is not None:
+            try:
+                run_steps(self._settled(), call)
+            except BaseException:
+                self.disconnect()
+                raise
+        if self._ready:
+            return self._next_ready(*args, **kwargs)
         try:
-            if self._awaits_select:
-                if super().read_response(*args, **kwargs) is None:  # type: ignore[misc]
-                    return None  # nothing has come in time
-                self._awaits_select = False
-                self.due = max(0, self.due - 1)
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             reraise_handlers(error)
@@ -486,9 +573,6 @@ class Closable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
-            if self._awaits_select:
-                self.disconnect()
-                raise refused_select(error) from error
             self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
@@ -559,7 +643,8 @@ class AsyncClosable(ReplyLimits):
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
         self.due = 0
-        self.ends = self.own = self.unusable = self._awaits_select = False
+        self.ends = self.own = self.unusable = False
+        self.forget_replies()
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -644,15 +729,12 @@ class AsyncClosable(ReplyLimits):
         if check_health:
             await self.check_health()  # type: ignore[attr-defined]
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        pieces = await arun_steps(self._sending(packed), call)
         try:
-            self._note(packed)
-            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
-                self.due += 1
-                packed = [select, *packed]  # type: ignore[assignment]
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                     with extended_timeout(self, math.inf):  # asyncio.timeout limits it
-                        await super().send_packed_command(packed, check_health=False)  # type: ignore[misc]
+                        await super().send_packed_command(pieces, check_health=False)  # type: ignore[misc]
             except BuiltinTimeoutError:
                 raise TimeoutError("Timeout writing to socket") from None
         except Exception as error:
@@ -664,13 +746,15 @@ class AsyncClosable(ReplyLimits):
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         read = super().read_response  # type: ignore[misc]
+        if self._framed is not None:
+            try:
+                await arun_steps(self._settled(), call)
+            except BaseException:
+                await self.disconnect(nowait=True)
+                raise
+        if self._ready:
+            return self._next_ready(*args, **kwargs)
         try:
-            if self._awaits_select:
-                async with kept_to_deadline(self):
-                    if await read(*args, **kwargs) is None:
-                        return None  # nothing has come in time
-                self._awaits_select = False
-                self.due = max(0, self.due - 1)
             if current.get() is None:
                 reply = await read(*args, **kwargs)
             else:
@@ -682,9 +766,6 @@ class AsyncClosable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
-            if self._awaits_select:
-                await self.disconnect(nowait=True)
-                raise refused_select(error) from error
             self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
