@@ -33,6 +33,7 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
     MasterDownError,
+    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -47,13 +48,21 @@ from shardkit.network.connections.databases import (
     Steps,
     opening,
 )
-from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
+from shardkit.network.connections.effects import (
+    ANYWHERE,
+    STATE,
+    WATCHES,
+    WHOLE,
+    WRITES,
+    PackedCommands,
+)
 from shardkit.network.connections.framing import (
     ADDED,
     CONFIRMED,
     INSERTED,
     MULTI,
     PLAIN,
+    WRAPPED,
     form_of,
     framed,
     refusals,
@@ -242,6 +251,32 @@ class ReplyLimits(Reconnects):
         self.entering(database)
         return None
 
+    def unframed(self, form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
+        """Return the replies to commands; see `framing.unframed`."""
+        if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
+            self.may_multi = False
+        return unframed(form, replies)
+
+    def _form(self, data: bytes, count: int, does: int) -> Steps[int]:
+        """Return how commands reach their user's opened database; it may be selected then.
+
+        Raises:
+            ResponseError: the server refuses to select it; nothing was executed.
+        """
+        database = self.database
+        if self.selected == database.number:
+            self.entered = database
+            return PLAIN
+        form = form_of(does, len(data), count, self.may_multi)
+        if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
+            form = CONFIRMED
+        if form != CONFIRMED:
+            return form
+        error = yield from self.select(database)
+        if error is not None:
+            raise refusals(error, 1)[0]
+        return PLAIN
+
     def _sending(self, packed: PackedCommands) -> Steps[Any]:
         """Return what is sent for commands, so that they reach their user's database."""
         if self._framed is not None:
@@ -250,16 +285,8 @@ class ReplyLimits(Reconnects):
         form = PLAIN
         if self.selects and not self.own and not packed.effects & ANYWHERE:
             data = b"".join(packed)
-            form = form_of(packed.effects, len(data), packed.replies, self.may_multi)
-            if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
-                form = CONFIRMED
-            if form == CONFIRMED:
-                error = yield from self.select(self.database)
-                if error is not None:
-                    [refused] = refusals(error, 1)
-                    raise refused
-                form = PLAIN
-            else:
+            form = yield from self._form(data, packed.replies, packed.effects)
+            if form != PLAIN:
                 self._framed = form, packed
                 pieces = [framed(form, self.database.select, data)]
             self.selects = False
@@ -272,7 +299,7 @@ class ReplyLimits(Reconnects):
         form, packed = self._framed
         self._framed = None
         replies = yield from self._replies(packed.replies + ADDED[form])
-        found = unframed(form, replies)
+        found = self.unframed(form, replies)
         if found is None:
             error = yield from self.select(self.database)
             if error is None:
@@ -524,14 +551,48 @@ class Closable(ReplyLimits):
             deadline.require_left()
         time.sleep(seconds)
 
-    def led(self, data: bytes) -> tuple[bytes, int]:
-        """Return commands with SELECT in front if needed, and how many replies that adds."""
+    def round_trip(
+        self,
+        data: bytes,
+        raw: bool,
+        deadline: Deadline | None = None,
+        count: int = 1,
+        does: int = WRITES,
+    ) -> tuple[list[Any], bool]:
+        """Send a few commands to their user's database.
+
+        Return the replies, and whether some are errors. ``does`` are the commands' effects.
+        Cost: one exchange; two if a SELECT must be confirmed.
+        """
         database = self.database
-        if database not in self.opened:
-            for error in self.open((database,)).values():
-                raise error
-        select = self.entering(database)
-        return (select + data, 1) if select else (data, 0)
+        if self.entered is database:
+            return self.exchange(data, raw, deadline, count)
+        with within(deadline or current.get()):
+            if database not in self.opened:
+                for error in self.open((database,)).values():
+                    raise error
+            try:
+                form = run_steps(self._form(data, count, does), call)
+            except ResponseError as refused:
+                return refusals(refused, count), True
+            sent = framed(form, database.select, data)
+            replies, some = self.exchange(sent, raw, deadline, count + ADDED[form])
+            if form == PLAIN:
+                return replies, some
+            found = self.unframed(form, replies)
+            if found is not None:
+                self.entering(database)
+                return list(found), some
+            refusal = run_steps(self.select(database), call)
+            if refusal is not None:
+                return refusals(refusal, count), True
+            return self.exchange(data, raw, deadline, count)
+
+    def exchange(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        """Send packed commands as they are; see `round_trip`."""
+        return exchange(self, data, raw, deadline, count)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
@@ -940,10 +1001,10 @@ class _FastReplies(_BlockingTimeouts):
         self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
-    def round_trip(
+    def exchange(
         self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
     ) -> tuple[list[Any], bool]:
-        """Send a few packed commands; return the replies, and whether some are errors.
+        """Send packed commands as they are; see `round_trip`.
 
         The fast path: `send_packed_command` and `read_replies` in one pass.
         """
@@ -954,12 +1015,7 @@ class _FastReplies(_BlockingTimeouts):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return round_trip(self, data, raw, deadline, count)
-        select = 0
-        if self.entered is not self.database:
-            with within(deadline or current.get()):
-                data, select = self.led(data)
-            count += select
+            return exchange(self, data, raw, deadline, count)
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
@@ -1000,9 +1056,6 @@ class _FastReplies(_BlockingTimeouts):
             self.disconnect()  # more replies than requests
         elif reply_parser.unusable:
             self.unusable = True
-        if select and isinstance(reply := replies.pop(0), Exception):
-            self.disconnect()
-            raise refused_select(reply)
         return replies, reply_parser.refused
 
     def poll_number(self) -> int | None:
@@ -1350,30 +1403,15 @@ def is_reusable(connection: Any) -> bool:
     return connected and not connection.should_reconnect() and not connection.can_read()
 
 
-def round_trip(
+def exchange(
     connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
 ) -> tuple[list[Any], bool]:
-    """Send a few packed commands; return the replies, and whether some may be errors."""
+    """Send packed commands; return the replies, and whether some may be errors."""
     replies: list[Any] = []
     with within(deadline or current.get()):
-        data, select = connection.led(data)
         connection.send_packed_command(PackedCommands((data,), 0, ANYWHERE))
-        refused = read_replies_of(connection)(replies, select + count, raw)
-    if select and isinstance(reply := replies.pop(0), Exception):
-        connection.disconnect()
-        raise refused_select(reply)
+        refused = read_replies_of(connection)(replies, count, raw)
     return replies, refused
-
-
-def refused_select(reply: Exception) -> Exception:
-    """Return the error of commands behind a SELECT that has worked before, and was refused.
-
-    The server has taken them to the database that was selected before; its connection must close.
-    """
-    return ConnectionError(
-        f"a database that was in use cannot be selected any more: {reply}; what was sent for it "
-        "may have been executed in another one"
-    )
 
 
 def read_replies_of(connection: Any) -> Callable[..., bool]:

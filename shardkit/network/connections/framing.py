@@ -57,7 +57,7 @@ def framed(form: int, select: bytes, data: bytes) -> bytes:
     return data
 
 
-def unframed(form: int, replies: list[Any]) -> list[Any] | None:
+def unframed(form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
     """Return the replies to commands; None if nothing was executed that changes anything.
 
     Raises:
