@@ -84,6 +84,11 @@ def fence_key(client: Any) -> str:
     return str(getattr(client, "mark", FENCE_KEY))
 
 
+def proof_key(client: Any) -> str:
+    """Return the key of a target that has everything: its value is the move."""
+    return f"{getattr(client, 'mark', f'{FENCE_KEY}{{}}')}:copied"
+
+
 def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
     """Return a fence: its move, the attempt, the target, and whether readers may pass."""
     said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}

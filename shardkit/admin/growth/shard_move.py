@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError
@@ -53,6 +53,7 @@ from shardkit.admin.growth.fence import (
     fences_of,
     lift,
     move_of,
+    proof_key,
     write_under,
 )
 from shardkit.admin.growth.gate import (
@@ -155,6 +156,14 @@ class ShardMover(Mover):
                     f"find out which server has the keys, then DEL config:growth:move:{move.name}",
                 )
             captures = None  # of all changes since it was decided
+            if move.phase == "fenced" and (lost := self._lost(old, new)):
+                if not self._old_gate.is_closed(old):
+                    raise self._refused(lost)
+                self._progress(f"copying again: {lost}")
+                self._go_home(old, new, "begun")
+            if move.phase in ("pushed", "kept"):
+                self._require_takeover(old, new)
+                self._admit_writers(new)
             if move.phase == "kept" or (move.phase == "pushed" and move.keep):
                 self._keep_or_clear(old, new, None, stack)
                 return
@@ -219,6 +228,60 @@ class ShardMover(Mover):
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
         return self._old_gate.is_closed(old) or self._move.id in map(move_of, fences_of(new))
+
+    # ---- what the sources are emptied and clients are sent away for
+
+    def _prove(self, new: Clients) -> None:
+        """Have the targets prove that they have everything: what they save later has it, too."""
+        write_under(
+            new,
+            self._attempt,
+            {at: [[("SET", proof_key(client), self._move.id)]] for at, client in new.items()},
+        )
+
+    def _lost(self, old: Clients, new: Clients) -> str:
+        """Return why the targets cannot take over; empty text if they have everything.
+
+        Until they take writes, samples are the same on both sides, too, apart from what another
+        program wrote at the sources.
+        """
+        place = next(iter(new))
+        try:
+            for place, client in new.items():
+                # Whatever refuses this write would refuse those of clients.
+                if not client.set(proof_key(client), self._move.id, xx=True):
+                    return f"{place.server} has lost what was copied to database {place.database}"
+            for source, client in old.items() if self._move.phase == "fenced" else ():
+                for page in islice(pages(client), 1):
+                    written = self._maybe_written(source, client, new, page)
+                    for place, own in self._rule.there(source, page).items():
+                        if wrong := set(unequal(client, new[place], own)).difference(written):
+                            return f"{place.server} has lost {counted(len(wrong), 'key')}"
+        except (RedisError, OSError) as error:
+            return f"{place.server} cannot take over: {error}"
+        return ""
+
+    def _go_home(self, old: Clients, new: Clients, phase: str) -> None:
+        """Have clients use the sources again, before they wrote anything at the targets."""
+        move, attempt = self._move, secrets.token_hex(8)
+        self._old_gate.admit_readers(old, attempt)
+        epoch = push_changed(
+            self._lease,
+            lambda components: rule_of(reversed_move(move)).changed(components, self._same),
+            f"{move.verb} of {move.name} back to {move.source}",
+            witnessed=False,
+        )
+        with suppress(RedisError, OSError):  # if a target is away, nobody reads there
+            self._new_gate.turn_away(new, attempt)
+            self._new_gate.wait_for_readers(new, _READ * self._hold, epoch)
+        self._reached(phase)
+        self._old_gate.open(old)
+        self._held(None)
+
+    def _admit_writers(self, new: Clients) -> None:
+        """Have the targets take writes, which nobody has sent them yet, or some have."""
+        self._new_gate.open(new)
+        self._move.epoch = self._held(None, self._rule.targets)
 
     # ---- before it is decided
 
@@ -330,7 +393,14 @@ class ShardMover(Mover):
                 old.__getitem__,
                 new.__getitem__,
                 rule.sources,
-                {*OWN_KEYS, *(fence_key(each).encode() for each in (*old.values(), *new.values()))},
+                {
+                    *OWN_KEYS,
+                    *(
+                        key(each).encode()
+                        for key in (fence_key, proof_key)
+                        for each in (*old.values(), *new.values())
+                    ),
+                },
                 others=rule.targets,
                 there=rule.there,
                 back=rule.back,
@@ -395,7 +465,13 @@ class ShardMover(Mover):
                 self._require_target(new)
                 self._new_gate.require_slots(new)
                 deciding = not self._old_gate.is_cluster
-                rest = partial(self._require_same, old, new, copies, proven=True)
+                if deciding:
+                    self._prove(new)
+
+                def rest() -> None:
+                    self._require_same(old, new, copies, proven=True)
+                    self._prove(new)
+
                 decided = self._old_gate.decide(old, value, rest)
                 deciding = False
             except GrowthError as error:
@@ -524,11 +600,11 @@ class ShardMover(Mover):
                 setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(new, stack)
-        self._new_gate.open(new)
+        self._reached("pushed")  # from now on, there may be writes that the sources lack
+        self._admit_writers(new)
         if began is not None:
             move.held = time.monotonic() - began
-        move.epoch = self._held(None, self._rule.targets)
-        self._reached("pushed")
+        self._lease.write(move)
 
     def _clear(
         self,
@@ -549,6 +625,7 @@ class ShardMover(Mover):
             [each for each in components.values() if each.name in self._concerned],
             read_epoch(self._config),
         )
+        self._require_takeover(old, new)
         self._progress(f"emptying {move.source}")
         for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
             for server in replicas_of(self._components.values(), source, self._same):
@@ -584,7 +661,9 @@ class ShardMover(Mover):
                     write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
+            self._require_takeover(old, new)
             each_of(clear, old)
+        each_of(lambda client: client.delete(proof_key(client)), new)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -592,6 +671,24 @@ class ShardMover(Mover):
         move.certificate = certificate
         self._note_strays()
         self._reached("done")
+
+    def _require_takeover(self, old: Clients, new: Clients) -> None:
+        """Check that the targets have everything, and no entry names a source, before emptying."""
+        lost = self._lost(old, new)
+        named = held(read_components(self._config), self._rule.sources, self._move.id, self._same)
+        self._lease.check()
+        if lost:
+            raise self._refused(lost)
+        if named:
+            again = f"entries name {self._move.source} again"
+            raise self._refused(again, "push entries that name the new place, and resume")
+
+    def _refused(self, lost: str, remedy: str = "start it with its data, and resume") -> Exception:
+        move = self._move
+        return GrowthError(
+            f"{move.name}: {lost}. {move.source} still has what there was at the cutover",
+            f"{remedy}: {self._command('resume')}",
+        )
 
     # ---- while the sources are kept up to date
 
@@ -622,6 +719,8 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
+                        if lost := self._lost(old, new):
+                            raise self._refused(lost)
                         empty(old, value)
                         captures = self._captures(new, attempt)
                     copies = [
@@ -725,6 +824,8 @@ class ShardMover(Mover):
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
             taken = move.id in map(move_of, fences_of(new))
+            if move.phase == "fenced" and self._lost(old, new):
+                self._go_home(old, new, "begun")
             if (
                 move.phase != "begun"
                 or self._has_decided(old)
