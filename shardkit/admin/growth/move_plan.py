@@ -38,6 +38,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.rules import eviction
 from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
@@ -316,6 +317,12 @@ def plan_copy(
                 except (RedisError, OSError) as error:
                     problems.append(f"{server} cannot be used ({error})")
                 problems += _is_replica(server, info)
+            if not in_cluster and _evicts(info).startswith("allkeys"):
+                problems.append(
+                    f"{server} evicts keys ({_evicts(info)}), so it could lose {FENCE_KEY}, which "
+                    "keeps clients with old entries from its databases: CONFIG SET "
+                    "maxmemory-policy noeviction or a volatile one, or move the whole server"
+                )
         for target in new.values():
             server, client, there = target
             problems += _is_replica(server, there) if there else ()
@@ -440,6 +447,12 @@ def _room(
     return connections
 
 
+def _evicts(info: Mapping[str, Any]) -> str:
+    """Return the policy by which a server removes keys when its memory is full; empty for none."""
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    return policy if int(info.get("maxmemory", 0)) and policy != "noeviction" else ""
+
+
 def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
     return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
 
@@ -492,6 +505,9 @@ def _compared(
     server, new, there = target
     if not (info and there):
         return notes
+    if policy := _evicts(there):
+        found = eviction(policy)
+        notes.append(f"{server} {found.text}: {found.remedy}")
     notes += _forbidden(f"an abort will fail: {server}", new, _ABORTING[copying])
     with suppress(RedisError, OSError):  # CONFIG is not permitted
         before, after = (Limits(client.config_get(LIMITS_PATTERN)) for client in (old, new))
