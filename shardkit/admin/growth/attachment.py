@@ -108,7 +108,7 @@ def attach_replica(
         if problems:
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
-            replicate(new, source, like, where)
+            replicate(new, source, like, where, held.order)
             persist_roles(new)
         wait_for_copy(master, new, copy)
         named = bool(entries_on(components.values(), source, same))
@@ -166,7 +166,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         )
         if role is not None and not role.is_master:
             _wait_for_clients(client)
-            client.execute_command("REPLICAOF", "NO", "ONE")
+            held.order(client, "REPLICAOF", "NO", "ONE")
             persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 

@@ -49,7 +49,7 @@ Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
 """Batches of commands."""
 
 FORMAT = 1
-OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), b"config:growth:token"})
 """Keys of a database that are shardkit's, and do not move."""
 _MARK = f"{FENCE_KEY}{{".encode()
 # Several keys of a master of a cluster are in no transaction. So a script checks and writes.

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from itertools import product
 from typing import Any, ClassVar, TypeVar
 
+from shardkit.admin.changes import numbered
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import Lease, Move, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import connected_to
+from shardkit.admin.servers import identify
 from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 
 D = TypeVar("D")
@@ -72,6 +80,28 @@ class Mover(ABC):
     def move(self) -> Move:
         """The move as it is now; its reversal once that has replaced it."""
         return self._move
+
+    @abstractmethod
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        """Return an entry whose user a server accepts, and where it is stored."""
+
+    @abstractmethod
+    def _touched(self) -> Mapping[ServerAddress, Iterable[object]]:
+        """Return the numbers of the databases that the move touches, by server."""
+
+    def begin(self) -> None:
+        """Record the move, unless another change touches its databases.
+
+        Raises:
+            GrowthError: there is such a change.
+        """
+        for server, numbers in self._touched().items():
+            names = {str(server): None}
+            with suppress(*ServerErrors), connected_to(server, *self._login(server)) as client:
+                identity = identify(client)
+                names |= {identity.server: None, identity.data: None}
+            self._move.databases += numbered(product(names, numbers))
+        self._lease.write(self._move)
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase

@@ -41,6 +41,7 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
+from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
 
@@ -60,6 +61,12 @@ class ServerMover(Mover):
         except InvalidArgumentError:
             self._like, self._where = entry_on(self._components, self._target, self._same)
 
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        return self._like, self._where
+
+    def _touched(self) -> dict[ServerAddress, str]:
+        return dict.fromkeys((self._source, self._target), "*")
+
     def run(self) -> None:
         """Replicate, hand over, push the entries, and compare."""
         move, config = self._move, self._config
@@ -77,8 +84,8 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     wait_for_copy(old, new, self._copy)
                     take_writes_alone(new, config, target)
-                    self._lease.check()
-                    move.held = hand_over(old, new, target, self._hold)
+                    with self._lease.marking(old, new):
+                        move.held = hand_over(old, new, target, self._hold, self._lease.order)
                 persist_roles(old, new)
                 self._reached("promoted")
             if move.phase == "promoted":
@@ -111,7 +118,7 @@ class ServerMover(Mover):
                     "else uses it",
                     "check it, then resume or abort",
                 )
-            replicate(new, self._source, self._like, self._where)
+            replicate(new, self._source, self._like, self._where, self._lease.order)
             persist_roles(new)
 
     def _require_handover(self, old: Any, new: Any) -> None:
@@ -139,7 +146,7 @@ class ServerMover(Mover):
             message=f"move of {self._source} to {self._target}",
         )
         others = map(ServerAddress.parse, self._move.others)
-        repoint(others, self._target, self._like, self._where)
+        repoint(others, self._target, self._like, self._where, self._lease.order)
         self._reached("pushed")
 
     def _wait_for_clients(self) -> None:
@@ -206,8 +213,12 @@ class ServerMover(Mover):
                 )
             if not move.followed and self._has_copy(role):
                 try:
-                    new.execute_command("REPLICAOF", "NO", "ONE")
-                    new.execute_command("FLUSHALL", "ASYNC")
+                    with (
+                        connected_to(self._source, self._like, self._where) as old,
+                        self._lease.marking(old, new),
+                    ):
+                        self._lease.order(new, "REPLICAOF", "NO", "ONE")
+                    self._lease.order(new, "FLUSHALL", "ASYNC")
                 except ResponseError as error:
                     raise GrowthError(
                         f"{target} could not be detached and emptied: {error}",

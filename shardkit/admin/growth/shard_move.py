@@ -21,9 +21,9 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
@@ -126,6 +126,9 @@ class ShardMover(Mover):
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
+    def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
+        return by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
+
     def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
             return CopyGate(self._move, self._lease)
@@ -204,6 +207,11 @@ class ShardMover(Mover):
             f"correct that, and resume: {self._command('resume')}",
         )
 
+    def _kept_move(self) -> Move | None:
+        """Return the move that this one undoes, if its old databases are kept up to date."""
+        every = journal.read_all(self._config, [])
+        return next((m for m in every if m.id == self._move.undoes and m.phase == "kept"), None)
+
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
         captures: dict[ServerAddress, KeyCapture | Standstill] = {}
@@ -248,8 +256,12 @@ class ShardMover(Mover):
         place = next(iter(new))
         try:
             for place, client in new.items():
-                # Whatever refuses this write would refuse those of clients.
-                if not client.set(proof_key(client), self._move.id, xx=True):
+                key = proof_key(client)
+                if self._new_gate.is_cluster:  # it refuses writes until it is open
+                    has_all = client.get(key) == self._move.id.encode()
+                else:  # whatever refuses this write would refuse those of clients
+                    has_all = client.set(key, self._move.id, xx=True)
+                if not has_all:
                     return f"{place.server} has lost what was copied to database {place.database}"
             for source, client in old.items() if self._move.phase == "fenced" else ():
                 for page in islice(pages(client), 1):
@@ -290,6 +302,7 @@ class ShardMover(Mover):
         move = self._move
         move.certificate = None
         self._lease.write(move)
+        was_kept = self._kept_move() is not None
         for server, client in one_of_each(new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
@@ -297,8 +310,8 @@ class ShardMover(Mover):
             fence = client.get(fence_key(client))
             if self._new_gate.is_cluster and is_closed(client):
                 continue  # an earlier split has left it
-            if move_of(fence) not in (move.id, move.undoes or move.id):
-                if strays(client, 1):
+            if move_of(fence) != move.id:
+                if not (was_kept and move_of(fence) == move.undoes) and strays(client, 1):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database}",
                         "empty it, or abort the move",
@@ -583,6 +596,8 @@ class ShardMover(Mover):
         """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
+        if (undone := self._kept_move()) is not None:
+            self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
         self._new_gate.admit_readers(new, attempt)
         epoch = push_changed(
@@ -774,12 +789,15 @@ class ShardMover(Mover):
         stack: ExitStack,
     ) -> None:
         """Reverse the move, whose sources have everything."""
-        back.undoes, back.notifications = self._move.id, dict(self._move.notifications)
+        back.notifications = dict(self._move.notifications)
         back.keys = dict(self._move.keys)
+        back.fences = {
+            str(at): client.get(fence_key(client)).decode() for at, client in old.items()
+        }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._options)
             mover._watching = dict(captures)
-            lease.write(back)
+            mover.begin()
             if mover._take_over(new, old):
                 for copy in copies:
                     copy.value = mover._attempt
@@ -876,6 +894,7 @@ def reversed_move(move: Move) -> Move:
         placements=move.placements[::-1],
         routes=move.routes,
         clusters=move.clusters[::-1],
+        undoes=move.id,
         slots=dict(move.slots),
         minimums=dict(move.minimums),
     )
