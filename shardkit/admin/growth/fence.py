@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
@@ -159,8 +160,16 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
-def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
-    """Open databases that a move has closed; with ``value`` those that this attempt closed."""
+def lift(
+    clients: Clients,
+    move: str,
+    value: bytes | None = None,
+    former: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Open databases that a move has closed; with ``value`` those that this attempt closed.
+
+    Those that an earlier move had closed get the ``former`` fence again.
+    """
     first: dict[Place, bytes | None] = {}
 
     def delete(fences: Fences) -> Writes:
@@ -172,7 +181,11 @@ def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
             and (fence == value if value is not None else move_of(fence) == move)
         ]
         first.update(found)
-        return {place: [[("DEL", fence_key(clients[place]))]] for place in own}
+        keys = {place: fence_key(clients[place]) for place in own}
+        return {
+            at: [[("SET", key, former[str(at)]) if str(at) in former else ("DEL", key)]]
+            for at, key in keys.items()
+        }
 
     _insist(clients, delete)
 

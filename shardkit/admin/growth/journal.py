@@ -149,6 +149,16 @@ class Move(Change):
         return sum(self.keys.values())
 
 
+def replace_server(move: Move, server: ServerAddress, successor: ServerAddress) -> None:
+    """Have a move name a server that has taken the place of one of its own."""
+    for name in ("source", "target"):
+        each = [successor if at == server else at for at in servers_in(getattr(move, name))]
+        setattr(move, name, ", ".join(map(str, dict.fromkeys(each))))
+    for places in (move.sources, move.targets):
+        found = [Place.parse(at) for at in places]
+        places[:] = [str(at._replace(server=successor) if at[0] == server else at) for at in found]
+
+
 def servers_in(text: str) -> list[ServerAddress]:
     """Return the servers of `Move.source` or `Move.target`."""
     return [ServerAddress.parse(each) for each in text.split(", ")]

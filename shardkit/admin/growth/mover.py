@@ -10,10 +10,10 @@ from typing import Any, ClassVar, TypeVar
 
 from shardkit.admin.changes import numbered
 from shardkit.admin.growth.certificate import ServerComparison, compare
-from shardkit.admin.growth.failover import HOLD
-from shardkit.admin.growth.journal import Lease, Move, servers_in
+from shardkit.admin.growth.failover import HOLD, pending_fences
+from shardkit.admin.growth.journal import Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.servers import identify
 from shardkit.config.component import Component
@@ -80,6 +80,24 @@ class Mover(ABC):
     def move(self) -> Move:
         """The move as it is now; its reversal once that has replaced it."""
         return self._move
+
+    def _follow_failovers(self) -> bool:
+        """Name promoted replicas in the place of the servers that they replace."""
+        move, components = self._move, self._components.values()
+        servers = [*servers_in(move.source), *servers_in(move.target)]
+        followed = False
+        for server in servers if not move.is_over else ():
+            successor = self._successor(server)
+            known = any(self._same(successor, each) for each in servers)
+            if successor and not known and entries_on(components, successor, self._same):
+                replace_server(move, server, successor)
+                followed = True
+        return followed
+
+    def _successor(self, server: ServerAddress) -> ServerAddress | None:
+        """Return the replica that a failover after a crash promoted in a server's place."""
+        fences = pending_fences(self._config)
+        return next((each.target for each in fences if self._same(each.source, server)), None)
 
     @abstractmethod
     def _login(self, server: ServerAddress) -> tuple[Entry, str]:

@@ -54,6 +54,7 @@ class ServerMover(Mover):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._follow_failovers()
         self._source = ServerAddress.parse(self._move.source)
         self._target = ServerAddress.parse(self._move.target)
         try:
@@ -131,8 +132,7 @@ class ServerMover(Mover):
             raise GrowthError(
                 f"{self._target} is not the master of {self._source}, although the record of this "
                 "move says so: the record is out of date",
-                "find out which server has the keys, then DEL config:growth:move:"
-                f"{self._move.name}",
+                f"find out which server has the keys, then: shardkit changes end {self._move.name}",
             )
 
     def _push(self) -> None:
@@ -201,7 +201,10 @@ class ServerMover(Mover):
         """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
         with connected_to(target, self._like, self._where) as new:
-            role = role_of(new)
+            role = self._role_of_target(new)
+            if role is None:  # it is down: if it comes back, it follows the source
+                self._reached("aborted")
+                return
             if (
                 move.phase in ("promoted", "pushed")
                 or (role.is_master and self._follows(self._source, target))
@@ -212,6 +215,7 @@ class ServerMover(Mover):
                     f"resume it, and then: shardkit move reverse {self._source}",
                 )
             if not move.followed and self._has_copy(role):
+                self._require_source()
                 try:
                     with (
                         connected_to(self._source, self._like, self._where) as old,
@@ -227,6 +231,33 @@ class ServerMover(Mover):
                 persist_roles(new)
             ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
+
+    def _role_of_target(self, new: Any) -> ServerRole | None:
+        """Return the target's role; None if it is down and the source is still the master."""
+        try:
+            return role_of(new)
+        except (RedisError, OSError):
+            if self._move.phase not in ("begun", "attached") or not self._is_master(self._source):
+                raise
+            return None
+
+    def _is_master(self, server: ServerAddress) -> bool:
+        with connected_to(server, self._like, self._where) as client:
+            return role_of(client).is_master
+
+    def _require_source(self) -> None:
+        """Check that the target is not the only one that has the data."""
+        try:
+            if self._is_master(self._source):
+                return
+            why = "it is a replica"
+        except (RedisError, OSError) as error:
+            why = str(error)
+        raise GrowthError(
+            f"{self._source} does not have the data ({why}), so {self._target} keeps its copy",
+            f"start {self._source}, or have the copy take over: shardkit failover {self._source} "
+            f"--to {self._target} --force",
+        )
 
     def _has_copy(self, role: ServerRole) -> bool:
         """Whether a server with this role follows the source, or did until an abort began."""

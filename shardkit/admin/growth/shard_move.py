@@ -51,6 +51,7 @@ from shardkit.admin.growth.fence import (
     fence_key,
     fence_value,
     fences_of,
+    is_permanent,
     lift,
     move_of,
     proof_key,
@@ -65,7 +66,7 @@ from shardkit.admin.growth.gate import (
 )
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
+from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
@@ -103,6 +104,7 @@ class ShardMover(Mover):
             or any(str(shard) in self._move.shards for shard, _ in component.entries())
             or name == self._move.name
         }
+        self._failed_over = self._follow_failovers()
         if any(self._move.clusters) and not self._move.is_over:
             update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
@@ -125,6 +127,25 @@ class ShardMover(Mover):
                 if str(shard) in self._move.shards or component.name == self._move.name:
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
+
+    def _successor(self, server: ServerAddress) -> ServerAddress | None:
+        """Return the server that entries name in the place of one that this move has."""
+        move = self._move
+        entries = {
+            str(shard): entry
+            for component in self._components.values()
+            for shard, entry in component.entries()
+        }
+        places, names = move.sources, move.shards
+        if move.phase in ("pushed", "kept"):
+            places = move.targets
+            if move.placements:
+                names = shard_names(move.name, len(places) if move.placements[1] else 0)
+        for place, name in zip(map(Place.parse, places), names, strict=False):
+            entry = entries.get(name)
+            if entry and place.server == server and entry.database == place.database:
+                return None if entry.is_cluster else address_of(entry)
+        return None
 
     def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
         return by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
@@ -150,17 +171,21 @@ class ShardMover(Mover):
         with ExitStack() as stack:
             old = stack.enter_context(self._clients(self._rule.sources))
             new = stack.enter_context(self._clients(self._rule.targets))
+            if move.phase in ("fenced", "pushed") and not self._old_gate.is_cluster:
+                old = _answering(old)  # the others are not needed any more
             if move.phase == "begun" and self._has_decided(old):
                 self._reached("fenced")
+            if move.phase == "fenced" and self._is_open_elsewhere(old):
+                self._go_home(old, new, "begun")
             if move.phase == "fenced" and not self._is_closed(old, new):
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
                     "says so: the record is out of date",
-                    f"find out which server has the keys, then DEL config:growth:move:{move.name}",
+                    f"find out which server has the keys, then: shardkit changes end {move.name}",
                 )
             captures = None  # of all changes since it was decided
             if move.phase == "fenced" and (lost := self._lost(old, new)):
-                if not self._old_gate.is_closed(old):
+                if not self._is_decided(old):
                     raise self._refused(lost)
                 self._progress(f"copying again: {lost}")
                 self._go_home(old, new, "begun")
@@ -233,9 +258,20 @@ class ShardMover(Mover):
         """Whether a mover has decided, and was killed before it could note that."""
         return not self._old_gate.is_cluster and self._old_gate.is_closed(old)
 
+    def _is_decided(self, old: Clients) -> bool:
+        return bool(old) and self._old_gate.is_closed(old)
+
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
-        return self._old_gate.is_closed(old) or self._move.id in map(move_of, fences_of(new))
+        return self._is_decided(old) or self._move.id in map(move_of, fences_of(new))
+
+    def _is_open_elsewhere(self, old: Clients) -> bool:
+        """Whether a source was promoted before it had the fence, so that clients wrote there."""
+        return self._failed_over and not all(
+            is_permanent(client, self._move.id)
+            for place, client in old.items()
+            if held(self._components, [place], self._move.id, self._same)
+        )
 
     # ---- what the sources are emptied and clients are sent away for
 
@@ -841,12 +877,15 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            taken = move.id in map(move_of, fences_of(new))
             if move.phase == "fenced" and self._lost(old, new):
                 self._go_home(old, new, "begun")
+            # `shardkit changes repair` sees to the others when they are back. Without a source, the
+            # targets keep what may be the only copy.
+            all_sources, old, new = len(old), _answering(old), _answering(new)
+            taken = len(old) == all_sources and move.id in map(move_of, fences_of(new))
             if (
                 move.phase != "begun"
-                or self._has_decided(old)
+                or (old and self._has_decided(old))
                 or (taken and not self._take_over(old, new))
             ):
                 raise GrowthError(
@@ -855,11 +894,7 @@ class ShardMover(Mover):
                 )
             if taken:
                 empty(new, self._attempt)
-                lift(new, move.id)
-                for place, client in new.items():
-                    fence = move.fences.get(str(place))
-                    if fence is not None:
-                        client.set(fence_key(client), fence)
+                lift(new, move.id, former=move.fences)
             lift(old, move.id)
             self._restore_notifications(old)
         self._reached("aborted")
@@ -882,6 +917,16 @@ class ShardMover(Mover):
             "stale": stale[:MOST_NAMED],
             "at": time.time(),
         }
+
+
+def _answering(clients: Clients) -> Clients:
+    """Return the clients of servers that answer."""
+    found: dict[Place, Any] = {}
+    for server, own in by_server(clients).items():
+        with suppress(RedisError, OSError):
+            next(iter(own.values())).ping()
+            found |= {Place(server, number): client for number, client in own.items()}
+    return found
 
 
 def reversed_move(move: Move) -> Move:
