@@ -19,7 +19,9 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import force_options
 from shardkit.errors import PushRefusedError, few
 from shardkit.network.connections import Connector
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import (
+    CLOSED,
     LOADING,
     MISPLACED_SHARE,
     NO_DATABASE,
@@ -31,6 +33,7 @@ from shardkit.network.rules import (
     UNREACHABLE,
     UNUSABLE,
     WRONG_ROLE,
+    closed,
     judge,
     keys_of_other_shards,
 )
@@ -47,7 +50,7 @@ from shardkit.network.survey import (
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
-    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE}
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
     | {RIGHTS, NO_INFO, RESTART, SAMPLING}
 )
 _WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
@@ -139,7 +142,7 @@ def preflight(
     savers = _savers(changes, surveyed)
     findings: list[PreflightFinding] = []
     for change in changes:
-        findings += _own_problems(change, surveyed, {WRONG_ROLE} if moved_only else _SHOWN)
+        findings += _own_problems(change, surveyed, {WRONG_ROLE, CLOSED} if moved_only else _SHOWN)
         if _is_usable(surveyed[change.target.entry]):
             findings += [] if moved_only else _same_files(change, surveyed, savers)
             if not change.target.node and not change.target.entry.is_cluster:
@@ -291,7 +294,7 @@ def _remedy(strange: str) -> str:
 def misplaced(
     components: Iterable[Component], timeout: float, connector: Connector | None = None
 ) -> list[PreflightFinding]:
-    """Return what is wrong with the shards of new components: their servers hold others' keys.
+    """Return what is wrong with new components: databases are closed, or hold others' keys.
 
     Servers that cannot be asked are left out. Cost: an exchange with each shard, or a few where
     keys are sparse.
@@ -299,25 +302,28 @@ def misplaced(
     targets = [
         target
         for target in targets_of(components, replicas=False)
-        if target.shard and target.shard.number is not None and not target.entry.is_cluster
+        if target.shard and not target.entry.is_cluster
     ]
-    answers = query_entries(
-        {target: target.entry for target in targets},
-        lambda target, client: sample_of(client, SAMPLED_KEYS),
-        timeout,
-        connector,
-    )
+
+    def look(target: Target, client: Any) -> tuple[Any, list[bytes]]:
+        is_shard = target.shard is not None and target.shard.number is not None
+        return client.get(FENCE_KEY), sample_of(client, SAMPLED_KEYS) if is_shard else []
+
+    answers = query_entries({target: target.entry for target in targets}, look, timeout, connector)
     findings = []
-    for target, keys in answers.items():
+    for target, answer in answers.items():
         assert target.component is not None
         assert target.shard is not None
-        strange = ""
-        if isinstance(keys, list):
-            strange = keys_of_other_shards(target.component, target.shard, keys)
-        if strange:
-            problem = f"holds keys that are not this shard's: {strange}"
-            change = _Change(target, target.component)
-            findings.append(change.finding(problem, _remedy(strange)))
+        if isinstance(answer, Exception):
+            continue
+        fence, keys = answer
+        change = _Change(target, target.component)
+        if fence is not None:
+            problem = closed(str(target.shard), fence)
+            findings.append(change.finding(problem.text, problem.remedy))
+        if strange := keys_of_other_shards(target.component, target.shard, keys):
+            text = f"holds keys that are not this shard's: {strange}"
+            findings.append(change.finding(text, _remedy(strange)))
     return findings
 
 

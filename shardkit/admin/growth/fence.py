@@ -90,9 +90,20 @@ def proof_key(client: Any) -> str:
     return f"{getattr(client, 'mark', f'{FENCE_KEY}{{}}')}:copied"
 
 
-def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
-    """Return a fence: its move, the attempt, the target, and whether readers may pass."""
+def fence_value(
+    move: str,
+    attempt: str,
+    target: str,
+    *,
+    readers: bool = False,
+    record: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    """Return a fence: its move, the attempt, the target, and whether readers may pass.
+
+    A source's fence has the ``record`` of the move, from which that can be written again.
+    """
     said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
+    said |= {"record": record} if record else {}
     return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
 
 
@@ -102,6 +113,14 @@ def move_of(value: bytes | None) -> str | None:
         return None if value is None else str(json.loads(value)["move"])
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def record_in(value: bytes | None) -> dict[str, Any]:
+    """Return the record of a move that a source's fence has; empty if it has none."""
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(value or b"{}")["record"]
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:

@@ -149,6 +149,18 @@ class Move(Change):
         return sum(self.keys.values())
 
 
+_IN_FENCES = (
+    *("name", "copying", "source", "target", "shards", "sources", "targets", "placements"),
+    *("routes", "id", "phase", "epoch", "owner", "started", "undoes", "clusters", "slots"),
+    *("decided", "databases"),
+)
+
+
+def essence(move: Move) -> dict[str, Any]:
+    """Return what a fence has of its move: enough to continue it without its record."""
+    return {name: value for name in _IN_FENCES if (value := getattr(move, name))}
+
+
 def replace_server(move: Move, server: ServerAddress, successor: ServerAddress) -> None:
     """Have a move name a server that has taken the place of one of its own."""
     for name in ("source", "target"):
@@ -231,7 +243,7 @@ def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None)
             records.append((str_if_bytes(key), None))
     for where, text in records:
         try:
-            move = _move_of(where, text)
+            move = move_of_record(where, text)
         except (ConfigError, NewerFormatError) as error:
             if unreadable is None:
                 raise
@@ -242,7 +254,7 @@ def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None)
     return sorted(moves.values(), key=lambda move: move.name)
 
 
-def _move_of(where: str, text: Any) -> Move | None:
+def move_of_record(where: str, text: Any) -> Move | None:
     """Read a record; return None if it is that of another change, or has just been deleted."""
     try:
         stored = json.loads(text)

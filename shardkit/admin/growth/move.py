@@ -276,7 +276,7 @@ def abort_move(config: Any, name: str) -> Move:
         if move.is_over:
             raise GrowthError(f"the move of {name} is {move.phase}: nothing to abort is left", _SEE)
         with _naming(move):
-            _mover(lease, move).abort()
+            mover_of(lease, move).abort()
         return move
 
 
@@ -376,7 +376,7 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     if move.phase not in _MOVERS[move.copying].comparable:
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it first")
     before = replace(move)
-    _mover(Lease(config, "none"), move, **options).verify()
+    mover_of(Lease(config, "none"), move, **options).verify()
     journal.write_verified(config, before, move)
     return move
 
@@ -416,7 +416,7 @@ def _run(
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Carry a move on to its end; return it, or its reversal."""
-    mover = _mover(lease, move, components, **options)
+    mover = mover_of(lease, move, components, **options)
     with _naming(move):
         if not move.started:
             mover.begin()
@@ -424,12 +424,13 @@ def _run(
     return mover.move
 
 
-def _mover(
+def mover_of(
     lease: Lease,
     move: Move,
     components: Mapping[str, Component] | None = None,
     **options: Unpack[MoveOptions],
 ) -> Mover:
+    """Return what works on a move."""
     if components is None:
         components = read_components(lease.config)
     return _MOVERS[move.copying](lease, components, move, **options)

@@ -18,6 +18,7 @@ from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.servers import identify
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
+from shardkit.errors import GrowthError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 
@@ -73,6 +74,10 @@ class Mover(ABC):
         """Undo what was done."""
 
     @abstractmethod
+    def give_up(self, lost: bool) -> None:
+        """End the move; with ``lost`` without what lost servers have."""
+
+    @abstractmethod
     def verify(self) -> None:
         """Renew the certificate of a move that is done."""
 
@@ -120,6 +125,13 @@ class Mover(ABC):
                 names |= {identity.server: None, identity.data: None}
             self._move.databases += numbered(product(names, numbers))
         self._lease.write(self._move)
+
+    def _can_continue(self) -> GrowthError:
+        name = self._move.name
+        return GrowthError(
+            f"the move of {name} ({self._move.phase}) has lost no server and closes databases",
+            f"resume it: shardkit move resume {name}. If its new server is gone for good: --lost",
+        )
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase

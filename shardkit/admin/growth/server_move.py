@@ -232,6 +232,22 @@ class ServerMover(Mover):
             ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
 
+    def give_up(self, lost: bool) -> None:
+        """See `Mover.give_up`; roles stay as they are."""
+        named = [
+            server
+            for server in (self._source, self._target)
+            if entries_on(self._components.values(), server, self._same)
+        ]
+        if not lost and len(named) == 1:
+            with suppress(RedisError, OSError):
+                if self._is_master(named[0]) == (named[0] == self._source):
+                    self._reached("done" if named[0] == self._target else "aborted")
+                    return
+        if not lost:
+            raise self._can_continue()
+        self._reached("aborted")
+
     def _role_of_target(self, new: Any) -> ServerRole | None:
         """Return the target's role; None if it is down and the source is still the master."""
         try:

@@ -498,7 +498,8 @@ class ShardMover(Mover):
             if not self._offline:
                 at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
-            value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
+            token, record = secrets.token_hex(8), journal.essence(move)
+            value = fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
             try:
                 self._old_gate.close(old, value, limit, self._offline)
@@ -751,7 +752,8 @@ class ShardMover(Mover):
         That needs no lease: this process alone knows the value of the sources' fences.
         """
         move, config = self._move, self._config
-        value = fence_value(move.id, secrets.token_hex(8), move.target)
+        token, record = secrets.token_hex(8), journal.essence(move)
+        value = fence_value(move.id, token, move.target, record=record)
         change(old, move.id, value)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
@@ -897,6 +899,23 @@ class ShardMover(Mover):
                 lift(new, move.id, former=move.fences)
             lift(old, move.id)
             self._restore_notifications(old)
+        self._reached("aborted")
+
+    def give_up(self, lost: bool) -> None:
+        """See `Mover.give_up`."""
+        move, rule = self._move, self._rule
+        if move.phase == "begun":
+            self.abort()
+            return
+        with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
+            here, there = _answering(old), _answering(new)
+            closing = move.id in map(move_of, (*fences_of(here), *fences_of(there)))
+            if closing and not lost:
+                raise self._can_continue()
+            if lost and len(here) == len(old) and self._lost(old, new):
+                self._go_home(old, new, "aborted")
+            elif closing:
+                raise self._can_continue()
         self._reached("aborted")
 
     def verify(self) -> None:
