@@ -34,7 +34,7 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
-from shardkit.admin.changes import RESTLESS, open_changes
+from shardkit.admin.changes import RESTLESS, open_changes, working_on
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
@@ -165,44 +165,47 @@ def backup(
         raise ConfigError(f"{target} is not empty", "name a new directory")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        for attempt in range(_ATTEMPTS):
-            if attempt:
-                time.sleep(_AGAIN)
-            state, restless = _state(config)
-            if restless:
-                continue
-            components = _current(config, components)
-            with ExitStack() as stack:
-                feeds = [stack.enter_context(each) for each in _feeds(components, target, timeout)]
+        with working_on(config, "backup", target.name, components):
+            for attempt in range(_ATTEMPTS):
                 if attempt:
-                    _on_all(feeds, _Feed.wait_until_saved)
-                created, started = time.time(), time.monotonic()
-                try:
-                    if pause:
-                        _on_all(feeds, _Feed.pause)
-                    _on_all(feeds, _Feed.begin)
-                finally:
-                    if pause:
-                        _on_all(feeds, _Feed.unpause, suppressed=True)
-                paused = time.monotonic() - started if pause else 0.0
-                if _state(config) != (state, ""):
-                    continue  # what was cut may be what a move has left, or is filling
-                _on_all(feeds, _Feed.fetch)
-                servers = [feed.result() for feed in feeds]
-                break
-        else:
-            raise ConfigError(
-                f"the fleet changed during each of {_ATTEMPTS} cuts"
-                + (f" ({restless} is at work)" if restless else ""),
-                "back up when that has ended: shardkit changes",
-            )
-        shard_map = ShardMap({component.name: component for component in components})
-        files = {MAP: _write(target / MAP, shard_map.to_yaml())}
-        if config is not None:
-            text = json.dumps(_config_keys(config), indent=2)
-            files[CONFIG] = _write(target / CONFIG, text)
-        manifest = BackupManifest(created, round(1000 * paused, 1), servers, files)
-        _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
+                    time.sleep(_AGAIN)
+                state, restless = _state(config)
+                if restless:
+                    continue
+                components = _current(config, components)
+                with ExitStack() as stack:
+                    feeds = [
+                        stack.enter_context(each) for each in _feeds(components, target, timeout)
+                    ]
+                    if attempt:
+                        _on_all(feeds, _Feed.wait_until_saved)
+                    created, started = time.time(), time.monotonic()
+                    try:
+                        if pause:
+                            _on_all(feeds, _Feed.pause)
+                        _on_all(feeds, _Feed.begin)
+                    finally:
+                        if pause:
+                            _on_all(feeds, _Feed.unpause, suppressed=True)
+                    paused = time.monotonic() - started if pause else 0.0
+                    if _state(config) != (state, ""):
+                        continue  # what was cut may be what a move has left, or is filling
+                    _on_all(feeds, _Feed.fetch)
+                    servers = [feed.result() for feed in feeds]
+                    break
+            else:
+                raise ConfigError(
+                    f"the fleet changed during each of {_ATTEMPTS} cuts"
+                    + (f" ({restless} is at work)" if restless else ""),
+                    "try again when that has ended: shardkit changes",
+                )
+            shard_map = ShardMap({component.name: component for component in components})
+            files = {MAP: _write(target / MAP, shard_map.to_yaml())}
+            if config is not None:
+                text = json.dumps(_config_keys(config), indent=2)
+                files[CONFIG] = _write(target / CONFIG, text)
+            manifest = BackupManifest(created, round(1000 * paused, 1), servers, files)
+            _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
@@ -462,11 +465,25 @@ def restore(
             shards and the same placements; a database is not empty, is that of two shards, or came
             from the backup; or the counts differ afterwards.
     """
-    timeout = in_seconds(timeout)
+    timeout, directory = in_seconds(timeout), Path(directory)
     manifest = verify(directory)
     origin = ShardMap.load(Path(directory) / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)
-    _require_empty(targets, timeout)
+    with working_on(
+        shard_map.config_server, "restore", directory.name, shard_map.components.values()
+    ):
+        _require_empty(targets, timeout)
+        return _restored(directory, manifest, targets, timeout, progress, leased)
+
+
+def _restored(
+    directory: Path,
+    manifest: BackupManifest,
+    targets: Mapping[str, dict[str, Any]],
+    timeout: float,
+    progress: Callable[[int], object],
+    leased: Callable[[int], object],
+) -> dict[str, int]:
     ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
     tasks = 0
     for each in manifest.servers:

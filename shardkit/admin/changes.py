@@ -23,7 +23,7 @@ import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from socket import gethostname
 from typing import Any
@@ -31,18 +31,37 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, WatchError
 
+from shardkit.admin.servers import entries_of, identify_databases
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError
+from shardkit.kit.config_client import config_client
 
 CHANGES_KEY = "config:changes"
 FORMAT = 3  # 1 and 2 were those of moves alone
 LEASE = 10.0  # seconds that a change stays open after its process renewed it
 KEPT = 30 * 86400.0  # seconds for which changes that are over are kept
-_FILLING = frozenset({"move", "split", "retire", "restore"})
+KINDS = (
+    *("move", "split", "retire", "restore", "convert", "replan", "attach", "detach"),
+    *("rotate", "persistence", "failover", "backup"),
+)
+_PAIRS = (
+    ("move split retire restore", "move split retire restore"),
+    ("convert replan", "move split retire restore"),  # as a copy, they rewrite what the others copy
+    ("attach detach", "move split restore"),
+    ("rotate", "move split restore attach detach rotate"),  # these log in as entries said at first
+    ("persistence", "move split restore"),  # CONFIG SET has a move copy again
+    ("failover backup", "restore"),
+)
 APART: Mapping[str, frozenset[str]] = {
-    "move": _FILLING,
-    "split": _FILLING,
-    "retire": _FILLING,
-    "restore": _FILLING,
+    kind: frozenset(
+        each
+        for pair in _PAIRS
+        for these, those in (pair, pair[::-1])
+        if kind in these.split()
+        for each in those.split()
+    )
+    for kind in KINDS
 }
 """Which kinds of changes a kind must not overlap, if both touch a database."""
 
@@ -60,7 +79,7 @@ class Change:
         id: identifies it.
         phase: how far it is; see `Move` for moves.
         databases: what it touches: the address, run id or replication id of a server, each with
-            ``/`` and the number of a database, or ``*`` for all.
+            ``/`` and the number of a database, or ``*`` for all; ``*/*`` for all servers.
         owner: the process that started it, ``host/pid``.
         started: when, in seconds since 1970, by the config server's clock.
         ended: when it ended; 0 while it is open.
@@ -87,7 +106,7 @@ class Change:
         """Whether both have a database in common."""
         mine, its = ([each.rsplit("/", 1) for each in of.databases] for of in (self, other))
         return any(
-            server == theirs and (number == n or "*" in (number, n))
+            "*" in (server, theirs) or (server == theirs and (number == n or "*" in (number, n)))
             for server, number in mine
             for theirs, n in its
         )
@@ -200,6 +219,29 @@ def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
         with suppress(RedisError):  # it ends by itself otherwise
             over = replace(change, ended=now_of(config))
             config.hset(CHANGES_KEY, change.id, text_of(over))
+
+
+@contextmanager
+def working_on(
+    config: redis.Redis | Entry | None, kind: str, name: str, components: Iterable[Component]
+) -> Iterator[None]:
+    """Record work on the databases of components, if there is a config server that answers.
+
+    Raises:
+        GrowthError: as `begin`.
+    """
+    with ExitStack() as stack:
+        if isinstance(config, Entry):
+            config = stack.enter_context(config_client(config))
+        answers = False
+        with suppress(RedisError, OSError):
+            answers = config is not None and bool(config.ping())
+        if config is not None and answers:
+            identities = identify_databases({each: each[1] for each in entries_of(components)})
+            found = {one for each in identities.values() if isinstance(each, set) for one in each}
+            change = Change(kind=kind, name=name, databases=numbered(sorted(found)))
+            stack.enter_context(taking_part(config, change))
+        yield
 
 
 def numbered(identities: Iterable[tuple[object, ...]]) -> list[str]:

@@ -74,7 +74,7 @@ class PreflightFinding:
 
 
 @dataclass(frozen=True)
-class _Change:
+class _PushedEntry:
     """One entry that a push adds or changes, and the one that it replaces."""
 
     target: Target
@@ -152,7 +152,7 @@ def preflight(
     return findings + [f for component in by_hand for f in _wrong_placement(component, surveyed)]
 
 
-def _changes(before: Component | None, after: Component) -> Iterator[_Change]:
+def _changes(before: Component | None, after: Component) -> Iterator[_PushedEntry]:
     if before is not None and before.same_as(after):
         return
     old = dict(before.entries()) if before is not None else {}
@@ -167,9 +167,11 @@ def _changes(before: Component | None, after: Component) -> Iterator[_Change]:
             if previous != after.entry_of(shard) and (
                 previous is None or target.entry not in previous.replicas
             ):
-                yield _Change(target, after)
+                yield _PushedEntry(target, after)
         elif previous != target.entry:
-            yield _Change(target, after, None if moved and shard.number is not None else previous)
+            yield _PushedEntry(
+                target, after, None if moved and shard.number is not None else previous
+            )
 
 
 def _is_usable(row: SurveyedEntry) -> bool:
@@ -177,7 +179,7 @@ def _is_usable(row: SurveyedEntry) -> bool:
 
 
 def _own_problems(
-    change: _Change, surveyed: _Surveyed, kinds: Collection[str]
+    change: _PushedEntry, surveyed: _Surveyed, kinds: Collection[str]
 ) -> Iterator[PreflightFinding]:
     row = surveyed[change.target.entry]
     judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=kinds)
@@ -187,8 +189,8 @@ def _own_problems(
 
 
 def _shared_keys(
-    changes: Sequence[_Change], surveyed: _Surveyed
-) -> dict[_Change, float | Exception]:
+    changes: Sequence[_PushedEntry], surveyed: _Surveyed
+) -> dict[_PushedEntry, float | Exception]:
     """Return which share of the keys sampled in the old database is in the new one too."""
     samples = {}
     for change in changes:
@@ -196,7 +198,7 @@ def _shared_keys(
         if old and new and old.database.keys and new.database.keys and not _is_same(old, new):
             samples[change] = old.database.keys
 
-    def share(change: _Change, client: Any) -> float:
+    def share(change: _PushedEntry, client: Any) -> float:
         pipe = client.pipeline(transaction=False)
         for key in samples[change]:
             pipe.exists(key)
@@ -206,7 +208,7 @@ def _shared_keys(
 
 
 def _databases(
-    change: _Change, surveyed: _Surveyed
+    change: _PushedEntry, surveyed: _Surveyed
 ) -> tuple[SurveyedEntry | None, SurveyedEntry | None]:
     """Return a change's old and new database, if there are any to compare."""
     if change.before is None or change.target.entry.is_cluster or change.before.is_cluster:
@@ -224,7 +226,7 @@ def _is_same(one: SurveyedEntry, other: SurveyedEntry) -> bool:
 _Savers = Mapping[tuple[str, str], Mapping[str, str]]
 
 
-def _savers(changes: Sequence[_Change], surveyed: _Surveyed) -> _Savers:
+def _savers(changes: Sequence[_PushedEntry], surveyed: _Surveyed) -> _Savers:
     """Return, by host and path, the servers that save their data there: run ids and addresses."""
     savers: dict[tuple[str, str], dict[str, str]] = {}
     for change in changes:
@@ -241,7 +243,7 @@ def _host(server: str) -> str:
 
 
 def _same_files(
-    change: _Change, surveyed: _Surveyed, savers: _Savers
+    change: _PushedEntry, surveyed: _Surveyed, savers: _Savers
 ) -> Iterator[PreflightFinding]:
     facts = surveyed[change.target.entry].server
     for path in sorted(facts.saves_to):
@@ -317,7 +319,7 @@ def misplaced(
         if isinstance(answer, Exception):
             continue
         fence, keys = answer
-        change = _Change(target, target.component)
+        change = _PushedEntry(target, target.component)
         if fence is not None:
             problem = closed(str(target.shard), fence)
             findings.append(change.finding(problem.text, problem.remedy))
@@ -328,7 +330,7 @@ def misplaced(
 
 
 def _data_problems(
-    change: _Change, surveyed: _Surveyed, shared: Mapping[_Change, float | Exception]
+    change: _PushedEntry, surveyed: _Surveyed, shared: Mapping[_PushedEntry, float | Exception]
 ) -> Iterator[tuple[str, str, bool]]:
     target, before = change.target, change.before
     assert target.shard is not None

@@ -29,6 +29,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from redis.utils import str_if_bytes
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.entries import push_relocation, wait_until_read
 from shardkit.admin.growth.journal import lease
 from shardkit.admin.growth.known_servers import KnownServers
@@ -120,7 +121,8 @@ def fail_over(
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
     hold = in_seconds(hold)
-    with lease(config) as leased, ExitStack() as stack:
+    change = Change(kind="failover", name=name, databases=["*/*"])
+    with lease(config) as leased, taking_part(config, change), ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed

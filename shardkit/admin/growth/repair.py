@@ -77,7 +77,7 @@ def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
     """
     with journal.lease(config) as lease:
         components = read_components(config)
-        search = _Search(lease, components)
+        search = _ClosedDatabases(lease, components)
         repairs = [*search.repairs()]
         if not dry_run:
             search.carry_out()
@@ -99,7 +99,7 @@ def open_database(config: Any, place: str) -> Repair:
     """
     at = Place.parse(place)
     with journal.lease(config) as lease:
-        search = _Search(lease, read_components(config))
+        search = _ClosedDatabases(lease, read_components(config))
         found = {each.database: each for each in search.repairs()}.get(str(at))
         if found is None or found.does == "close":
             raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
@@ -117,7 +117,7 @@ def open_database(config: Any, place: str) -> Repair:
     return replace(found, does="open")
 
 
-class _Search:
+class _ClosedDatabases:
     def __init__(self, lease: Lease, components: Components) -> None:
         self._lease, self._components = lease, components
         self._rebuilt: dict[str, Move] = {}  # what is written again
@@ -128,7 +128,8 @@ class _Search:
             self._logins.setdefault(server, (entry, where))
         if not self._logins:
             raise ConfigError(
-                "no entry names a server", "push the shard map, with --force where it is refused"
+                "the config server has no entries that name servers",
+                "push the shard map, with --force where it is refused",
             )
         self._same: Same = KnownServers(components.values(), *self._logins).same
 

@@ -120,7 +120,7 @@ def test_a_backup_is_refused_while_entries_do_not_tell_where_the_data_is(
     monkeypatch.setattr(backups, "_AGAIN", 0.01)
     users = last_known(fleet.config, "users").component
     with taking_part(fleet.config, of("failover", "a/*")):
-        said = "the fleet changed during each of 20 cuts .failover of users is at work.; back up"
+        said = "the fleet changed during each of 20 cuts .failover of users is at work.; try again"
         with pytest.raises(ConfigError, match=said):
             backup([users], tmp_path / "backup", config=fleet.config)
     assert not (tmp_path / "backup").exists()
