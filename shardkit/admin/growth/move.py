@@ -405,7 +405,12 @@ def _naming(move: Move) -> Iterator[None]:
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
             f"{move.phase}: {known.text if known else failed_command(error)[1]}",
             f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
-            f"{move.name}, or abort it",
+            f"{move.name}"
+            + (
+                ", or abort it"
+                if move.phase in ("begun", "attached")
+                else f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
+            ),
         ) from error
 
 

@@ -18,7 +18,7 @@ from shardkit.admin.growth.databases import (
     free_databases,
     strays,
 )
-from shardkit.admin.growth.exchange import by_server
+from shardkit.admin.growth.exchange import ask, by_server
 from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
@@ -500,6 +500,7 @@ def _compared(
     ):
         if info:
             needed = {*_COMPARING, *commands} - (_TELLING if offline else set())
+            problems += _unknown(server, client, commands)
             problems += _forbidden(str(server), client, needed)
     _, old, info = source
     server, new, there = target
@@ -533,6 +534,16 @@ def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]
         if missing:
             listed = ", ".join(sorted(missing))
             return [f"{server} does not let the user run {listed}: see docs/rights.md"]
+    return []
+
+
+def _unknown(server: ServerAddress, client: Any, commands: Collection[str]) -> list[str]:
+    """Return a problem if a server lacks commands that all have, unless they were renamed."""
+    names = sorted({command.split()[0] for command in commands} - {"FUNCTION"})
+    with suppress(RedisError, OSError):  # COMMAND is not permitted
+        [known] = ask(client, [("COMMAND", "INFO", *names)])
+        if gone := [name for name, each in zip(names, known, strict=True) if not each]:
+            return [f"{server} has no {', '.join(gone)} (rename-command): enable what is missing"]
     return []
 
 

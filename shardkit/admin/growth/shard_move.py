@@ -28,7 +28,7 @@ from functools import partial
 from itertools import islice, product
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
@@ -293,8 +293,8 @@ class ShardMover(Mover):
         try:
             for place, client in new.items():
                 key = proof_key(client)
-                if self._new_gate.is_cluster:  # it refuses writes until it is open
-                    has_all = client.get(key) == self._move.id.encode()
+                if self._new_gate.is_cluster:  # it refuses writes, and its slots may have moved
+                    has_all = bool(client.dbsize())
                 else:  # whatever refuses this write would refuse those of clients
                     has_all = client.set(key, self._move.id, xx=True)
                 if not has_all:
@@ -715,7 +715,8 @@ class ShardMover(Mover):
         if not self._old_gate.is_cluster:
             self._require_takeover(old, new)
             each_of(clear, old)
-        each_of(lambda client: client.delete(proof_key(client)), new)
+        with suppress(ResponseError):  # the slot of one has moved
+            each_of(lambda client: client.delete(proof_key(client)), new)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
