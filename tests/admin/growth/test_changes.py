@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -174,3 +175,17 @@ def test_damaged_records_of_others_are_left_out(own_server: LocalServer) -> None
         config.hset(changes.CHANGES_KEY, "x", "no JSON")
         config.hset(changes.CHANGES_KEY, "y", "[]")
         assert read_changes(config) == []
+
+
+def test_the_page_shows_which_changes_must_not_overlap() -> None:
+    page = Path("docs/growth.md").read_text(encoding="utf-8")
+    table = page.partition("| command | must not overlap |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [
+        re.findall("`(.*?)`", cell) for row in table.splitlines() for cell in row.split("|")[1:3]
+    ]
+    shown = {
+        kind: set(apart)
+        for kinds, apart in zip(rows[::2], rows[1::2], strict=True)
+        for kind in kinds
+    }
+    assert shown == {kind: set(apart) for kind, apart in changes.APART.items()}
