@@ -34,11 +34,13 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
+from shardkit.admin.changes import RESTLESS, open_changes, working_on
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import ConfigError, InvalidEntryError, LocalServerError, counted, naming
 from shardkit.local import LocalServer, find_server
 from shardkit.local.binary import ENVIRONMENT
@@ -55,6 +57,8 @@ PAUSE = 5.0  # seconds after which servers accept writes again by themselves
 _FORMAT = 1
 _FORK_WAIT = 4.0  # seconds; less than the pause
 _READ = 1 << 20
+_ATTEMPTS = 20  # cuts, while entries change
+_AGAIN = 0.5  # seconds between two of them
 _PAGE = 200  # keys copied in one exchange
 
 
@@ -138,7 +142,9 @@ def backup(
     Args:
         components: the components.
         directory: where to write; it must be empty or not exist. Only this user can read it.
-        config: a client of the config server, to include its objects and history.
+        config: a client of the config server, to include its objects and history. The components
+            are backed up as it has them. If their entries or the open changes of the fleet are not
+            the same before and after the cut, it is made again.
         pause: whether to hold writes. Without a pause the snapshots are of different moments, so
             data that is spread over servers may be inconsistent.
         timeout: seconds for the next bytes of a snapshot.
@@ -149,8 +155,8 @@ def backup(
 
     Raises:
         ConfigError: a server cannot be backed up: it cannot be reached, lacks rights (SYNC, CLIENT
-            PAUSE, INFO), or did not fork in time; or the config server cannot be read. Nothing is
-            left behind.
+            PAUSE, INFO), or did not fork in time; the config server cannot be read; or the fleet
+            kept changing. Nothing is left behind.
     """
     timeout = in_seconds(timeout)
     components = list(components)
@@ -159,30 +165,70 @@ def backup(
         raise ConfigError(f"{target} is not empty", "name a new directory")
     target.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with ExitStack() as stack:
-            feeds = [stack.enter_context(each) for each in _feeds(components, target, timeout)]
-            created, started = time.time(), time.monotonic()
-            try:
-                if pause:
-                    _on_all(feeds, _Feed.pause)
-                _on_all(feeds, _Feed.begin)
-            finally:
-                if pause:
-                    _on_all(feeds, _Feed.unpause, suppressed=True)
-            paused = time.monotonic() - started if pause else 0.0
-            _on_all(feeds, _Feed.fetch)
-            servers = [feed.result() for feed in feeds]
-        shard_map = ShardMap({component.name: component for component in components})
-        files = {MAP: _write(target / MAP, shard_map.to_yaml())}
-        if config is not None:
-            text = json.dumps(_config_keys(config), indent=2)
-            files[CONFIG] = _write(target / CONFIG, text)
-        manifest = BackupManifest(created, round(1000 * paused, 1), servers, files)
-        _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
+        with working_on(config, "backup", target.name, components):
+            for attempt in range(_ATTEMPTS):
+                if attempt:
+                    time.sleep(_AGAIN)
+                state, restless = _state(config)
+                if restless:
+                    continue
+                components = _current(config, components)
+                with ExitStack() as stack:
+                    feeds = [
+                        stack.enter_context(each) for each in _feeds(components, target, timeout)
+                    ]
+                    if attempt:
+                        _on_all(feeds, _Feed.wait_until_saved)
+                    created, started = time.time(), time.monotonic()
+                    try:
+                        if pause:
+                            _on_all(feeds, _Feed.pause)
+                        _on_all(feeds, _Feed.begin)
+                    finally:
+                        if pause:
+                            _on_all(feeds, _Feed.unpause, suppressed=True)
+                    paused = time.monotonic() - started if pause else 0.0
+                    if _state(config) != (state, ""):
+                        continue  # what was cut may be what a move has left, or is filling
+                    _on_all(feeds, _Feed.fetch)
+                    servers = [feed.result() for feed in feeds]
+                    break
+            else:
+                raise ConfigError(
+                    f"the fleet changed during each of {_ATTEMPTS} cuts"
+                    + (f" ({restless} is at work)" if restless else ""),
+                    "try again when that has ended: shardkit changes",
+                )
+            shard_map = ShardMap({component.name: component for component in components})
+            files = {MAP: _write(target / MAP, shard_map.to_yaml())}
+            if config is not None:
+                text = json.dumps(_config_keys(config), indent=2)
+                files[CONFIG] = _write(target / CONFIG, text)
+            manifest = BackupManifest(created, round(1000 * paused, 1), servers, files)
+            _write(target / MANIFEST, json.dumps({"format": _FORMAT, **asdict(manifest)}, indent=2))
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)
         raise
     return manifest
+
+
+def _state(config: redis.Redis | None) -> tuple[object, str]:
+    """Return what a cut relies on to stay the same, and a change during which it is unreliable."""
+    if config is None:
+        return None, ""
+    try:
+        changes = open_changes(config)
+        epoch = read_epoch(config)
+    except RedisError as error:
+        raise ConfigError(f"the config server cannot be read: {error}", "start it") from None
+    at_work = [f"{each.kind} of {each.name}" for each in changes if each.kind in RESTLESS]
+    return (epoch, [(each.id, each.phase) for each in changes]), next(iter(at_work), "")
+
+
+def _current(config: redis.Redis | None, components: list[Component]) -> list[Component]:
+    """Return components as the config server has them, if it has them."""
+    known = {} if config is None else read_components(config)
+    return [known.get(component.name, component) for component in components]
 
 
 def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
@@ -230,9 +276,18 @@ class _Feed:
         self.size = 0
         self.digest = hashlib.sha256()
 
-    def pause(self) -> None:
+    def is_saving(self) -> bool:
         info = self.client.info("persistence")
-        if info.get("rdb_bgsave_in_progress") or info.get("aof_rewrite_in_progress"):
+        return bool(info.get("rdb_bgsave_in_progress") or info.get("aof_rewrite_in_progress"))
+
+    def wait_until_saved(self) -> None:
+        """Wait until the snapshot of an earlier cut has ended, too."""
+        end = time.monotonic() + self.timeout
+        while self.is_saving() and time.monotonic() < end:
+            time.sleep(0.05)
+
+    def pause(self) -> None:
+        if self.is_saving():
             raise ConfigError(
                 f"{self.server} is just saving its data, and cannot begin a snapshot now",
                 "try again when it has finished",
@@ -410,11 +465,25 @@ def restore(
             shards and the same placements; a database is not empty, is that of two shards, or came
             from the backup; or the counts differ afterwards.
     """
-    timeout = in_seconds(timeout)
+    timeout, directory = in_seconds(timeout), Path(directory)
     manifest = verify(directory)
     origin = ShardMap.load(Path(directory) / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)
-    _require_empty(targets, timeout)
+    with working_on(
+        shard_map.config_server, "restore", directory.name, shard_map.components.values()
+    ):
+        _require_empty(targets, timeout)
+        return _restored(directory, manifest, targets, timeout, progress, leased)
+
+
+def _restored(
+    directory: Path,
+    manifest: BackupManifest,
+    targets: Mapping[str, dict[str, Any]],
+    timeout: float,
+    progress: Callable[[int], object],
+    leased: Callable[[int], object],
+) -> dict[str, int]:
     ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
     tasks = 0
     for each in manifest.servers:

@@ -19,7 +19,9 @@ from shardkit.config.entry import Entry
 from shardkit.config.store import force_options
 from shardkit.errors import PushRefusedError, few
 from shardkit.network.connections import Connector
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.rules import (
+    CLOSED,
     LOADING,
     MISPLACED_SHARE,
     NO_DATABASE,
@@ -31,6 +33,7 @@ from shardkit.network.rules import (
     UNREACHABLE,
     UNUSABLE,
     WRONG_ROLE,
+    closed,
     judge,
     keys_of_other_shards,
 )
@@ -47,7 +50,7 @@ from shardkit.network.survey import (
 from shardkit.routing.placement import DEFAULT, placement
 
 _SHOWN = frozenset(
-    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE}
+    {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
     | {RIGHTS, NO_INFO, RESTART, SAMPLING}
 )
 _WHOLE = ("whole:crc32", "whole:md5", "whole:sha1")
@@ -71,7 +74,7 @@ class PreflightFinding:
 
 
 @dataclass(frozen=True)
-class _Change:
+class _PushedEntry:
     """One entry that a push adds or changes, and the one that it replaces."""
 
     target: Target
@@ -139,7 +142,7 @@ def preflight(
     savers = _savers(changes, surveyed)
     findings: list[PreflightFinding] = []
     for change in changes:
-        findings += _own_problems(change, surveyed, {WRONG_ROLE} if moved_only else _SHOWN)
+        findings += _own_problems(change, surveyed, {WRONG_ROLE, CLOSED} if moved_only else _SHOWN)
         if _is_usable(surveyed[change.target.entry]):
             findings += [] if moved_only else _same_files(change, surveyed, savers)
             if not change.target.node and not change.target.entry.is_cluster:
@@ -149,7 +152,7 @@ def preflight(
     return findings + [f for component in by_hand for f in _wrong_placement(component, surveyed)]
 
 
-def _changes(before: Component | None, after: Component) -> Iterator[_Change]:
+def _changes(before: Component | None, after: Component) -> Iterator[_PushedEntry]:
     if before is not None and before.same_as(after):
         return
     old = dict(before.entries()) if before is not None else {}
@@ -164,9 +167,11 @@ def _changes(before: Component | None, after: Component) -> Iterator[_Change]:
             if previous != after.entry_of(shard) and (
                 previous is None or target.entry not in previous.replicas
             ):
-                yield _Change(target, after)
+                yield _PushedEntry(target, after)
         elif previous != target.entry:
-            yield _Change(target, after, None if moved and shard.number is not None else previous)
+            yield _PushedEntry(
+                target, after, None if moved and shard.number is not None else previous
+            )
 
 
 def _is_usable(row: SurveyedEntry) -> bool:
@@ -174,7 +179,7 @@ def _is_usable(row: SurveyedEntry) -> bool:
 
 
 def _own_problems(
-    change: _Change, surveyed: _Surveyed, kinds: Collection[str]
+    change: _PushedEntry, surveyed: _Surveyed, kinds: Collection[str]
 ) -> Iterator[PreflightFinding]:
     row = surveyed[change.target.entry]
     judged = judge([SurveyedEntry(change.target, row.number, row.server)], kinds=kinds)
@@ -184,8 +189,8 @@ def _own_problems(
 
 
 def _shared_keys(
-    changes: Sequence[_Change], surveyed: _Surveyed
-) -> dict[_Change, float | Exception]:
+    changes: Sequence[_PushedEntry], surveyed: _Surveyed
+) -> dict[_PushedEntry, float | Exception]:
     """Return which share of the keys sampled in the old database is in the new one too."""
     samples = {}
     for change in changes:
@@ -193,7 +198,7 @@ def _shared_keys(
         if old and new and old.database.keys and new.database.keys and not _is_same(old, new):
             samples[change] = old.database.keys
 
-    def share(change: _Change, client: Any) -> float:
+    def share(change: _PushedEntry, client: Any) -> float:
         pipe = client.pipeline(transaction=False)
         for key in samples[change]:
             pipe.exists(key)
@@ -203,7 +208,7 @@ def _shared_keys(
 
 
 def _databases(
-    change: _Change, surveyed: _Surveyed
+    change: _PushedEntry, surveyed: _Surveyed
 ) -> tuple[SurveyedEntry | None, SurveyedEntry | None]:
     """Return a change's old and new database, if there are any to compare."""
     if change.before is None or change.target.entry.is_cluster or change.before.is_cluster:
@@ -221,7 +226,7 @@ def _is_same(one: SurveyedEntry, other: SurveyedEntry) -> bool:
 _Savers = Mapping[tuple[str, str], Mapping[str, str]]
 
 
-def _savers(changes: Sequence[_Change], surveyed: _Surveyed) -> _Savers:
+def _savers(changes: Sequence[_PushedEntry], surveyed: _Surveyed) -> _Savers:
     """Return, by host and path, the servers that save their data there: run ids and addresses."""
     savers: dict[tuple[str, str], dict[str, str]] = {}
     for change in changes:
@@ -238,7 +243,7 @@ def _host(server: str) -> str:
 
 
 def _same_files(
-    change: _Change, surveyed: _Surveyed, savers: _Savers
+    change: _PushedEntry, surveyed: _Surveyed, savers: _Savers
 ) -> Iterator[PreflightFinding]:
     facts = surveyed[change.target.entry].server
     for path in sorted(facts.saves_to):
@@ -291,7 +296,7 @@ def _remedy(strange: str) -> str:
 def misplaced(
     components: Iterable[Component], timeout: float, connector: Connector | None = None
 ) -> list[PreflightFinding]:
-    """Return what is wrong with the shards of new components: their servers hold others' keys.
+    """Return what is wrong with new components: databases are closed, or hold others' keys.
 
     Servers that cannot be asked are left out. Cost: an exchange with each shard, or a few where
     keys are sparse.
@@ -299,30 +304,33 @@ def misplaced(
     targets = [
         target
         for target in targets_of(components, replicas=False)
-        if target.shard and target.shard.number is not None and not target.entry.is_cluster
+        if target.shard and not target.entry.is_cluster
     ]
-    answers = query_entries(
-        {target: target.entry for target in targets},
-        lambda target, client: sample_of(client, SAMPLED_KEYS),
-        timeout,
-        connector,
-    )
+
+    def look(target: Target, client: Any) -> tuple[Any, list[bytes]]:
+        is_shard = target.shard is not None and target.shard.number is not None
+        return client.get(FENCE_KEY), sample_of(client, SAMPLED_KEYS) if is_shard else []
+
+    answers = query_entries({target: target.entry for target in targets}, look, timeout, connector)
     findings = []
-    for target, keys in answers.items():
+    for target, answer in answers.items():
         assert target.component is not None
         assert target.shard is not None
-        strange = ""
-        if isinstance(keys, list):
-            strange = keys_of_other_shards(target.component, target.shard, keys)
-        if strange:
-            problem = f"holds keys that are not this shard's: {strange}"
-            change = _Change(target, target.component)
-            findings.append(change.finding(problem, _remedy(strange)))
+        if isinstance(answer, Exception):
+            continue
+        fence, keys = answer
+        change = _PushedEntry(target, target.component)
+        if fence is not None:
+            problem = closed(str(target.shard), fence)
+            findings.append(change.finding(problem.text, problem.remedy))
+        if strange := keys_of_other_shards(target.component, target.shard, keys):
+            text = f"holds keys that are not this shard's: {strange}"
+            findings.append(change.finding(text, _remedy(strange)))
     return findings
 
 
 def _data_problems(
-    change: _Change, surveyed: _Surveyed, shared: Mapping[_Change, float | Exception]
+    change: _PushedEntry, surveyed: _Surveyed, shared: Mapping[_PushedEntry, float | Exception]
 ) -> Iterator[tuple[str, str, bool]]:
     target, before = change.target, change.before
     assert target.shard is not None

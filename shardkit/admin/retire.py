@@ -7,6 +7,7 @@
     delete_data   refused until all of these are true, then SCAN and UNLINK, 500 keys at a time:
                   the push is as old as the quiet time, by the config server's clock
                   no remaining component has one of the databases, by any name of the server
+                  no open move, split or restore uses one (see `shardkit.admin.changes`)
                   no connection of the component was used within the quiet time
                   no key was used within it, by OBJECT IDLETIME of every key, on replicas too
 """
@@ -15,12 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
 from redis.exceptions import ResponseError
 
+from shardkit.admin.changes import Change, now_of, numbered, taking_part
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
 from shardkit.admin.servers import entries_of, identify_databases
@@ -49,6 +52,7 @@ class Retirement:
         others: the remaining components.
         epoch: `config:epoch` when this was read.
         removed_for: seconds since the push that removed it, by the config server's clock.
+        config: the client of the config server by which this was read.
     """
 
     component: Component
@@ -56,6 +60,7 @@ class Retirement:
     others: Mapping[str, Component]
     epoch: int
     removed_for: float = 0.0
+    config: Any = field(default=None, repr=False, compare=False)
 
 
 def last_known(config: redis.Redis, name: str) -> Retirement:
@@ -70,12 +75,11 @@ def last_known(config: redis.Redis, name: str) -> Retirement:
     component = components.pop(name, None)
     if component is not None:
         return Retirement(component, False, components, epoch)
-    seconds, microseconds = config.time()
-    now = int(seconds) + int(microseconds) / 1e6
+    now = now_of(config)
     for record in read_history(config):
         before = whole_component_of(name, record.before.get(name) or {})
         if before is not None:
-            return Retirement(before, True, components, epoch, max(0.0, now - record.at))
+            return Retirement(before, True, components, epoch, max(0.0, now - record.at), config)
     raise MissingEntryError(
         f"component {name!r} is not there, and the history has no push that removed it",
         "name another one: shardkit config show",
@@ -144,6 +148,7 @@ def delete_data(
     Raises:
         ConfigError: the component is not removed, or not for long enough; it is used; it shares a
             database with a component that stays; or a server cannot be asked. Nothing was deleted.
+        GrowthError: a move, split or restore uses one of the databases. Nothing was deleted.
     """
     quiet = in_seconds(quiet)
     timeout = in_seconds(timeout)
@@ -158,7 +163,18 @@ def delete_data(
             f"quiet time of {quiet:g} s",
             f"repeat the command in {wait} s",
         )
-    _require_own_databases(retirement, timeout)
+    databases = _require_own_databases(retirement, timeout)
+    with ExitStack() as stack:
+        if retirement.config is not None:
+            change = Change(kind="retire", name=name, databases=numbered(databases))
+            stack.enter_context(taking_part(retirement.config, change))
+        return _delete_unused(component, quiet, timeout, progress)
+
+
+def _delete_unused(
+    component: Component, quiet: float, timeout: float, progress: Callable[[int], object]
+) -> int:
+    name = component.name
     users, failed = still_used(component, quiet, timeout)
     if failed:
         server, error = next(iter(failed.items()))
@@ -189,8 +205,11 @@ def delete_data(
     return deleted
 
 
-def _require_own_databases(retirement: Retirement, timeout: float) -> None:
-    """Refuse to delete from a database that a remaining component has, or may have."""
+def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:
+    """Refuse to delete from a database that a remaining component has, or may have.
+
+    Return the identities of the component's databases.
+    """
     own = entries_of([retirement.component])
     others = entries_of(retirement.others.values())
     places: dict[tuple[str, Entry], set[tuple[str, int]]] = {}
@@ -211,6 +230,7 @@ def _require_own_databases(retirement: Retirement, timeout: float) -> None:
                     f"({same.address}), whose keys cannot be told apart, so nothing was deleted",
                     "delete its keys by their names",
                 )
+    return set().union(*(places[each] for each in own))
 
 
 def _require_idle(client: Any, where: str, quiet: float) -> None:

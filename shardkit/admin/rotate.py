@@ -34,6 +34,7 @@ from typing import Any
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole, role_of
@@ -166,15 +167,16 @@ def rotate(
     if dry_run:
         run.rotation.pending = run.pending({}, distributed, ignore_others)
         return run.rotation
-    if state is None:
-        state = run.begin()
-    if "published" not in state:
-        run.add(state)
-        state = run.publish(state, message)
-    run.adopt(state)
-    if run.await_clients(state, distributed, ignore_others, wait, settled):
-        run.tell_sentinels(state)
-        run.remove(state, settled)
+    with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
+        if state is None:
+            state = run.begin()
+        if "published" not in state:
+            run.add(state)
+            state = run.publish(state, message)
+        run.adopt(state)
+        if run.await_clients(state, distributed, ignore_others, wait, settled):
+            run.tell_sentinels(state)
+            run.remove(state, settled)
     return run.rotation
 
 

@@ -61,6 +61,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "commands.balance:balance",
             "Show how even servers are, and move shards until they are.",
         ),
+        "changes": ("commands.changes:changes", "Show what changes in the fleet, and repair it."),
         "failover": ("commands.failover:failover", "Replace a master by its replica."),
         "retire": ("commands.retire:retire", "Remove a component, and later its data."),
     },

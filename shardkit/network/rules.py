@@ -11,6 +11,7 @@ Each problem has a kind, by which a command chooses what it shows. No I/O.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -426,7 +427,7 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
             WRONG_ROLE, "is a master, with data of its own", "name a replica of the entry's server"
         )
     if database.fence is not None and target.shard is not None and not target.node:
-        yield _closed(str(target.shard), config)
+        yield closed(str(target.shard), database.fence, config)
     if target.node or target.component is None or target.shard is None:
         return
     strange = keys_of_other_shards(target.component, target.shard, database.keys or ())
@@ -439,19 +440,32 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         )
 
 
-def _closed(shard: str, config: ConfigFacts) -> ServerProblem:
-    if config.busy:
+def closed(shard: str, fence: bytes, config: ConfigFacts | None = None) -> ServerProblem:
+    """Return the problem of a database that a fence closes."""
+    if config is not None and config.busy:
         return ServerProblem(
             CLOSED,
             "is closed while its shards move",
             "wait, and see: shardkit move status",
             mild=True,
         )
-    name = next((move.name for move in config.moves if shard in move.shards), shard)
+    moves = () if config is None else config.moves
+    name = next((move.name for move in moves if shard in move.shards), None)
+    if name is not None:
+        return ServerProblem(
+            CLOSED,
+            "is closed by a move of its shards that was interrupted: clients wait, and then fail",
+            f"shardkit move resume {name}",
+        )
+    try:
+        place = json.loads(fence)["to"]
+    except (ValueError, TypeError, KeyError):
+        place = "an unknown place"
     return ServerProblem(
         CLOSED,
-        "is closed by a move of its shards that was interrupted: clients wait, and then fail",
-        f"shardkit move resume {name}",
+        f"is closed by a move to {place} that is over or has no record: clients wait, and then "
+        "fail",
+        "shardkit changes repair",
     )
 
 

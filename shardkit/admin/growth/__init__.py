@@ -32,6 +32,7 @@ from shardkit.admin.growth.move import (
 )
 from shardkit.admin.growth.move_plan import MovePlan
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
+from shardkit.admin.growth.repair import Repair, end_change, open_database, repair_changes
 from shardkit.admin.growth.replica_tree import ReplicaNode, replica_tree
 from shardkit.admin.growth.servers import Takeover
 from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
@@ -51,6 +52,7 @@ __all__ = [
     "MoveOptions",
     "MovePlan",
     "PartLoad",
+    "Repair",
     "ReplicaNode",
     "RuleFit",
     "ServerComparison",
@@ -65,14 +67,17 @@ __all__ = [
     "compare",
     "complete_move",
     "detach_replica",
+    "end_change",
     "fail_over",
     "measure_balance",
     "moves",
+    "open_database",
     "pending_fences",
     "plan_balance",
     "plan_growth",
     "plan_move",
     "plan_split",
+    "repair_changes",
     "replica_tree",
     "resume_move",
     "reverse_move",

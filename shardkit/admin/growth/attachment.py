@@ -19,6 +19,7 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.entries import LEAVE, push_changed
 from shardkit.admin.growth.failover import master_of
 from shardkit.admin.growth.journal import lease
@@ -98,6 +99,8 @@ def attach_replica(
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
         role, info = role_of(new), master.info()
+        change = Change(kind="attach", name=str(target), databases=[f"{target}/*", f"{source}/*"])
+        stack.enter_context(taking_part(config, change))
         problems = unfit((source, master, info), (target, new, new.info()))
         if role.is_master:
             problems += mismatched_tls(new, target, like, where)
@@ -108,7 +111,7 @@ def attach_replica(
         if problems:
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
-            replicate(new, source, like, where)
+            replicate(new, source, like, where, held.order)
             persist_roles(new)
         wait_for_copy(master, new, copy)
         named = bool(entries_on(components.values(), source, same))
@@ -143,6 +146,8 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         if entries_on(components.values(), target, same):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
         source, like, where = _followed_by(components, target, same)
+        change = Change(kind="detach", name=str(target), databases=[f"{target}/*", f"{source}/*"])
+        stack.enter_context(taking_part(config, change))
         role = None
         client = stack.enter_context(connected_to(target, like, where))
         try:
@@ -166,7 +171,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         )
         if role is not None and not role.is_master:
             _wait_for_clients(client)
-            client.execute_command("REPLICAOF", "NO", "ONE")
+            held.order(client, "REPLICAOF", "NO", "ONE")
             persist_roles(client)
     return AttachedReplica(target, source, False, epoch)
 

@@ -29,6 +29,7 @@ from typing import Any
 from redis.exceptions import RedisError
 from redis.utils import str_if_bytes
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.entries import push_relocation, wait_until_read
 from shardkit.admin.growth.journal import lease
 from shardkit.admin.growth.known_servers import KnownServers
@@ -41,6 +42,7 @@ from shardkit.admin.growth.relocation import Same, ServerAddress, address_of, en
 from shardkit.admin.growth.servers import (
     STEP,
     TIMEOUT,
+    Order,
     ServerRole,
     Takeover,
     ask_for_replicas,
@@ -119,7 +121,8 @@ def fail_over(
         ConfigError: the entries cannot be read, or do not name the server by host and port.
     """
     hold = in_seconds(hold)
-    with lease(config) as leased, ExitStack() as stack:
+    change = Change(kind="failover", name=name, databases=["*/*"])
+    with lease(config) as leased, taking_part(config, change), ExitStack() as stack:
         components = read_components(config)
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
@@ -184,8 +187,8 @@ def fail_over(
             wait_for_copy(master, replica, _COPY)
             take_writes_alone(replica, config, target)
             follow_as(master, like, where)
-            leased.check()
-            held = hand_over(master, replica, target, hold)
+            with leased.marking(master, replica):
+                held = hand_over(master, replica, target, hold, leased.order)
             persist_roles(master, replica)
             behind = 0
         else:
@@ -204,11 +207,12 @@ def fail_over(
             least = take_writes_alone(replica, config, target)
             fence = {"format": _FORMAT, "master": str(target), "least": least}
             config.hset(_FENCES_KEY, str(source), json.dumps(fence))
-            leased.check()  # otherwise a stopped process could make a second master
-            replica.execute_command("REPLICAOF", "NO", "ONE")
+            leased.order(replica, "REPLICAOF", "NO", "ONE")
+            stack.enter_context(leased.marking(replica))
             persist_roles(replica)
             held = None
-        followers, failed = repoint([each for each in known if each != target], target, like, where)
+        others = [each for each in known if each != target]
+        followers, failed = repoint(others, target, like, where, leased.order)
         epoch = push_relocation(
             leased, source, target, same, keep_source=role is not None, message=message
         )
@@ -407,14 +411,14 @@ def _best(offsets: Mapping[ServerAddress, ServerRole], most_down: int | None) ->
 
 
 def repoint(
-    servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str
+    servers: Iterable[ServerAddress], master: ServerAddress, like: Entry, where: str, order: Order
 ) -> tuple[list[str], dict[str, str]]:
     """Have servers follow another master; return which do, and why others do not."""
     followers, failed = [], {}
     for server in servers:
         try:
             with connected_to(server, like, where) as client:
-                replicate(client, master, like, where)
+                replicate(client, master, like, where, order)
                 persist_roles(client)
             followers.append(str(server))
         except (RedisError, OSError) as error:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from redis.exceptions import ResponseError, WatchError
@@ -49,7 +50,7 @@ Writes: TypeAlias = Mapping[Place, Sequence[Commands]]
 """Batches of commands."""
 
 FORMAT = 1
-OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode()})
+OWN_KEYS = frozenset({FENCE_KEY.encode(), WITNESS_KEY.encode(), b"config:growth:token"})
 """Keys of a database that are shardkit's, and do not move."""
 _MARK = f"{FENCE_KEY}{{".encode()
 # Several keys of a master of a cluster are in no transaction. So a script checks and writes.
@@ -84,9 +85,25 @@ def fence_key(client: Any) -> str:
     return str(getattr(client, "mark", FENCE_KEY))
 
 
-def fence_value(move: str, attempt: str, target: str, *, readers: bool = False) -> bytes:
-    """Return a fence: its move, the attempt, the target, and whether readers may pass."""
+def proof_key(client: Any) -> str:
+    """Return the key of a target that has everything: its value is the move."""
+    return f"{getattr(client, 'mark', f'{FENCE_KEY}{{}}')}:copied"
+
+
+def fence_value(
+    move: str,
+    attempt: str,
+    target: str,
+    *,
+    readers: bool = False,
+    record: Mapping[str, Any] = MappingProxyType({}),
+) -> bytes:
+    """Return a fence: its move, the attempt, the target, and whether readers may pass.
+
+    A source's fence has the ``record`` of the move, from which that can be written again.
+    """
     said = {"format": FORMAT, "move": move, "attempt": attempt, "to": target}
+    said |= {"record": record} if record else {}
     return json.dumps({**said, "readers": True} if readers else said, sort_keys=True).encode()
 
 
@@ -96,6 +113,14 @@ def move_of(value: bytes | None) -> str | None:
         return None if value is None else str(json.loads(value)["move"])
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def record_in(value: bytes | None) -> dict[str, Any]:
+    """Return the record of a move that a source's fence has; empty if it has none."""
+    with suppress(ValueError, TypeError, KeyError):
+        found = json.loads(value or b"{}")["record"]
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def take(clients: Clients, value: bytes, require_lease: Callable[[], object]) -> None:
@@ -154,8 +179,16 @@ def is_permanent(client: Any, move: str) -> bool:
     return move_of(client.get(fence_key(client))) == move and client.pttl(fence_key(client)) == -1
 
 
-def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
-    """Open databases that a move has closed; with ``value`` those that this attempt closed."""
+def lift(
+    clients: Clients,
+    move: str,
+    value: bytes | None = None,
+    former: Mapping[str, str] = MappingProxyType({}),
+) -> None:
+    """Open databases that a move has closed; with ``value`` those that this attempt closed.
+
+    Those that an earlier move had closed get the ``former`` fence again.
+    """
     first: dict[Place, bytes | None] = {}
 
     def delete(fences: Fences) -> Writes:
@@ -167,7 +200,11 @@ def lift(clients: Clients, move: str, value: bytes | None = None) -> None:
             and (fence == value if value is not None else move_of(fence) == move)
         ]
         first.update(found)
-        return {place: [[("DEL", fence_key(clients[place]))]] for place in own}
+        keys = {place: fence_key(clients[place]) for place in own}
+        return {
+            at: [[("SET", key, former[str(at)]) if str(at) in former else ("DEL", key)]]
+            for at, key in keys.items()
+        }
 
     _insist(clients, delete)
 

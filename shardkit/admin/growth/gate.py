@@ -29,7 +29,7 @@ from shardkit.admin.growth.fence import (
     make_permanent,
     take,
 )
-from shardkit.admin.growth.journal import Lease, Move
+from shardkit.admin.growth.journal import Lease, Move, essence
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.servers import connected_to
 from shardkit.config.entry import Entry
@@ -187,7 +187,9 @@ class CopyGate:
 
     def _change(self, clients: Clients, attempt: str, *, readers: bool) -> None:
         move = self._move
-        change(clients, move.id, fence_value(move.id, attempt, move.target, readers=readers))
+        record = essence(move)
+        value = fence_value(move.id, attempt, move.target, readers=readers, record=record)
+        change(clients, move.id, value)
 
     def open(self, clients: Clients) -> None:
         """Have the targets be written, too."""

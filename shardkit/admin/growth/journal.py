@@ -1,10 +1,9 @@
-"""The journal of a move, and the lease on it, on the config server.
+"""The records of moves and splits, and the lease on them, on the config server.
 
 ::
 
-    config:growth:move:a.internal:6379    {"format": 1, "copying": "replication", "phase": …}
-    config:growth:move:timelines:3        of a move of shards, by the first of them
-    config:growth:lease                   the process at work, for ten seconds at a time
+    config:changes         each move by its id: {"kind": "move", "copying": "replication", …}
+    config:growth:lease    the process at work, for ten seconds at a time
 
 Each phase is written before the next step starts, and each step first checks whether it was already
 done. So a move can be resumed from any machine after a kill at any point. A process that was
@@ -18,9 +17,9 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from socket import gethostname
 from types import UnionType
 from typing import Any, get_args, get_origin
@@ -28,6 +27,7 @@ from typing import Any, get_args, get_origin
 import redis
 from redis.utils import str_if_bytes
 
+from shardkit.admin.changes import CHANGES_KEY, FORMAT, Change, begin, now_of, text_of
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.config.store import read_components
@@ -40,10 +40,10 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import annotations_of, kind_of
 
-FORMAT = 2  # of splits into or out of a cluster, which earlier releases would misread; else 1
 LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
-_MOVE_KEY = "config:growth:move:"
+_TOKEN_KEY = "config:growth:token"  # on a server that a process is changing: its lease
+_MOVE_KEY = "config:growth:move:"  # earlier releases have one for each name
 _KEEPER_KEY = "config:growth:keeper:"
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
@@ -53,7 +53,8 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) 
 return 0"""
 _WRITE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[2], ARGV[2])
+redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
+redis.call('DEL', KEYS[3])
 return 1"""
 
 REPLICATION, KEYS = "replication", "keys"
@@ -65,12 +66,12 @@ PHASES = {
 
 
 @dataclass
-class Move:
-    """A move of data to another server, as the journal has it.
+class Move(Change):
+    """A move of data to another server, as the journal has it; see `Change` for more attributes.
 
     Attributes:
         name: the server that is left, ``host:port``; of a move of shards, the first of them; of a
-            split, the component.
+            split, the component; of a reversal, that of the move that it undoes.
         copying: ``replication`` for a whole server, ``keys`` for shards.
         source: the server that is left, ``host:port``; of a split all of them, with commas between.
         target: the server that takes over; of a split all of them.
@@ -81,7 +82,6 @@ class Move:
         placements: of a split, how keys were placed before, and how afterwards; empty for an entry
             without shards.
         routes: the component's rules for keys that do not tell their place, at a split.
-        id: identifies this move alone.
         phase: ``begun``; ``attached`` (the replica is filled) and ``promoted`` (the target takes
             writes), or ``fenced`` (the source is closed, the target has everything); ``pushed``
             (entries name the target); ``kept`` (and the old databases are kept up to date);
@@ -97,7 +97,6 @@ class Move:
         fences: the targets' fences before the move, by database; from earlier moves away from it.
         keep: whether the old databases are kept up to date until the move is completed or reversed.
         wanted: ``reverse`` if the process that keeps them up to date is asked for that.
-        undoes: the id of the move that this one reverses, if its old databases were kept.
         clusters: of a split into or out of a cluster, a node of the one before and of the one
             afterwards, as ``host:port``; empty text for none.
         slots: the first and last of each range of slots, by the place of a cluster's master.
@@ -116,8 +115,7 @@ class Move:
     targets: list[str] = field(default_factory=list)
     placements: list[str] = field(default_factory=list)
     routes: list[str] = field(default_factory=list)
-    id: str = field(default_factory=lambda: secrets.token_hex(8))
-    phase: str = "begun"
+    phase: str = field(default="begun", kw_only=True)
     keys: dict[str, int] = field(default_factory=dict)
     held: float | None = None
     epoch: int = 0
@@ -128,7 +126,6 @@ class Move:
     fences: dict[str, str] = field(default_factory=dict)
     keep: bool = False
     wanted: str = ""
-    undoes: str = ""
     clusters: list[str] = field(default_factory=list)
     slots: dict[str, list[list[int]]] = field(default_factory=dict)
     minimums: dict[str, str] = field(default_factory=dict)
@@ -152,6 +149,28 @@ class Move:
         return sum(self.keys.values())
 
 
+_IN_FENCES = (
+    *("name", "copying", "source", "target", "shards", "sources", "targets", "placements"),
+    *("routes", "id", "phase", "epoch", "owner", "started", "undoes", "clusters", "slots"),
+    *("decided", "databases"),
+)
+
+
+def essence(move: Move) -> dict[str, Any]:
+    """Return what a fence has of its move: enough to continue it without its record."""
+    return {name: value for name in _IN_FENCES if (value := getattr(move, name))}
+
+
+def replace_server(move: Move, server: ServerAddress, successor: ServerAddress) -> None:
+    """Have a move name a server that has taken the place of one of its own."""
+    for name in ("source", "target"):
+        each = [successor if at == server else at for at in servers_in(getattr(move, name))]
+        setattr(move, name, ", ".join(map(str, dict.fromkeys(each))))
+    for places in (move.sources, move.targets):
+        found = [Place.parse(at) for at in places]
+        places[:] = [str(at._replace(server=successor) if at[0] == server else at) for at in found]
+
+
 def servers_in(text: str) -> list[ServerAddress]:
     """Return the servers of `Move.source` or `Move.target`."""
     return [ServerAddress.parse(each) for each in text.split(", ")]
@@ -160,7 +179,7 @@ def servers_in(text: str) -> list[ServerAddress]:
 def read(config: redis.Redis, name: str) -> Move:
     """Read the move of a server or of a shard, even if the shard moves together with others.
 
-    A move in progress comes first.
+    A move in progress comes first, then the last one that was not aborted.
     """
     names = [name]
     with suppress(InvalidArgumentError):
@@ -170,13 +189,27 @@ def read(config: redis.Redis, name: str) -> Move:
     matches = [
         move
         for move in moves
-        if move.name in names or (move.copying == KEYS and name in move.shards)
+        if move.name in names
+        or (move.copying == KEYS and name in move.shards)
+        or (move.copying == REPLICATION and {move.source, move.target} & {*names})
     ] or _under_another_name(config, name, moves)
     if not matches:
         raise next(
             iter(unreadable), ConfigError(f"{name} has no move", "see: shardkit move status")
         )
-    return min(matches, key=lambda move: (move.is_over, move.name not in names))
+    return min(matches, key=lambda move: (*_rank(move), move.name not in names))
+
+
+def _rank(move: Move) -> tuple[bool, bool, float]:
+    return move.is_over, move.phase == "aborted", -move.started
+
+
+def current(moves: Iterable[Move]) -> list[Move]:
+    """Return the move of each name that `read` would return."""
+    found: dict[str, Move] = {}
+    for move in sorted(moves, key=_rank):
+        found.setdefault(move.name, move)
+    return sorted(found.values(), key=lambda move: move.name)
 
 
 def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> list[Move]:
@@ -194,29 +227,42 @@ def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> li
 
 def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
     """Read all moves; errors of records that cannot be read go to ``unreadable`` if it is given."""
-    moves = []
+    moves: dict[str, Move] = {}
+    stored: Any
+    try:
+        stored = config.hgetall(CHANGES_KEY)
+    except redis.exceptions.NoPermissionError:
+        raise
+    except redis.ResponseError:
+        stored = {"": None}
+    records = [(f"{CHANGES_KEY} {str_if_bytes(each)}", text) for each, text in stored.items()]
     for key in sorted(config.scan_iter(match=f"{_MOVE_KEY}*", count=1000)):
         try:
-            move = _move_at(config, str_if_bytes(key))
+            records.append((str_if_bytes(key), config.get(key) or '{"kind": "none"}'))
+        except redis.ResponseError:
+            records.append((str_if_bytes(key), None))
+    for where, text in records:
+        try:
+            move = move_of_record(where, text)
         except (ConfigError, NewerFormatError) as error:
             if unreadable is None:
                 raise
             unreadable.append(error)
         else:
-            moves += [] if move is None else [move]
-    return moves
+            if move is not None:
+                moves.setdefault(move.id, move)
+    return sorted(moves.values(), key=lambda move: move.name)
 
 
-def _move_at(config: redis.Redis, key: str) -> Move | None:
-    """Read a record; return None if it has just been deleted."""
+def move_of_record(where: str, text: Any) -> Move | None:
+    """Read a record; return None if it is that of another change, or has just been deleted."""
     try:
-        text: Any = config.get(key)
-        if text is None:
-            return None
         stored = json.loads(text)
+        if (stored.get("kind") or "move") not in ("move", "split"):
+            return None
         if stored["format"] > FORMAT:
             raise NewerFormatError(
-                f"{key} has format {stored['format']}", "use the release that started the move"
+                f"{where} has format {stored['format']}", "use the release that started the move"
             )
         known = annotations_of(Move)
         given = {name: value for name, value in stored.items() if name in known}
@@ -230,11 +276,9 @@ def _move_at(config: redis.Redis, key: str) -> Move | None:
         for place in (*move.sources, *move.targets):
             Place.parse(place)
         return move
-    except redis.exceptions.NoPermissionError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, redis.ResponseError):
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise ConfigError(
-            f"{key} does not describe a move", "check it, and delete it if nothing is being moved"
+            f"{where} does not describe a move", "check it, and delete it if nothing is being moved"
         ) from None
 
 
@@ -271,11 +315,43 @@ class Lease:
         if str_if_bytes(holder) != self._token:
             raise self._ended()
 
+    @contextmanager
+    def marking(self, master: Any, *others: Any) -> Iterator[None]:
+        """Have a master and its replicas note that this process is at work.
+
+        From then on they refuse what a process with an earlier lease orders.
+        """
+        self.check()
+        with suppress(redis.RedisError, OSError):  # then `order` looks only here
+            master.set(_TOKEN_KEY, self._token, px=round(1000 * LEASE))
+        yield
+        for client in (master, *others):
+            with suppress(redis.RedisError, OSError):
+                client.delete(_TOKEN_KEY)
+
+    def order(self, client: Any, *command: Any) -> None:
+        """Have a server execute a command, unless another process has taken over by then.
+
+        The server checks that no process has marked it since this one had the lease for certain.
+        """
+        with client.pipeline(transaction=True) as pipe:
+            pipe.watch(_TOKEN_KEY)
+            self.check()
+            pipe.multi()
+            pipe.execute_command(*command)
+            try:
+                pipe.execute()
+            except redis.WatchError:
+                raise self._ended() from None
+
     def write(self, move: Move) -> None:
         """Write a move as it is now."""
-        text = json.dumps({"format": FORMAT if any(move.clusters) else 1, **asdict(move)})
-        key = f"{_MOVE_KEY}{move.name}"
-        if not self.config.eval(_WRITE, 2, _LEASE_KEY, key, self._token, text):
+        move.kind = move.verb
+        if not move.started:
+            begin(self.config, move, self.watch)
+        move.ended = (move.ended or now_of(self.config)) if move.is_over else 0.0
+        keys = _LEASE_KEY, CHANGES_KEY, f"{_MOVE_KEY}{move.name}"
+        if not self.config.eval(_WRITE, 3, *keys, self._token, move.id, text_of(move)):
             raise self._ended()
 
     def renew(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -26,7 +26,7 @@ from shardkit.admin.growth.shard_move import ShardMover, reversed_move
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.config.component import Component
 from shardkit.config.store import read_components
-from shardkit.errors import ConfigError, GrowthError, ShardKitError
+from shardkit.errors import GrowthError, ShardKitError
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.server_errors import failed_command, meaning
@@ -113,7 +113,7 @@ def start_move(
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
-    return _plan_and_start(config, what, to, {}, **options)
+    return _plan_and_start(config, what, to, {}, None, **options)
 
 
 def _plan_and_start(
@@ -121,32 +121,41 @@ def _plan_and_start(
     what: str | Sequence[str],
     to: str,
     numbers: Mapping[int, int],
+    undone: Move | None,
     **options: Unpack[MoveOptions],
 ) -> Move:
-    """Start a move; shards go to databases of these numbers, by theirs now, if they are free."""
+    """Start a move, or the reversal of one.
+
+    Shards go to databases of these numbers, by theirs now, if they are free.
+    """
     with journal.lease(config) as lease:
         components = read_components(config)
         hold = in_seconds(options.get("hold", HOLD))
         offline = options.get("offline", False)
         plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline, numbers)
-        name = plan.source if plan.copying == REPLICATION else plan.shards[0]
-        if plan.copying == REPLICATION:
-            with suppress(ConfigError):  # there is no earlier move of this server
-                name = journal.read(config, name).name
-        return _start(lease, name, plan, components, **options)
+        move = Move(
+            undone.name if undone else plan.shards[0] if plan.sources else plan.source,
+            plan.copying,
+            plan.source,
+            plan.target,
+            list(plan.shards),
+            list(plan.sources),
+            list(plan.targets),
+            undoes=undone.id if undone else "",
+        )
+        return _start(lease, move, plan, components, **options)
 
 
 def _start(
     lease: Lease,
-    name: str,
+    move: Move,
     plan: MovePlan,
     components: Mapping[str, Component],
-    split: Move | None = None,
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Carry out a plan, unless something prevents it."""
     for each in journal.read_all(lease.config):
-        is_other = each.name != name and not set(plan.shards) & set(each.shards)
+        is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
         if not is_other and each.phase not in _MOVERS[each.copying].settled:
             raise GrowthError(
                 f"{each.name} is already being moved to {each.target} ({each.phase})",
@@ -154,15 +163,6 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move = split or Move(
-        name,
-        plan.copying,
-        plan.source,
-        plan.target,
-        list(plan.shards),
-        list(plan.sources),
-        list(plan.targets),
-    )
     move.keys = dict(plan.keys)
     return _run(lease, move, components, **options)
 
@@ -240,7 +240,7 @@ def start_split(
         split = new_split(components, component, shards, placement, over, routes, to_cluster)
         limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
         plan = plan_split_of(config, components, split, *limits)
-        return _start(lease, component, plan, components, split, **options)
+        return _start(lease, split, plan, components, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -276,7 +276,7 @@ def abort_move(config: Any, name: str) -> Move:
         if move.is_over:
             raise GrowthError(f"the move of {name} is {move.phase}: nothing to abort is left", _SEE)
         with _naming(move):
-            _mover(lease, move).abort()
+            mover_of(lease, move).abort()
         return move
 
 
@@ -305,18 +305,18 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
             if any(split.clusters):
                 update_nodes(split, lambda server: like_of(components[move.name]))
             plan = plan_split_of(config, components, split, HOLD)
-            return _start(lease, move.name, plan, components, split, **options)
+            return _start(lease, split, plan, components, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     places = zip(map(Place.parse, move.targets), map(Place.parse, move.sources), strict=True)
     numbers = {now.database: before.database for now, before in places}
-    return _plan_and_start(config, what, move.source, numbers, **options)
+    return _plan_and_start(config, what, move.source, numbers, move, **options)
 
 
 def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:
     """Ask the process that keeps the old databases to reverse a move; without one, copy again."""
     with journal.lease(config) as lease:
         if not journal.is_kept(config, move.name):
-            return _run(lease, replace(reversed_move(move), undoes=move.id), **options)
+            return _run(lease, reversed_move(move), **options)
         move.wanted = "reverse"
         lease.write(move)
     while journal.is_kept(config, move.name):
@@ -376,13 +376,13 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
     if move.phase not in _MOVERS[move.copying].comparable:
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it first")
     before = replace(move)
-    _mover(Lease(config, "none"), move, **options).verify()
+    mover_of(Lease(config, "none"), move, **options).verify()
     journal.write_verified(config, before, move)
     return move
 
 
 def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Move]:
-    """Return all moves that the journal has.
+    """Return the move of each server, shard or component that moved: the open or last one.
 
     Args:
         config: a client of the config server.
@@ -391,7 +391,7 @@ def moves(config: Any, unreadable: list[ShardKitError] | None = None) -> list[Mo
     Raises:
         ConfigError, NewerFormatError: a record cannot be read, and ``unreadable`` is None.
     """
-    return journal.read_all(config, unreadable)
+    return journal.current(journal.read_all(config, unreadable))
 
 
 @contextmanager
@@ -405,7 +405,12 @@ def _naming(move: Move) -> Iterator[None]:
             f"the move of {move.name} from {move.source} to {move.target} stopped in phase "
             f"{move.phase}: {known.text if known else failed_command(error)[1]}",
             f"{known.remedy if known else 'correct that'}, and then: shardkit move resume "
-            f"{move.name}, or abort it",
+            f"{move.name}"
+            + (
+                ", or abort it"
+                if move.phase in ("begun", "attached")
+                else f". If {move.target} is gone for good: shardkit changes end {move.name} --lost"
+            ),
         ) from error
 
 
@@ -416,18 +421,21 @@ def _run(
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Carry a move on to its end; return it, or its reversal."""
-    mover = _mover(lease, move, components, **options)
+    mover = mover_of(lease, move, components, **options)
     with _naming(move):
+        if not move.started:
+            mover.begin()
         mover.run()
     return mover.move
 
 
-def _mover(
+def mover_of(
     lease: Lease,
     move: Move,
     components: Mapping[str, Component] | None = None,
     **options: Unpack[MoveOptions],
 ) -> Mover:
+    """Return what works on a move."""
     if components is None:
         components = read_components(lease.config)
     return _MOVERS[move.copying](lease, components, move, **options)

@@ -18,7 +18,7 @@ from shardkit.admin.growth.databases import (
     free_databases,
     strays,
 )
-from shardkit.admin.growth.exchange import by_server
+from shardkit.admin.growth.exchange import ask, by_server
 from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
@@ -38,6 +38,7 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.rules import eviction
 from shardkit.network.survey import missing_rights
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
@@ -316,6 +317,12 @@ def plan_copy(
                 except (RedisError, OSError) as error:
                     problems.append(f"{server} cannot be used ({error})")
                 problems += _is_replica(server, info)
+            if not in_cluster and _evicts(info).startswith("allkeys"):
+                problems.append(
+                    f"{server} evicts keys ({_evicts(info)}), so it could lose {FENCE_KEY}, which "
+                    "keeps clients with old entries from its databases: CONFIG SET "
+                    "maxmemory-policy noeviction or a volatile one, or move the whole server"
+                )
         for target in new.values():
             server, client, there = target
             problems += _is_replica(server, there) if there else ()
@@ -440,6 +447,12 @@ def _room(
     return connections
 
 
+def _evicts(info: Mapping[str, Any]) -> str:
+    """Return the policy by which a server removes keys when its memory is full; empty for none."""
+    policy = str(info.get("maxmemory_policy", "noeviction"))
+    return policy if int(info.get("maxmemory", 0)) and policy != "noeviction" else ""
+
+
 def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
     return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
 
@@ -487,11 +500,15 @@ def _compared(
     ):
         if info:
             needed = {*_COMPARING, *commands} - (_TELLING if offline else set())
+            problems += _unknown(server, client, commands)
             problems += _forbidden(str(server), client, needed)
     _, old, info = source
     server, new, there = target
     if not (info and there):
         return notes
+    if policy := _evicts(there):
+        found = eviction(policy)
+        notes.append(f"{server} {found.text}: {found.remedy}")
     notes += _forbidden(f"an abort will fail: {server}", new, _ABORTING[copying])
     with suppress(RedisError, OSError):  # CONFIG is not permitted
         before, after = (Limits(client.config_get(LIMITS_PATTERN)) for client in (old, new))
@@ -517,6 +534,16 @@ def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]
         if missing:
             listed = ", ".join(sorted(missing))
             return [f"{server} does not let the user run {listed}: see docs/rights.md"]
+    return []
+
+
+def _unknown(server: ServerAddress, client: Any, commands: Collection[str]) -> list[str]:
+    """Return a problem if a server lacks commands that all have, unless they were renamed."""
+    names = sorted({command.split()[0] for command in commands} - {"FUNCTION"})
+    with suppress(RedisError, OSError):  # COMMAND is not permitted
+        [known] = ask(client, [("COMMAND", "INFO", *names)])
+        if gone := [name for name, each in zip(names, known, strict=True) if not each]:
+            return [f"{server} has no {', '.join(gone)} (rename-command): enable what is missing"]
     return []
 
 

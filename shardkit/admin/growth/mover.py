@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from itertools import product
 from typing import Any, ClassVar, TypeVar
 
+from shardkit.admin.changes import numbered
 from shardkit.admin.growth.certificate import ServerComparison, compare
-from shardkit.admin.growth.failover import HOLD
-from shardkit.admin.growth.journal import Lease, Move, servers_in
+from shardkit.admin.growth.failover import HOLD, pending_fences
+from shardkit.admin.growth.journal import Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.relocation import ServerAddress, entries_on
+from shardkit.admin.growth.servers import connected_to
+from shardkit.admin.servers import identify
 from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import GrowthError
+from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 
 D = TypeVar("D")
@@ -65,6 +74,10 @@ class Mover(ABC):
         """Undo what was done."""
 
     @abstractmethod
+    def give_up(self, lost: bool) -> None:
+        """End the move; with ``lost`` without what lost servers have."""
+
+    @abstractmethod
     def verify(self) -> None:
         """Renew the certificate of a move that is done."""
 
@@ -72,6 +85,53 @@ class Mover(ABC):
     def move(self) -> Move:
         """The move as it is now; its reversal once that has replaced it."""
         return self._move
+
+    def _follow_failovers(self) -> bool:
+        """Name promoted replicas in the place of the servers that they replace."""
+        move, components = self._move, self._components.values()
+        servers = [*servers_in(move.source), *servers_in(move.target)]
+        followed = False
+        for server in servers if not move.is_over else ():
+            successor = self._successor(server)
+            known = any(self._same(successor, each) for each in servers)
+            if successor and not known and entries_on(components, successor, self._same):
+                replace_server(move, server, successor)
+                followed = True
+        return followed
+
+    def _successor(self, server: ServerAddress) -> ServerAddress | None:
+        """Return the replica that a failover after a crash promoted in a server's place."""
+        fences = pending_fences(self._config)
+        return next((each.target for each in fences if self._same(each.source, server)), None)
+
+    @abstractmethod
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        """Return an entry whose user a server accepts, and where it is stored."""
+
+    @abstractmethod
+    def _touched(self) -> Mapping[ServerAddress, Iterable[object]]:
+        """Return the numbers of the databases that the move touches, by server."""
+
+    def begin(self) -> None:
+        """Record the move, unless another change touches its databases.
+
+        Raises:
+            GrowthError: there is such a change.
+        """
+        for server, numbers in self._touched().items():
+            names = {str(server): None}
+            with suppress(*ServerErrors), connected_to(server, *self._login(server)) as client:
+                identity = identify(client)
+                names |= {identity.server: None, identity.data: None}
+            self._move.databases += numbered(product(names, numbers))
+        self._lease.write(self._move)
+
+    def _can_continue(self) -> GrowthError:
+        name = self._move.name
+        return GrowthError(
+            f"the move of {name} ({self._move.phase}) has lost no server and closes databases",
+            f"resume it: shardkit move resume {name}. If its new server is gone for good: --lost",
+        )
 
     def _reached(self, phase: str) -> None:
         self._move.phase = phase

@@ -41,6 +41,7 @@ from shardkit.admin.growth.servers import (
     take_writes_alone,
     wait_for_copy,
 )
+from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import GrowthError, InvalidArgumentError
 
@@ -53,12 +54,19 @@ class ServerMover(Mover):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._follow_failovers()
         self._source = ServerAddress.parse(self._move.source)
         self._target = ServerAddress.parse(self._move.target)
         try:
             self._like, self._where = entry_on(self._components, self._source, self._same)
         except InvalidArgumentError:
             self._like, self._where = entry_on(self._components, self._target, self._same)
+
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        return self._like, self._where
+
+    def _touched(self) -> dict[ServerAddress, str]:
+        return dict.fromkeys((self._source, self._target), "*")
 
     def run(self) -> None:
         """Replicate, hand over, push the entries, and compare."""
@@ -77,8 +85,8 @@ class ServerMover(Mover):
                     self._attach(new)  # the target may have been restarted
                     wait_for_copy(old, new, self._copy)
                     take_writes_alone(new, config, target)
-                    self._lease.check()
-                    move.held = hand_over(old, new, target, self._hold)
+                    with self._lease.marking(old, new):
+                        move.held = hand_over(old, new, target, self._hold, self._lease.order)
                 persist_roles(old, new)
                 self._reached("promoted")
             if move.phase == "promoted":
@@ -111,7 +119,7 @@ class ServerMover(Mover):
                     "else uses it",
                     "check it, then resume or abort",
                 )
-            replicate(new, self._source, self._like, self._where)
+            replicate(new, self._source, self._like, self._where, self._lease.order)
             persist_roles(new)
 
     def _require_handover(self, old: Any, new: Any) -> None:
@@ -124,8 +132,7 @@ class ServerMover(Mover):
             raise GrowthError(
                 f"{self._target} is not the master of {self._source}, although the record of this "
                 "move says so: the record is out of date",
-                "find out which server has the keys, then DEL config:growth:move:"
-                f"{self._move.name}",
+                f"find out which server has the keys, then: shardkit changes end {self._move.name}",
             )
 
     def _push(self) -> None:
@@ -139,7 +146,7 @@ class ServerMover(Mover):
             message=f"move of {self._source} to {self._target}",
         )
         others = map(ServerAddress.parse, self._move.others)
-        repoint(others, self._target, self._like, self._where)
+        repoint(others, self._target, self._like, self._where, self._lease.order)
         self._reached("pushed")
 
     def _wait_for_clients(self) -> None:
@@ -194,7 +201,10 @@ class ServerMover(Mover):
         """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
         with connected_to(target, self._like, self._where) as new:
-            role = role_of(new)
+            role = self._role_of_target(new)
+            if role is None:  # it is down: if it comes back, it follows the source
+                self._reached("aborted")
+                return
             if (
                 move.phase in ("promoted", "pushed")
                 or (role.is_master and self._follows(self._source, target))
@@ -205,9 +215,14 @@ class ServerMover(Mover):
                     f"resume it, and then: shardkit move reverse {self._source}",
                 )
             if not move.followed and self._has_copy(role):
+                self._require_source()
                 try:
-                    new.execute_command("REPLICAOF", "NO", "ONE")
-                    new.execute_command("FLUSHALL", "ASYNC")
+                    with (
+                        connected_to(self._source, self._like, self._where) as old,
+                        self._lease.marking(old, new),
+                    ):
+                        self._lease.order(new, "REPLICAOF", "NO", "ONE")
+                    self._lease.order(new, "FLUSHALL", "ASYNC")
                 except ResponseError as error:
                     raise GrowthError(
                         f"{target} could not be detached and emptied: {error}",
@@ -216,6 +231,49 @@ class ServerMover(Mover):
                 persist_roles(new)
             ask_for_replicas(new, self._config, target, 0)
         self._reached("aborted")
+
+    def give_up(self, lost: bool) -> None:
+        """See `Mover.give_up`; roles stay as they are."""
+        named = [
+            server
+            for server in (self._source, self._target)
+            if entries_on(self._components.values(), server, self._same)
+        ]
+        if not lost and len(named) == 1:
+            with suppress(RedisError, OSError):
+                if self._is_master(named[0]) == (named[0] == self._source):
+                    self._reached("done" if named[0] == self._target else "aborted")
+                    return
+        if not lost:
+            raise self._can_continue()
+        self._reached("aborted")
+
+    def _role_of_target(self, new: Any) -> ServerRole | None:
+        """Return the target's role; None if it is down and the source is still the master."""
+        try:
+            return role_of(new)
+        except (RedisError, OSError):
+            if self._move.phase not in ("begun", "attached") or not self._is_master(self._source):
+                raise
+            return None
+
+    def _is_master(self, server: ServerAddress) -> bool:
+        with connected_to(server, self._like, self._where) as client:
+            return role_of(client).is_master
+
+    def _require_source(self) -> None:
+        """Check that the target is not the only one that has the data."""
+        try:
+            if self._is_master(self._source):
+                return
+            why = "it is a replica"
+        except (RedisError, OSError) as error:
+            why = str(error)
+        raise GrowthError(
+            f"{self._source} does not have the data ({why}), so {self._target} keeps its copy",
+            f"start {self._source}, or have the copy take over: shardkit failover {self._source} "
+            f"--to {self._target} --force",
+        )
 
     def _has_copy(self, role: ServerRole) -> bool:
         """Whether a server with this role follows the source, or did until an abort began."""

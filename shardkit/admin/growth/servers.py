@@ -70,6 +70,11 @@ class Takeover:
     epoch: int = 0
 
 
+def call_command(client: Any, *command: Any) -> Any:
+    """Have a server execute a command."""
+    return client.execute_command(*command)
+
+
 @contextmanager
 def connected_to(
     server: ServerAddress,
@@ -157,10 +162,16 @@ def _addresses(host: str) -> set[str]:
     return found
 
 
-def replicate(client: Any, master: ServerAddress, like: Entry, where: str = "entry") -> None:
+Order: TypeAlias = Callable[..., object]
+"""Has a server, by its client, execute a command; see `Lease.order`."""
+
+
+def replicate(
+    client: Any, master: ServerAddress, like: Entry, where: str, order: Order = call_command
+) -> None:
     """Make a server a replica of a master, with the user and password of an entry."""
     follow_as(client, like, where)
-    client.execute_command("REPLICAOF", master.host, master.port)
+    order(client, "REPLICAOF", master.host, master.port)
 
 
 def follow_as(client: Any, like: Entry, where: str) -> None:
@@ -195,7 +206,9 @@ def persist_roles(*servers: Any) -> None:
             server.execute_command("CONFIG", "REWRITE")
 
 
-def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> float:
+def hand_over(
+    master: Any, replica: Any, to: ServerAddress, seconds: float, order: Order = call_command
+) -> float:
     """Have a master hand its role to a replica, without the loss of a write (FAILOVER).
 
     Writers are held until the replica has acknowledged everything. It does so once a second, and a
@@ -220,7 +233,7 @@ def hand_over(master: Any, replica: Any, to: ServerAddress, seconds: float) -> f
                 time.sleep(seconds)  # writers that waited go first
             began = time.monotonic()
             try:
-                master.execute_command(*command)
+                order(master, *command)
             except ResponseError:  # unless another process has started or done it
                 if not (role_of(replica).is_master or _is_handing_over(role_of(master))):
                     raise

@@ -269,7 +269,9 @@ class DatabaseCopy:
             raise GrowthError(
                 f"{self._rule.names[error.place]}: the target refuses key "
                 f"{error.key.decode(errors='backslashreplace')}: {error}",
-                "check whether it is of an older version, or full",
+                "enable the command (rename-command)"
+                if "unknown command" in str(error)
+                else "check whether it is of an older version, or full",
             ) from None
 
     def _send(self, writes: Writes) -> None:

@@ -21,14 +21,14 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
-from itertools import product
+from itertools import islice, product
 from typing import Any, TypeAlias
 
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
@@ -51,8 +51,10 @@ from shardkit.admin.growth.fence import (
     fence_key,
     fence_value,
     fences_of,
+    is_permanent,
     lift,
     move_of,
+    proof_key,
     write_under,
 )
 from shardkit.admin.growth.gate import (
@@ -64,7 +66,7 @@ from shardkit.admin.growth.gate import (
 )
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
+from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
 from shardkit.admin.growth.shard_copy import DatabaseCopy, Follower, copy_libraries
@@ -102,6 +104,7 @@ class ShardMover(Mover):
             or any(str(shard) in self._move.shards for shard, _ in component.entries())
             or name == self._move.name
         }
+        self._failed_over = self._follow_failovers()
         if any(self._move.clusters) and not self._move.is_over:
             update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
@@ -125,6 +128,28 @@ class ShardMover(Mover):
                     return entry, entry_key(*shard)
         raise GrowthError(f"{self._move.name} is no longer a shard", "push its entry again")
 
+    def _successor(self, server: ServerAddress) -> ServerAddress | None:
+        """Return the server that entries name in the place of one that this move has."""
+        move = self._move
+        entries = {
+            str(shard): entry
+            for component in self._components.values()
+            for shard, entry in component.entries()
+        }
+        places, names = move.sources, move.shards
+        if move.phase in ("pushed", "kept"):
+            places = move.targets
+            if move.placements:
+                names = shard_names(move.name, len(places) if move.placements[1] else 0)
+        for place, name in zip(map(Place.parse, places), names, strict=False):
+            entry = entries.get(name)
+            if entry and place.server == server and entry.database == place.database:
+                return None if entry.is_cluster else address_of(entry)
+        return None
+
+    def _touched(self) -> Mapping[ServerAddress, Iterable[int]]:
+        return by_server(dict.fromkeys((*self._rule.sources, *self._rule.targets)))
+
     def _gate(self, cluster: str) -> CopyGate:
         if not cluster:
             return CopyGate(self._move, self._lease)
@@ -146,15 +171,27 @@ class ShardMover(Mover):
         with ExitStack() as stack:
             old = stack.enter_context(self._clients(self._rule.sources))
             new = stack.enter_context(self._clients(self._rule.targets))
+            if move.phase in ("fenced", "pushed") and not self._old_gate.is_cluster:
+                old = _answering(old)  # the others are not needed any more
             if move.phase == "begun" and self._has_decided(old):
                 self._reached("fenced")
+            if move.phase == "fenced" and self._is_open_elsewhere(old):
+                self._go_home(old, new, "begun")
             if move.phase == "fenced" and not self._is_closed(old, new):
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
                     "says so: the record is out of date",
-                    f"find out which server has the keys, then DEL config:growth:move:{move.name}",
+                    f"find out which server has the keys, then: shardkit changes end {move.name}",
                 )
             captures = None  # of all changes since it was decided
+            if move.phase == "fenced" and (lost := self._lost(old, new)):
+                if not self._is_decided(old):
+                    raise self._refused(lost)
+                self._progress(f"copying again: {lost}")
+                self._go_home(old, new, "begun")
+            if move.phase in ("pushed", "kept"):
+                self._require_takeover(old, new)
+                self._admit_writers(new)
             if move.phase == "kept" or (move.phase == "pushed" and move.keep):
                 self._keep_or_clear(old, new, None, stack)
                 return
@@ -195,6 +232,11 @@ class ShardMover(Mover):
             f"correct that, and resume: {self._command('resume')}",
         )
 
+    def _kept_move(self) -> Move | None:
+        """Return the move that this one undoes, if its old databases are kept up to date."""
+        every = journal.read_all(self._config, [])
+        return next((m for m in every if m.id == self._move.undoes and m.phase == "kept"), None)
+
     def _captures(self, clients: Clients, stack: ExitStack) -> Captures:
         """Capture what changes from now on, on each server."""
         captures: dict[ServerAddress, KeyCapture | Standstill] = {}
@@ -216,9 +258,78 @@ class ShardMover(Mover):
         """Whether a mover has decided, and was killed before it could note that."""
         return not self._old_gate.is_cluster and self._old_gate.is_closed(old)
 
+    def _is_decided(self, old: Clients) -> bool:
+        return bool(old) and self._old_gate.is_closed(old)
+
     def _is_closed(self, old: Clients, new: Clients) -> bool:
         """Whether this move closes the sources, or its targets if the sources lost their data."""
-        return self._old_gate.is_closed(old) or self._move.id in map(move_of, fences_of(new))
+        return self._is_decided(old) or self._move.id in map(move_of, fences_of(new))
+
+    def _is_open_elsewhere(self, old: Clients) -> bool:
+        """Whether a source was promoted before it had the fence, so that clients wrote there."""
+        return self._failed_over and not all(
+            is_permanent(client, self._move.id)
+            for place, client in old.items()
+            if held(self._components, [place], self._move.id, self._same)
+        )
+
+    # ---- what the sources are emptied and clients are sent away for
+
+    def _prove(self, new: Clients) -> None:
+        """Have the targets prove that they have everything: what they save later has it, too."""
+        write_under(
+            new,
+            self._attempt,
+            {at: [[("SET", proof_key(client), self._move.id)]] for at, client in new.items()},
+        )
+
+    def _lost(self, old: Clients, new: Clients) -> str:
+        """Return why the targets cannot take over; empty text if they have everything.
+
+        Until they take writes, samples are the same on both sides, too, apart from what another
+        program wrote at the sources.
+        """
+        place = next(iter(new))
+        try:
+            for place, client in new.items():
+                key = proof_key(client)
+                if self._new_gate.is_cluster:  # it refuses writes, and its slots may have moved
+                    has_all = bool(client.dbsize())
+                else:  # whatever refuses this write would refuse those of clients
+                    has_all = client.set(key, self._move.id, xx=True)
+                if not has_all:
+                    return f"{place.server} has lost what was copied to database {place.database}"
+            for source, client in old.items() if self._move.phase == "fenced" else ():
+                for page in islice(pages(client), 1):
+                    written = self._maybe_written(source, client, new, page)
+                    for place, own in self._rule.there(source, page).items():
+                        if wrong := set(unequal(client, new[place], own)).difference(written):
+                            return f"{place.server} has lost {counted(len(wrong), 'key')}"
+        except (RedisError, OSError) as error:
+            return f"{place.server} cannot take over: {error}"
+        return ""
+
+    def _go_home(self, old: Clients, new: Clients, phase: str) -> None:
+        """Have clients use the sources again, before they wrote anything at the targets."""
+        move, attempt = self._move, secrets.token_hex(8)
+        self._old_gate.admit_readers(old, attempt)
+        epoch = push_changed(
+            self._lease,
+            lambda components: rule_of(reversed_move(move)).changed(components, self._same),
+            f"{move.verb} of {move.name} back to {move.source}",
+            witnessed=False,
+        )
+        with suppress(RedisError, OSError):  # if a target is away, nobody reads there
+            self._new_gate.turn_away(new, attempt)
+            self._new_gate.wait_for_readers(new, _READ * self._hold, epoch)
+        self._reached(phase)
+        self._old_gate.open(old)
+        self._held(None)
+
+    def _admit_writers(self, new: Clients) -> None:
+        """Have the targets take writes, which nobody has sent them yet, or some have."""
+        self._new_gate.open(new)
+        self._move.epoch = self._held(None, self._rule.targets)
 
     # ---- before it is decided
 
@@ -227,6 +338,7 @@ class ShardMover(Mover):
         move = self._move
         move.certificate = None
         self._lease.write(move)
+        was_kept = self._kept_move() is not None
         for server, client in one_of_each(new).items():
             if not role_of(client).is_master:
                 raise GrowthError(f"{server} is a replica", "name its master: nothing has changed")
@@ -234,8 +346,8 @@ class ShardMover(Mover):
             fence = client.get(fence_key(client))
             if self._new_gate.is_cluster and is_closed(client):
                 continue  # an earlier split has left it
-            if move_of(fence) not in (move.id, move.undoes or move.id):
-                if strays(client, 1):
+            if move_of(fence) != move.id:
+                if not (was_kept and move_of(fence) == move.undoes) and strays(client, 1):
                     raise GrowthError(
                         f"{place.server} has keys in database {place.database}",
                         "empty it, or abort the move",
@@ -330,7 +442,14 @@ class ShardMover(Mover):
                 old.__getitem__,
                 new.__getitem__,
                 rule.sources,
-                {*OWN_KEYS, *(fence_key(each).encode() for each in (*old.values(), *new.values()))},
+                {
+                    *OWN_KEYS,
+                    *(
+                        key(each).encode()
+                        for key in (fence_key, proof_key)
+                        for each in (*old.values(), *new.values())
+                    ),
+                },
                 others=rule.targets,
                 there=rule.there,
                 back=rule.back,
@@ -379,7 +498,8 @@ class ShardMover(Mover):
             if not self._offline:
                 at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
-            value = fence_value(move.id, secrets.token_hex(8), move.target, readers=True)
+            token, record = secrets.token_hex(8), journal.essence(move)
+            value = fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
             try:
                 self._old_gate.close(old, value, limit, self._offline)
@@ -395,7 +515,13 @@ class ShardMover(Mover):
                 self._require_target(new)
                 self._new_gate.require_slots(new)
                 deciding = not self._old_gate.is_cluster
-                rest = partial(self._require_same, old, new, copies, proven=True)
+                if deciding:
+                    self._prove(new)
+
+                def rest() -> None:
+                    self._require_same(old, new, copies, proven=True)
+                    self._prove(new)
+
                 decided = self._old_gate.decide(old, value, rest)
                 deciding = False
             except GrowthError as error:
@@ -507,6 +633,8 @@ class ShardMover(Mover):
         """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
+        if (undone := self._kept_move()) is not None:
+            self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
         self._new_gate.admit_readers(new, attempt)
         epoch = push_changed(
@@ -524,11 +652,11 @@ class ShardMover(Mover):
                 setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(new, stack)
-        self._new_gate.open(new)
+        self._reached("pushed")  # from now on, there may be writes that the sources lack
+        self._admit_writers(new)
         if began is not None:
             move.held = time.monotonic() - began
-        move.epoch = self._held(None, self._rule.targets)
-        self._reached("pushed")
+        self._lease.write(move)
 
     def _clear(
         self,
@@ -549,6 +677,7 @@ class ShardMover(Mover):
             [each for each in components.values() if each.name in self._concerned],
             read_epoch(self._config),
         )
+        self._require_takeover(old, new)
         self._progress(f"emptying {move.source}")
         for source, own in by_server(dict.fromkeys(self._rule.sources)).items():
             for server in replicas_of(self._components.values(), source, self._same):
@@ -584,7 +713,10 @@ class ShardMover(Mover):
                     write_under({place: client}, value, {place: [[("UNLINK", *keys)]]})
 
         if not self._old_gate.is_cluster:
+            self._require_takeover(old, new)
             each_of(clear, old)
+        with suppress(ResponseError):  # the slot of one has moved
+            each_of(lambda client: client.delete(proof_key(client)), new)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
         certificate["keys_now"] = sum(client.dbsize() for client in new.values())
@@ -592,6 +724,24 @@ class ShardMover(Mover):
         move.certificate = certificate
         self._note_strays()
         self._reached("done")
+
+    def _require_takeover(self, old: Clients, new: Clients) -> None:
+        """Check that the targets have everything, and no entry names a source, before emptying."""
+        lost = self._lost(old, new)
+        named = held(read_components(self._config), self._rule.sources, self._move.id, self._same)
+        self._lease.check()
+        if lost:
+            raise self._refused(lost)
+        if named:
+            again = f"entries name {self._move.source} again"
+            raise self._refused(again, "push entries that name the new place, and resume")
+
+    def _refused(self, lost: str, remedy: str = "start it with its data, and resume") -> Exception:
+        move = self._move
+        return GrowthError(
+            f"{move.name}: {lost}. {move.source} still has what there was at the cutover",
+            f"{remedy}: {self._command('resume')}",
+        )
 
     # ---- while the sources are kept up to date
 
@@ -603,7 +753,8 @@ class ShardMover(Mover):
         That needs no lease: this process alone knows the value of the sources' fences.
         """
         move, config = self._move, self._config
-        value = fence_value(move.id, secrets.token_hex(8), move.target)
+        token, record = secrets.token_hex(8), journal.essence(move)
+        value = fence_value(move.id, token, move.target, record=record)
         change(old, move.id, value)
         if not move.keep:
             self._clear(old, new, None, (), kept=True)
@@ -622,6 +773,8 @@ class ShardMover(Mover):
                 with ExitStack() as attempt:
                     refill = captures is None
                     if captures is None:
+                        if lost := self._lost(old, new):
+                            raise self._refused(lost)
                         empty(old, value)
                         captures = self._captures(new, attempt)
                     copies = [
@@ -675,12 +828,15 @@ class ShardMover(Mover):
         stack: ExitStack,
     ) -> None:
         """Reverse the move, whose sources have everything."""
-        back.undoes, back.notifications = self._move.id, dict(self._move.notifications)
+        back.notifications = dict(self._move.notifications)
         back.keys = dict(self._move.keys)
+        back.fences = {
+            str(at): client.get(fence_key(client)).decode() for at, client in old.items()
+        }
         with journal.lease(self._config) as lease:
             mover = ShardMover(lease, read_components(self._config), back, **self._options)
             mover._watching = dict(captures)
-            lease.write(back)
+            mover.begin()
             if mover._take_over(new, old):
                 for copy in copies:
                     copy.value = mover._attempt
@@ -724,10 +880,15 @@ class ShardMover(Mover):
         """Open the sources, and empty the targets."""
         move, rule = self._move, self._rule
         with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
-            taken = move.id in map(move_of, fences_of(new))
+            if move.phase == "fenced" and self._lost(old, new):
+                self._go_home(old, new, "begun")
+            # `shardkit changes repair` sees to the others when they are back. Without a source, the
+            # targets keep what may be the only copy.
+            all_sources, old, new = len(old), _answering(old), _answering(new)
+            taken = len(old) == all_sources and move.id in map(move_of, fences_of(new))
             if (
                 move.phase != "begun"
-                or self._has_decided(old)
+                or (old and self._has_decided(old))
                 or (taken and not self._take_over(old, new))
             ):
                 raise GrowthError(
@@ -736,13 +897,26 @@ class ShardMover(Mover):
                 )
             if taken:
                 empty(new, self._attempt)
-                lift(new, move.id)
-                for place, client in new.items():
-                    fence = move.fences.get(str(place))
-                    if fence is not None:
-                        client.set(fence_key(client), fence)
+                lift(new, move.id, former=move.fences)
             lift(old, move.id)
             self._restore_notifications(old)
+        self._reached("aborted")
+
+    def give_up(self, lost: bool) -> None:
+        """See `Mover.give_up`."""
+        move, rule = self._move, self._rule
+        if move.phase == "begun":
+            self.abort()
+            return
+        with self._clients(rule.sources) as old, self._clients(rule.targets) as new:
+            here, there = _answering(old), _answering(new)
+            closing = move.id in map(move_of, (*fences_of(here), *fences_of(there)))
+            if closing and not lost:
+                raise self._can_continue()
+            if lost and len(here) == len(old) and self._lost(old, new):
+                self._go_home(old, new, "aborted")
+            elif closing:
+                raise self._can_continue()
         self._reached("aborted")
 
     def verify(self) -> None:
@@ -765,6 +939,16 @@ class ShardMover(Mover):
         }
 
 
+def _answering(clients: Clients) -> Clients:
+    """Return the clients of servers that answer."""
+    found: dict[Place, Any] = {}
+    for server, own in by_server(clients).items():
+        with suppress(RedisError, OSError):
+            next(iter(own.values())).ping()
+            found |= {Place(server, number): client for number, client in own.items()}
+    return found
+
+
 def reversed_move(move: Move) -> Move:
     """Return the move of shards, or the split, that undoes another one."""
     shards = move.shards
@@ -775,6 +959,7 @@ def reversed_move(move: Move) -> Move:
         placements=move.placements[::-1],
         routes=move.routes,
         clusters=move.clusters[::-1],
+        undoes=move.id,
         slots=dict(move.slots),
         minimums=dict(move.minimums),
     )

@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 import shardkit
+from shardkit.admin.changes import working_on
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import Database, databases_with
@@ -340,6 +341,9 @@ def convert_command(
     with (
         opened(where) as topology,
         _databases([] if on else [source or component], on, where) as databases,
+        working_on(
+            topology.config_server, "convert", component, [topology.kit.component(component)]
+        ),
         progress("entries") as tell,
     ):
         result = convert(

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
 
+from shardkit.admin.changes import working_on
 from shardkit.admin.persistence import (
     PROFILES,
     WAIT,
@@ -82,7 +84,11 @@ def apply_(profile: str, names: Sequence[str], where: str | None, output: Output
         if not changed:
             output.line("  is so already")
 
-    return _on_all(output, names, where, lambda client: apply_profile(client, profile), dict, lines)
+    with opened(where) as topology:
+        chosen, _ = components(topology, names)
+        with working_on(topology.config_server, "persistence", profile, chosen.values()):
+            apply = partial(apply_profile, profile=profile)
+            return _on_all(output, names, where, apply, dict, lines)
 
 
 @persistence.command()

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 
+from shardkit.admin.changes import working_on
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
 from shardkit.cli.options import (
     common_options,
@@ -72,7 +73,11 @@ def replan_command(
         if chosen and not dry_run:
             if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
                 return 1
-            with output.busy("replanning") as tell:
+            concerned = [kit.component(component)]
+            with (
+                working_on(topology.config_server, "replan", component, concerned),
+                output.busy("replanning") as tell,
+            ):
                 for each in chosen:
                     wanted = total or 2 * max(each.members, each.total)
 

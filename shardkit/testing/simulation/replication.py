@@ -56,6 +56,7 @@ class Replication:
         self._handing_to: Replication | None = None
         self._turn: object = None  # of handing over
         self._waiting: list[tuple[ServerSocket, list[bytes]]] = []
+        self._ordered: dict[ServerSocket, list[bytes]] = {}  # by a transaction
         assert server.entries == []  # from now on it keeps a log
 
     @property
@@ -83,6 +84,15 @@ class Replication:
         """Execute a command of replication, or hold or refuse a write; see `Replicating`."""
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
+        ordered = self._ordered.pop(socket, None)
+        if ordered and name == b"EXEC" and not socket.aborts:
+            socket.drop_transaction()
+            socket.answer([self._answer(ordered, ordered[0].upper())])
+            return True
+        if socket.queues and name in (b"REPLICAOF", b"FAILOVER"):
+            self._ordered[socket] = args
+            socket.answer(SimpleString(b"QUEUED"))
+            return True
         answer = self._answer(args, name)
         if socket.queues:
             writes = name == b"EXEC"

@@ -21,6 +21,7 @@ from faces import eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import Move, gate, journal, shard_move, start_move
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
@@ -153,9 +154,17 @@ def recorded(fleet: Fleet, of_shards: bool, **fields: Any) -> Move:
     move = Move(a, "replication", a, b, [], **fields)
     if of_shards:
         move = Move("users:1", "keys", a, b, ["users:1"], [f"{a}/2"], [f"{b}/2"], **fields)
+    fleet.config.delete(CHANGES_KEY)
     with journal.lease(fleet.config) as lease:
         lease.write(move)
     return move
+
+
+def damage(config: redis.Redis, move: Move, **fields: Any) -> str:
+    """Change fields of a record; return what it is called."""
+    stored = json.loads(config.hget(CHANGES_KEY, move.id))  # type: ignore[arg-type]
+    config.hset(CHANGES_KEY, move.id, json.dumps({**stored, **fields}))
+    return f"{CHANGES_KEY} {move.id}"
 
 
 def certified(move: Any) -> dict[str, Any]:

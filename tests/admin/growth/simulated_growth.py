@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from shardkit.admin.servers import ServerIdentity
 from shardkit.errors import GrowthError
 from shardkit.operations.steps import run_steps
 from shardkit.testing.simulation import Client, Protocol, SimulationFailure, simulate
@@ -122,6 +123,10 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         patched.setattr("shardkit.admin.growth.servers.client_of", client_of)
         patched.setattr("shardkit.admin.growth.known_servers.query_all", lambda queries: {})
         patched.setattr("shardkit.admin.growth.known_servers.same_server", eq)
+        patched.setattr(
+            "shardkit.admin.growth.mover.identify",
+            lambda client: ServerIdentity(repr(client), repr(client)),
+        )
         connect = SimulatedConnection.on_connect_check_health
 
         def introduce(self: Any, *args: Any, **options: Any) -> None:

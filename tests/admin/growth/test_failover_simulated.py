@@ -212,15 +212,15 @@ def nobody(*args: object) -> list[Any]:
 
 # What is left out, in which schedules that shows, and what it leads to.
 MUTATIONS = [
-    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 951),
+    Mutation("writers are held", MovedServer, server_move, "hand_over", without_a_hold, 380),
     Mutation(
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
     ),
-    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 137),
+    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 224),
     Mutation("writers are held", FailedOver, failover, "hand_over", without_a_hold, 148),
-    Mutation("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, 17),
-    Mutation("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, 158),
+    Mutation("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, 10),
+    Mutation("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, 18),
     Mutation("no writes", CrashedAlone, failover, "MOST_DOWN", failover.MOST_DOWN, 25),
     Mutation("it is fenced", Crashed, failover, "apply_fences", nobody, 0, "not fenced"),
     Mutation(

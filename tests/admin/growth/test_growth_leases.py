@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import fields as dataclass_fields
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 import redis
 from click.testing import CliRunner
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, small, still_there
+from growth_helpers import PATIENT, Fleet, damage, killed_at, replication, small, still_there
+from redis.client import Pipeline
 
 import shardkit
+from shardkit.admin.changes import Change
 from shardkit.admin.growth import (
     Move,
     abort_move,
@@ -36,7 +39,7 @@ from shardkit.local import LocalServer
 
 
 class Losing(redis.Redis):
-    """A client to whom a move is listed that is deleted before it is read."""
+    """A client to whom a move of an earlier release is listed that goes before it is read."""
 
     def get(self, name: Any) -> Any:
         self.delete("config:growth:move:lost")
@@ -45,11 +48,24 @@ class Losing(redis.Redis):
 
 def test_a_move_that_goes_while_moves_are_read_is_not_shown(own_server: LocalServer) -> None:
     with Losing(port=own_server.port) as config:
-        for shard in ("lost", "there"):
-            with journal.lease(config) as lease:
-                lease.write(Move(shard, "keys", "a:1", "b:1", [shard]))
+        with journal.lease(config) as lease:
+            lease.write(Move("there", "keys", "a:1", "b:1", ["there"]))
         config.set("config:growth:move:lost", "unreadable")
         assert [each.name for each in moves(config)] == ["there"]
+
+
+def test_a_move_of_an_earlier_release_is_continued(own_server: LocalServer) -> None:
+    move = Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"])
+    fields = move.__dict__.keys() - {field.name for field in dataclass_fields(Change)} | {"id"}
+    old = {"format": 2, "name": "users:1", **{name: getattr(move, name) for name in fields}}
+    with own_server.client() as config:
+        config.set("config:growth:move:users:1", json.dumps(old))
+        [read] = moves(config)
+        assert (read.id, read.phase, read.started) == (move.id, "begun", 0.0)
+        with journal.lease(config) as lease:
+            lease.write(replace(read, phase="done"))
+        assert config.keys("config:growth:*") == []
+        assert [(each.id, each.phase) for each in moves(config)] == [(move.id, "done")]
 
 
 ENDED = "Another process may have taken over"
@@ -106,7 +122,7 @@ def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
 ) -> None:
     small(fleet)
-    source, target = fleet.name(0), fleet.name(1)
+    source = fleet.name(0)
     of_shards = owner in (rule, shard_move)
     name = "users:1" if of_shards else source
 
@@ -117,12 +133,8 @@ def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
     asleep_at(monkeypatch, fleet, owner, moment, meanwhile)
     with pytest.raises(GrowthError, match=ENDED):
         fleet.move(of_shards, hold=PATIENT)
-    records = {each.name: (each.target, each.phase) for each in moves(fleet.config)}
-    assert records == (
-        {name: (source, "done")}  # of the way back
-        if of_shards
-        else {source: (target, "done"), target: (source, "done")}
-    )
+    records = [(each.name, each.target, each.phase) for each in moves(fleet.config)]
+    assert records == [(name, source, "done")], "of the way back"
     assert fleet.masters() == [source] * 2
     assert masters_write(fleet)
 
@@ -140,6 +152,76 @@ def test_a_mover_that_slept_sees_the_abort(fleet: Fleet, monkeypatch: pytest.Mon
     with pytest.raises(GrowthError, match=ENDED):
         start_move(fleet.config, source, fleet.name(1), hold=PATIENT)
     assert [each.phase for each in moves(fleet.config)] == ["aborted"]
+    assert masters_write(fleet)
+
+
+def resume_and_reverse(fleet: Fleet) -> None:
+    resume_move(fleet.config, fleet.name(0), hold=PATIENT)
+    reverse_move(fleet.config, fleet.name(0), hold=PATIENT)
+
+
+def abort_and_move(fleet: Fleet) -> None:
+    abort_move(fleet.config, fleet.name(0))
+    fleet.move_server(hold=PATIENT)
+
+
+def killed_and_aborted(fleet: Fleet) -> None:
+    with killed_at((server_move, "take_writes_alone")):
+        fleet.move_server()
+    abort_move(fleet.config, fleet.name(0))
+
+
+def fail_over_to(number: int) -> Callable[[Fleet], object]:
+    return lambda fleet: fail_over(fleet.config, "users:0", fleet.name(number), hold=PATIENT)
+
+
+def fail_over_and_back(fleet: Fleet) -> None:
+    fail_over_to(1)(fleet)
+    assert eventually(lambda: replication(fleet.servers[0])["master_link_status"] == "up", 30)
+    fail_over_to(0)(fleet)
+
+
+def fail_over_after_a_crash(fleet: Fleet) -> None:
+    fleet.servers[0].kill()
+    fail_over_to(1)(fleet)
+
+
+@pytest.mark.parametrize(
+    ("work", "order", "meanwhile", "master"),
+    [
+        (Fleet.move_server, "FAILOVER", resume_and_reverse, 0),
+        (Fleet.move_server, "REPLICAOF", lambda fleet: resume_move(fleet.config, fleet.name(0)), 1),
+        (killed_and_aborted, "FLUSHALL", abort_and_move, 1),
+        (fail_over_to(1), "FAILOVER", fail_over_and_back, 0),
+        (fail_over_after_a_crash, "REPLICAOF", fail_over_to(2), 2),
+    ],
+    ids=["hands over", "replicates", "empties", "fails over", "promotes"],
+)
+def test_a_command_that_arrives_late_is_refused(
+    fleet: Fleet,
+    monkeypatch: pytest.MonkeyPatch,
+    work: Any,
+    order: str,
+    meanwhile: Any,
+    master: int,
+) -> None:
+    """The process is stopped after its last look at the lease, and wakes when others are done."""
+    small(fleet)
+    if work not in (Fleet.move_server, killed_and_aborted):
+        fleet.replicated(1, 2)
+    call = Pipeline.execute_command
+
+    def asleep(pipe: Any, *command: Any, **options: Any) -> Any:
+        if command[0] == order:
+            monkeypatch.setattr(Pipeline, "execute_command", call)
+            fleet.config.delete("config:growth:lease")
+            meanwhile(fleet)
+        return call(pipe, *command, **options)
+
+    monkeypatch.setattr(Pipeline, "execute_command", asleep)
+    with pytest.raises(GrowthError, match=ENDED):
+        work(fleet)
+    assert fleet.masters() == [fleet.name(master)] * 2
     assert masters_write(fleet)
 
 
@@ -188,18 +270,16 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
     ],
 )
 def test_a_damaged_record_is_named(own_server: LocalServer, field: str, value: object) -> None:
-    key = "config:growth:move:users:1"
-    said = f"^{key} does not describe a move; check it, and delete it"
+    move = Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"])
     with own_server.client() as config:
         with journal.lease(config) as lease:
-            lease.write(Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"]))
+            lease.write(move)
             lease.write(Move("users:2", "keys", "a:1", "b:1", ["users:2"], phase="done"))
         assert len(moves(config)) == 2
-        config.set(key, json.dumps({**json.loads(config.get(key)), field: value}))
+        key = damage(config, move, **{field: value})
+        said = f"^{key} does not describe a move; check it, and delete it"
         with pytest.raises(ConfigError, match=said):
             moves(config)
-        config.delete(key)
-        config.rpush(key, "x")
         with pytest.raises(ConfigError, match=said):
             resume_move(config, "users:1")
         assert journal.read(config, "users:2").phase == "done"
@@ -244,7 +324,7 @@ def test_a_verification_keeps_a_new_move(fleet: Fleet, monkeypatch: pytest.Monke
         assert verify_move(fleet.config, "users:1").target == fleet.name(1)
     assert [each.target for each in moves(fleet.config)] == [fleet.name(0)]
     fleet.move_server(to=2, hold=PATIENT)
-    written = fleet.config.get(f"config:growth:move:{fleet.name(0)}")
+    written = fleet.config.hgetall("config:changes")
     fleet.config.set("config:growth:lease", "somebody")
     assert verify_move(fleet.config, fleet.name(0)).phase == "done", "it finds what it finds"
-    assert fleet.config.get(f"config:growth:move:{fleet.name(0)}") == written
+    assert fleet.config.hgetall("config:changes") == written

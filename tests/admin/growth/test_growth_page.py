@@ -42,7 +42,7 @@ def test_the_page_shows_what_happens(fleet: Fleet, monkeypatch: pytest.MonkeyPat
     blocks = [block for language, block in fenced if not language]
     lines = [line for block in blocks for line in block.splitlines()]
     lines = [line for line in lines if "shardkit balance" not in line]  # see test_balance
-    assert len(lines) == 25
+    assert len(lines) == 27
     new = LocalServer().start()  # the replica that is attached
     for line in lines:
         if line == "shardkit failover 127.0.0.1:7001":  # a master of that address, with a replica

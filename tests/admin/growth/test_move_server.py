@@ -26,6 +26,7 @@ from growth_helpers import (
     Fleet,
     ask_for_a_replica,
     certified,
+    damage,
     describe,
     filled,
     follow,
@@ -477,8 +478,7 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet, of_shards: bool) -
     fleet.push(0 if of_shards else 1)
     a, b = fleet.name(0), fleet.name(1)
     name = "users:1" if of_shards else a
-    key = f"config:growth:move:{name}"
-    damaged = f"{key} does not describe a move; check it, and delete it if nothing"
+    damaged = "config:changes .* does not describe a move; check it, and delete it if nothing"
     refusals: list[tuple[str, Callable[..., object], str]] = [
         ("", resume_move, f"{name} has no move; see: shardkit move status"),
         ("aborted", resume_move, f"the move of {name} was aborted; start it again"),
@@ -497,15 +497,18 @@ def test_what_a_move_has_not_come_to_is_refused(fleet: Fleet, of_shards: bool) -
     ]
     for phase, work, said in refusals:
         if phase:
-            recorded(fleet, of_shards, phase=phase)
+            move = recorded(fleet, of_shards, phase=phase)
+        if phase == "unheard":
+            damage(fleet.config, move, phase=phase)
         with pytest.raises((GrowthError, ConfigError), match=said):
             work(fleet.config, name)
-    fleet.config.set(key, json.dumps({**json.loads(fleet.config.get(key)), "format": 99}))
+    key = damage(fleet.config, move, format=99)
     with pytest.raises(NewerFormatError, match=f"{key} has format 99; use the release that"):
         moves(fleet.config)
-    fleet.config.set(key, "[]")
-    with pytest.raises(ConfigError, match=damaged):
-        moves(fleet.config)
+    for damaged_record in ("[]", "no JSON"):
+        fleet.config.hset(*key.split(), damaged_record)
+        with pytest.raises(ConfigError, match=damaged):
+            moves(fleet.config)
 
 
 @pytest.mark.parametrize("of_shards", [False, True])

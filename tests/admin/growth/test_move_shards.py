@@ -52,6 +52,7 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
+from shardkit.admin.growth.databases import strays
 from shardkit.admin.growth.fence import fence_value
 from shardkit.admin.growth.relocation import Place
 from shardkit.admin.growth.shard_copy import copy_libraries
@@ -257,10 +258,42 @@ def test_a_move_of_a_shard_that_is_killed_when_it_is_decided_is_carried_through(
     with pytest.raises(GrowthError, match="has taken over"):
         abort_move(fleet.config, "users:1")
     with fleet.servers[1].client(db=2) as new:
-        copied = new.dbsize()
+        copied = sorted(strays(new, 1000))
         assert resume_move(fleet.config, "users:1").phase == "done"
-        assert new.dbsize() == copied
+        assert sorted(strays(new, 1000)) == copied
     assert still_there(fleet)
+
+
+@pytest.mark.parametrize("moment", ["_push", "_admit_writers", "_require_takeover"])
+def test_a_target_that_lost_its_data_takes_nothing_over(fleet: Fleet, moment: str) -> None:
+    """Its server died after the decision, and came back empty."""
+    small(fleet)
+    with killed_at((shard_move.ShardMover, moment)):
+        fleet.move_shard()
+    fleet.servers[1].kill()
+    if moment == "_push":
+        fleet.servers[1].restart()
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done", "copied again"
+        assert fleet.masters() == [fleet.name(0), fleet.name(1)]
+        assert still_there(fleet)
+        return
+    said = f"users:1: {fleet.name(1)} {{}}.* {fleet.name(0)} still has what there was"
+    with pytest.raises(GrowthError, match=said.format("cannot take over: Error 111")):
+        resume_move(fleet.config, "users:1")
+    fleet.servers[1].restart()
+    with pytest.raises(GrowthError, match=said.format("has lost what was copied to database 2")):
+        resume_move(fleet.config, "users:1")
+    with fleet.servers[0].client(db=2) as old:
+        assert len(strays(old, 1000)) > 20
+
+
+def test_a_source_that_entries_name_again_is_not_emptied(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_require_takeover")):
+        fleet.move_shard()
+    fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}}, force=True)
+    with pytest.raises(GrowthError, match=f"entries name {fleet.name(0)} again.*; push entries"):
+        resume_move(fleet.config, "users:1")
 
 
 def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,249 @@
+"""The record of what changes in a fleet, and which changes may overlap.
+
+::
+
+    config:changes    one field for each change, by its id:
+        4be0…         {"format": 3, "kind": "split", "name": "users", "phase": "fenced", "owner": …,
+                       "started": …, "databases": ["10.0.0.1:6379/1", "<run id>/1", …], …}
+        91c7…         {"format": 3, "kind": "retire", "name": "old", "until": …, …}
+
+A change is written here before its first step, and only if no open change that it must not overlap
+(`APART`) touches one of its databases: one transaction checks and writes. So of two commands that
+start at the same time, the second is refused. A database counts by its server's address, run id and
+replication id, so it does not matter by which name a command reaches it.
+
+Moves and splits are open until they are done or aborted, and anybody can resume them. All other
+changes are open for as long as their process renews them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from socket import gethostname
+from typing import Any
+
+import redis
+from redis.exceptions import RedisError, WatchError
+
+from shardkit.admin.servers import entries_of, identify_databases
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.errors import GrowthError
+from shardkit.kit.config_client import config_client
+
+CHANGES_KEY = "config:changes"
+FORMAT = 3  # 1 and 2 were those of moves alone
+LEASE = 10.0  # seconds that a change stays open after its process renewed it
+KEPT = 30 * 86400.0  # seconds for which changes that are over are kept
+KINDS = (
+    *("move", "split", "retire", "restore", "convert", "replan", "attach", "detach"),
+    *("rotate", "persistence", "failover", "backup"),
+)
+_PAIRS = (
+    ("move split retire restore", "move split retire restore"),
+    ("convert replan", "move split retire restore"),  # as a copy, they rewrite what the others copy
+    ("attach detach", "move split restore"),
+    ("rotate", "move split restore attach detach rotate"),  # these log in as entries said at first
+    ("persistence", "move split restore"),  # CONFIG SET has a move copy again
+    ("failover backup", "restore"),
+)
+APART: Mapping[str, frozenset[str]] = {
+    kind: frozenset(
+        each
+        for pair in _PAIRS
+        for these, those in (pair, pair[::-1])
+        if kind in these.split()
+        for each in those.split()
+    )
+    for kind in KINDS
+}
+"""Which kinds of changes a kind must not overlap, if both touch a database."""
+
+RESTLESS = frozenset({"failover", "restore"})
+"""Changes during which entries do not tell which server has the data."""
+
+
+@dataclass
+class Change:
+    """A change of a fleet, or work that relies on it standing still.
+
+    Attributes:
+        kind: the command, as ``move`` or ``retire``.
+        name: what it works on: a component, a shard or a server.
+        id: identifies it.
+        phase: how far it is; see `Move` for moves.
+        databases: what it touches: the address, run id or replication id of a server, each with
+            ``/`` and the number of a database, or ``*`` for all; ``*/*`` for all servers.
+        owner: the process that started it, ``host/pid``.
+        started: when, in seconds since 1970, by the config server's clock.
+        ended: when it ended; 0 while it is open.
+        until: when it ends unless its process renews it; 0 for never.
+        undoes: the id of the change that it reverses.
+    """
+
+    kind: str = field(default="", kw_only=True)
+    name: str = field(kw_only=True)
+    id: str = field(default_factory=lambda: secrets.token_hex(8), kw_only=True)
+    phase: str = field(default="", kw_only=True)
+    databases: list[str] = field(default_factory=list, kw_only=True)
+    owner: str = field(default_factory=lambda: f"{gethostname()}/{os.getpid()}", kw_only=True)
+    started: float = field(default=0.0, kw_only=True)
+    ended: float = field(default=0.0, kw_only=True)
+    until: float = field(default=0.0, kw_only=True)
+    undoes: str = field(default="", kw_only=True)
+
+    def is_open(self, now: float) -> bool:
+        """Whether it is not over, by the config server's clock."""
+        return not self.ended and (not self.until or now < self.until)
+
+    def touches(self, other: Change) -> bool:
+        """Whether both have a database in common."""
+        mine, its = ([each.rsplit("/", 1) for each in of.databases] for of in (self, other))
+        return any(
+            "*" in (server, theirs) or (server == theirs and (number == n or "*" in (number, n)))
+            for server, number in mine
+            for theirs, n in its
+        )
+
+
+def now_of(config: redis.Redis) -> float:
+    """Return the time of the config server, in seconds since 1970."""
+    seconds, microseconds = config.time()
+    return float(seconds) + float(microseconds) / 1e6
+
+
+def read_changes(config: redis.Redis) -> list[Change]:
+    """Return the changes that are recorded, the oldest first; damaged records are left out."""
+    return _read(config.hgetall(CHANGES_KEY))
+
+
+def _read(stored: Any) -> list[Change]:
+    found = []
+    for text in stored.values():
+        with suppress(ValueError, TypeError, AttributeError):
+            known = json.loads(text)
+            common = {name: known[name] for name in Change.__dataclass_fields__ if name in known}
+            found.append(Change(**common))
+    return sorted(found, key=lambda change: change.started)
+
+
+def open_changes(config: redis.Redis) -> list[Change]:
+    """Return the changes that are not over."""
+    now = now_of(config)
+    return [each for each in read_changes(config) if each.is_open(now)]
+
+
+def begin(
+    config: redis.Redis, change: Change, watch: Callable[[Any], object] = lambda pipe: None
+) -> None:
+    """Record a change, unless an open one that it must not overlap touches its databases.
+
+    ``watch`` may have the transaction fail for another reason.
+
+    Raises:
+        GrowthError: there is such a change; the error names it, its age, its owner and the remedy.
+    """
+    while True:
+        with config.pipeline() as pipe, suppress(WatchError):
+            pipe.watch(CHANGES_KEY)  # type: ignore[no-untyped-call]
+            watch(pipe)
+            now = now_of(pipe)
+            known = _read(pipe.hgetall(CHANGES_KEY))
+            for other in known:
+                if (
+                    other.id not in (change.id, change.undoes)
+                    and other.is_open(now)
+                    and other.kind in APART.get(change.kind, ())
+                    and change.touches(other)
+                ):
+                    raise refusal(change, other, now)
+            old = [each.id for each in known if each.ended and each.ended < now - KEPT]
+            change.started = change.started or now
+            pipe.multi()
+            if old:
+                pipe.hdel(CHANGES_KEY, *old)
+            pipe.hset(CHANGES_KEY, change.id, text_of(change))
+            pipe.execute()
+            return
+
+
+def refusal(change: Change, other: Change, now: float) -> GrowthError:
+    """Return the error for a change that must wait for another one."""
+    age = max(0, round(now - other.started))
+    since = f"{age} s" if age < 120 else f"{age // 60} min" if age < 7200 else f"{age // 3600} h"
+    what = f"{other.kind} of {other.name}"
+    return GrowthError(
+        f"{change.name}: a {what} ({other.phase or 'at work'}, started {since} ago by "
+        f"{other.owner}) uses the same databases: nothing has changed",
+        f"wait until it has ended. If it was killed, it ends by itself within {LEASE:g} s"
+        if other.until
+        else f"wait for it, or: shardkit move resume {other.name}, or abort it",
+    )
+
+
+def text_of(change: Change) -> str:
+    """Return a change as it is stored."""
+    return json.dumps({"format": FORMAT, **asdict(change)})
+
+
+@contextmanager
+def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
+    """Record a change for as long as this process works on it.
+
+    Raises:
+        GrowthError: as `begin`.
+    """
+    change.until = now_of(config) + LEASE
+    begin(config, change)
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(LEASE / 4):
+            with suppress(RedisError):
+                change.until = now_of(config) + LEASE
+                config.hset(CHANGES_KEY, change.id, text_of(change))
+
+    renewing = threading.Thread(target=renew, name="shardkit-change", daemon=True)
+    renewing.start()
+    try:
+        yield change
+    finally:
+        ended.set()
+        renewing.join()
+        with suppress(RedisError):  # it ends by itself otherwise
+            over = replace(change, ended=now_of(config))
+            config.hset(CHANGES_KEY, change.id, text_of(over))
+
+
+@contextmanager
+def working_on(
+    config: redis.Redis | Entry | None, kind: str, name: str, components: Iterable[Component]
+) -> Iterator[None]:
+    """Record work on the databases of components, if there is a config server that answers.
+
+    Raises:
+        GrowthError: as `begin`.
+    """
+    with ExitStack() as stack:
+        if isinstance(config, Entry):
+            config = stack.enter_context(config_client(config))
+        answers = False
+        with suppress(RedisError, OSError):
+            answers = config is not None and bool(config.ping())
+        if config is not None and answers:
+            identities = identify_databases({each: each[1] for each in entries_of(components)})
+            found = {one for each in identities.values() if isinstance(each, set) for one in each}
+            change = Change(kind=kind, name=name, databases=numbered(sorted(found)))
+            stack.enter_context(taking_part(config, change))
+        yield
+
+
+def numbered(identities: Iterable[tuple[object, ...]]) -> list[str]:
+    """Return databases as `Change.databases` has them, by what identifies their server."""
+    return ["/".join(map(str, each)) for each in identities]

@@ -1,0 +1,265 @@
+"""Repairs: closed databases without a record, and records whose databases are not closed.
+
+::
+
+    closed, entries name it, an open record      the move is resumed
+    closed, entries name it, no open record      the record is written again, from the fence:
+        the targets are closed, or have proofs   and the move is resumed
+        the targets are open, the source empty   entries follow: they name the targets
+    closed, no entry names it                    a move or split has left it: `open_database`
+    not closed, a move that is done has left it  it is closed again: its fence was evicted or lost
+
+The databases of all servers that entries name are searched. Nothing is opened, followed or closed
+before the other side was asked what it has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from redis.exceptions import RedisError
+
+from shardkit.admin.growth import journal
+from shardkit.admin.growth.databases import clients_of, database_client, strays
+from shardkit.admin.growth.entries import push_changed
+from shardkit.admin.growth.exchange import Clients
+from shardkit.admin.growth.fence import fence_value, lift, move_of, proof_key, record_in
+from shardkit.admin.growth.journal import KEYS, Lease, Move
+from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.move import mover_of, resume_move
+from shardkit.admin.growth.relocation import Place, Same, ServerAddress, masters_in, place_in
+from shardkit.admin.growth.rule import rule_of
+from shardkit.admin.growth.servers import connected_to, role_of
+from shardkit.config.component import Component
+from shardkit.config.entry import Entry
+from shardkit.config.store import read_components
+from shardkit.errors import ConfigError, GrowthError
+from shardkit.network.connections.databases import FENCE_KEY
+
+Components = Mapping[str, Component]
+
+
+@dataclass(frozen=True)
+class Repair:
+    """A closed database, or one that should be, and what is done about it.
+
+    Attributes:
+        database: ``host:port/number``.
+        change: the move or split that closed it, by its id.
+        name: what that moved.
+        does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names; or
+            ``unknown``, if the fence does not tell.
+        why: what was found.
+    """
+
+    database: str
+    change: str
+    name: str
+    does: str
+    why: str
+
+
+def repair_changes(config: Any, *, dry_run: bool = False) -> list[Repair]:
+    """Continue, follow or close what records and fences do not agree on.
+
+    Args:
+        config: a client of the config server.
+        dry_run: only return what would be done.
+
+    Raises:
+        GrowthError: a move cannot be continued.
+        ConfigError: the entries or a record cannot be read.
+    """
+    with journal.lease(config) as lease:
+        components = read_components(config)
+        search = _ClosedDatabases(lease, components)
+        repairs = [*search.repairs()]
+        if not dry_run:
+            search.carry_out()
+    if not dry_run:
+        for name in dict.fromkeys(each.name for each in repairs if each.does == "resume"):
+            resume_move(config, name)
+    return repairs
+
+
+def open_database(config: Any, place: str) -> Repair:
+    """Open an empty database that a move or split has left, so that it can be used again.
+
+    Args:
+        config: a client of the config server.
+        place: the database, ``host:port/number``.
+
+    Raises:
+        GrowthError: it is not closed, is needed by a move, or has keys.
+    """
+    at = Place.parse(place)
+    with journal.lease(config) as lease:
+        search = _ClosedDatabases(lease, read_components(config))
+        found = {each.database: each for each in search.repairs()}.get(str(at))
+        if found is None or found.does == "close":
+            raise GrowthError(f"{at} is not closed", "see: shardkit changes repair --dry-run")
+        if found.does not in ("left", "unknown"):
+            raise GrowthError(
+                f"{at} is closed by the move of {found.name}: {found.why}",
+                "continue it: shardkit changes repair",
+            )
+        with search.client(at) as client:
+            if keys := strays(client, 1):
+                raise GrowthError(
+                    f"{at} has keys, such as {keys[0]}", "delete them if nothing needs them"
+                )
+            lift({at: client}, found.change)
+    return replace(found, does="open")
+
+
+class _ClosedDatabases:
+    def __init__(self, lease: Lease, components: Components) -> None:
+        self._lease, self._components = lease, components
+        self._rebuilt: dict[str, Move] = {}  # what is written again
+        self._unfenced: list[tuple[Place, Move]] = []
+        self._moves = {each.id: each for each in journal.read_all(lease.config)}
+        self._logins: dict[ServerAddress, tuple[Entry, str]] = {}
+        for server, entry, where in masters_in(components.values()):
+            self._logins.setdefault(server, (entry, where))
+        if not self._logins:
+            raise ConfigError(
+                "the config server has no entries that name servers",
+                "push the shard map, with --force where it is refused",
+            )
+        self._same: Same = KnownServers(components.values(), *self._logins).same
+
+    def _login(self, server: ServerAddress) -> tuple[Entry, str]:
+        return self._logins.get(server) or next(iter(self._logins.values()))
+
+    def client(self, place: Place) -> Any:
+        return database_client(place.server, *self._login(place.server), place.database)
+
+    def repairs(self) -> Iterator[Repair]:
+        """Find what is wrong."""
+        for server in self._logins:
+            with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as asked:
+                info = asked.info("keyspace")
+                numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
+                for place in (Place(server, number) for number in sorted(numbers)):
+                    with self.client(place) as client:
+                        fence = client.get(FENCE_KEY)
+                        if fence is not None and client.pttl(FENCE_KEY) == -1:
+                            yield self._repair(place, client, fence)
+        yield from self._without_fences()
+
+    def carry_out(self) -> None:
+        """Write records again, have entries follow moves that have taken over, and set fences."""
+        for move in self._rebuilt.values():
+            self._lease.write(move)
+            if move.phase != "fenced":
+                changed = partial(self._changed, move)
+                message = f"{move.verb} of {move.name}, as its fences tell"
+                push_changed(self._lease, changed, message)
+        for place, move in self._unfenced:
+            value = fence_value(move.id, "", move.target, record=journal.essence(move))
+            with self.client(place) as client:
+                client.set(FENCE_KEY, value, nx=True)
+
+    def _changed(self, move: Move, components: Components) -> Components:
+        return rule_of(move).changed(components, self._same)
+
+    def _named(self, place: Place) -> str:
+        """Return the shard whose entry names a place; empty for none."""
+        return next(
+            (
+                str(shard)
+                for component in self._components.values()
+                for shard, entry in component.entries()
+                if place_in(entry, [place], self._same)
+            ),
+            "",
+        )
+
+    def _in_fence(self, place: Place, fence: bytes) -> Move | None:
+        """Return the record that a fence has."""
+        with suppress(ConfigError):
+            stored = {"kind": "", "format": 1, **record_in(fence)}
+            return journal.move_of_record(f"{place} {FENCE_KEY}", json.dumps(stored))
+        return None
+
+    def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
+        change = move_of(fence) or ""
+        move = self._moves.get(change)
+        name = move.name if move else self._named(place)
+        if move is not None and not move.is_over:
+            return Repair(str(place), change, name, "resume", f"it is {move.phase}")
+        if not self._named(place):
+            went = f"its keys went to {json.loads(fence).get('to')}" if change else "unreadable"
+            return Repair(str(place), change, name, "left", went)
+        move = move or self._in_fence(place, fence)
+        if move is None or move.copying != KEYS or any(move.clusters):
+            why = "its fence does not tell how to continue"
+            return Repair(str(place), change, name, "unknown", why)
+        with ExitStack() as stack:
+            targets = list(dict.fromkeys(map(Place.parse, move.targets)))
+            new = stack.enter_context(clients_of(targets, self._login))
+            phase, why = self._phase(move, client, new)
+        if phase == "unknown":
+            return Repair(str(place), change, move.name, phase, why)
+        self._rebuilt[change] = replace(move, phase=phase, ended=0.0)
+        return Repair(str(place), change, move.name, "follow" if phase == "done" else "resume", why)
+
+    def _phase(self, move: Move, source: Any, new: Clients) -> tuple[str, str]:
+        """Return how far a move is, by what its targets have."""
+        try:
+            closed = [
+                each.server
+                for each, client in new.items()
+                if move_of(client.get(FENCE_KEY)) == move.id
+            ]
+            proofs = [client.get(proof_key(client)) == move.id.encode() for client in new.values()]
+            filled = [place for place, client in new.items() if strays(client, 1)]
+            masters = all(role_of(client).is_master for client in new.values())
+        except (RedisError, OSError) as error:
+            return "unknown", f"{move.target} cannot be asked: {error}"
+        if all(proofs):
+            # If some are open, clients may have written there.
+            phase = "fenced" if len(closed) == len(new) else "pushed"
+            return phase, f"{move.target} has everything: it is {phase}"
+        if closed:
+            return "unknown", f"{move.target} has lost what was copied: shardkit changes end --lost"
+        if filled and masters and not strays(source, 1):
+            return "done", f"it was emptied, and {move.target} has the keys"
+        return "unknown", f"{move.target} lacks the keys: shardkit changes end --lost"
+
+    def _without_fences(self) -> Iterator[Repair]:
+        """Find empty databases that a move has left, and that nothing closes."""
+        for move in journal.current(self._moves.values()):
+            if move.phase != "done" or move.copying != KEYS or any(move.clusters):
+                continue
+            for place in dict.fromkeys(map(Place.parse, move.sources)):
+                with suppress(RedisError, OSError), self.client(place) as client:
+                    if self._named(place) or client.exists(FENCE_KEY) or strays(client, 1):
+                        continue
+                    self._unfenced.append((place, move))
+                    why = "it has lost its fence"
+                    yield Repair(str(place), move.id, move.name, "close", why)
+
+
+def end_change(config: Any, name: str, *, lost: bool = False) -> Move:
+    """End a move without continuing it; nothing stays closed.
+
+    Args:
+        config: a client of the config server.
+        name: the server that is left, one of the shards, or the component that was split.
+        lost: give up what lost servers have: if the new servers have lost what was copied, or do
+            not answer, clients use the old ones again, as they were at the cutover.
+
+    Raises:
+        GrowthError: it can be resumed or aborted.
+    """
+    with journal.lease(config) as lease:
+        move = journal.read(config, name)
+        if not move.is_over:
+            mover_of(lease, move).give_up(lost)
+        return move

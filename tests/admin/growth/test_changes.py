@@ -1,0 +1,191 @@
+"""What changes in a fleet is recorded, and what must not overlap does not."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import eventually
+from growth_helpers import PATIENT, Fleet, small, still_there
+
+from shardkit.admin import backup, changes
+from shardkit.admin.changes import Change, begin, open_changes, read_changes, taking_part
+from shardkit.admin.growth import abort_move, plan_move, reverse_move, start_split
+from shardkit.admin.retire import delete_data, last_known, remove
+from shardkit.errors import ConfigError, GrowthError
+from shardkit.local import LocalServer
+
+backups: Any = import_module("shardkit.admin.backup")
+
+
+def of(kind: str, *databases: str, **fields: Any) -> Change:
+    return Change(kind=kind, name="users", databases=list(databases), **fields)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (of("split", "a/1", "b/2"), of("retire", "b/2")),
+        (of("move", "a/*"), of("retire", "a/7")),
+        (of("restore", "a/1"), of("move", "a/*")),
+    ],
+    ids=lambda change: change.kind,
+)
+def test_the_second_of_two_commands_that_touch_a_database_is_refused(
+    own_server: LocalServer, one: Change, other: Change
+) -> None:
+    with own_server.client() as config:
+        for first, second in ((one, other), (other, one)):
+            config.delete(changes.CHANGES_KEY)
+            begin(config, first)
+            said = f"users: a {first.kind} of users .at work, started 0 s ago by .*/.* uses the sa"
+            with pytest.raises(GrowthError, match=said):
+                begin(config, second)
+            begin(config, replace(second, databases=["c/2"]))
+            assert len(open_changes(config)) == 2
+
+
+def test_a_change_ends_with_its_process(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_server.client() as config, monkeypatch.context() as patched:
+        patched.setattr(changes, "LEASE", 0.5)
+        with taking_part(config, of("retire", "a/1")):
+            [at_first] = read_changes(config)
+            assert eventually(lambda: read_changes(config)[0].until > at_first.until), "renewed"
+        assert open_changes(config) == []
+        config.hset(changes.CHANGES_KEY, at_first.id, changes.text_of(at_first))  # was killed
+        assert eventually(lambda: open_changes(config) == [])
+        old = replace(at_first, id="old", ended=1.0)
+        config.hset(changes.CHANGES_KEY, "old", changes.text_of(old))
+        begin(config, of("retire", "a/1"))
+        assert "old" not in [each.id for each in read_changes(config)]
+
+
+def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
+    old = {"shards": [fleet.at(1, db=0), fleet.at(1, db=1)]}
+    fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}, "old": old})
+    small(fleet)
+    remove(fleet.config, last_known(fleet.config, "old"))
+    refused = []
+
+    def retire(step: str) -> None:
+        if step == "holding writers" and not refused:
+            with pytest.raises(GrowthError, match="old: a split of users") as raised:
+                delete_data(last_known(fleet.config, "old"), quiet=0)
+            refused.append(raised)
+
+    start_split(
+        fleet.config, "users", shards=4, over=[fleet.name(1)], hold=PATIENT, progress=retire
+    )
+    assert refused
+    assert still_there(fleet)
+
+
+@pytest.fixture
+def cut_after_a_move(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Have a shard move while a backup connects to the servers."""
+    small(fleet)
+    moved: list[Any] = []
+
+    def feeds(*args: Any, real: Any = backups._feeds) -> Any:
+        opened = list(real(*args))
+        moved.extend([] if moved else [fleet.move_shard()])
+        return opened
+
+    monkeypatch.setattr(backups, "_feeds", feeds)
+    return moved
+
+
+def test_a_backup_begins_again_if_entries_change(
+    fleet: Fleet, cut_after_a_move: list[Any], tmp_path: Path
+) -> None:
+    users = last_known(fleet.config, "users").component
+    with fleet.servers[0].client(db=2) as old:
+        keys = old.dbsize() - 1  # without the witness
+    manifest = backup([users], tmp_path / "backup", config=fleet.config)
+    assert cut_after_a_move[0].phase == "done"
+    [there] = [each for each in manifest.servers if "users:1" in each.shards]
+    assert there.server == fleet.name(1)
+    assert there.keys["2"] >= keys
+
+
+def test_a_backup_is_refused_while_entries_do_not_tell_where_the_data_is(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    small(fleet)
+    monkeypatch.setattr(backups, "_AGAIN", 0.01)
+    users = last_known(fleet.config, "users").component
+    with taking_part(fleet.config, of("failover", "a/*")):
+        said = "the fleet changed during each of 20 cuts .failover of users is at work.; try again"
+        with pytest.raises(ConfigError, match=said):
+            backup([users], tmp_path / "backup", config=fleet.config)
+    assert not (tmp_path / "backup").exists()
+
+
+def test_a_fence_that_could_be_evicted_stops_a_move(fleet: Fleet) -> None:
+    small(fleet)
+    for server in fleet.servers[:2]:
+        with server.client() as client:
+            client.config_set("maxmemory", 100_000_000)
+            client.config_set("maxmemory-policy", "allkeys-lru")
+    said = f"{fleet.name(0)} evicts keys .allkeys-lru., so it could lose config:fence.*volatile one"
+    with pytest.raises(GrowthError, match=said):
+        fleet.move_shard()
+    for what in (["users:1"], fleet.name(0)):
+        notes = plan_move(fleet.config, what, fleet.name(1)).notes
+        assert any(f"{fleet.name(1)} evicts keys (allkeys-lru)" in note for note in notes)
+    with fleet.servers[0].client() as client:
+        client.config_set("maxmemory-policy", "volatile-lru")
+    assert fleet.move_shard().phase == "done"
+
+
+class Killed(BaseException):
+    """The command was killed."""
+
+
+def test_the_abort_of_a_reversal_leaves_the_move(fleet: Fleet) -> None:
+    small(fleet)
+
+    def kill(step: str) -> None:
+        if step == "comparing":
+            raise Killed
+
+    done = start_split(fleet.config, "users", shards=4, over=[fleet.name(1)], hold=PATIENT)
+    with pytest.raises(Killed):
+        reverse_move(fleet.config, "users", progress=kill)
+    aborted = abort_move(fleet.config, "users")
+    assert (aborted.undoes, aborted.phase) == (done.id, "aborted")
+    assert reverse_move(fleet.config, "users", hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+    states = [(each.kind, each.phase, each.undoes) for each in read_changes(fleet.config)]
+    assert states == [
+        ("split", "done", ""),
+        ("split", "aborted", done.id),
+        ("split", "done", done.id),
+    ]
+
+
+def test_damaged_records_of_others_are_left_out(own_server: LocalServer) -> None:
+    with own_server.client() as config:
+        config.hset(changes.CHANGES_KEY, "x", "no JSON")
+        config.hset(changes.CHANGES_KEY, "y", "[]")
+        assert read_changes(config) == []
+
+
+def test_the_page_shows_which_changes_must_not_overlap() -> None:
+    page = Path("docs/growth.md").read_text(encoding="utf-8")
+    table = page.partition("| command | must not overlap |\n|---|---|\n")[2].partition("\n\n")[0]
+    rows = [
+        re.findall("`(.*?)`", cell) for row in table.splitlines() for cell in row.split("|")[1:3]
+    ]
+    shown = {
+        kind: set(apart)
+        for kinds, apart in zip(rows[::2], rows[1::2], strict=True)
+        for kind in kinds
+    }
+    assert shown == {kind: set(apart) for kind, apart in changes.APART.items()}

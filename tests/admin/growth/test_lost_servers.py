@@ -1,0 +1,100 @@
+"""Changes whose servers die for good: a promoted replica takes their place, or the change ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from growth_helpers import PATIENT, Fleet, killed_at, replication, small, still_there
+
+import shardkit
+from shardkit.admin.growth import (
+    abort_move,
+    fail_over,
+    moves,
+    resume_move,
+    server_move,
+    shard_move,
+    start_split,
+)
+from shardkit.errors import GrowthError
+
+
+@pytest.mark.parametrize("work", [resume_move, abort_move], ids=["resumed", "aborted"])
+@pytest.mark.parametrize("moment", ["_caught_up", "_push"], ids=["copying", "decided"])
+def test_a_promoted_replica_takes_the_place_of_its_master(
+    fleet: Fleet, work: Any, moment: str
+) -> None:
+    small(fleet)
+    fleet.replicated(2)
+    with killed_at((shard_move.ShardMover, moment)):
+        fleet.move_shard()
+    with fleet.servers[0].client() as master:
+        assert master.wait(1, 5000)
+    fleet.servers[0].kill()
+    fail_over(fleet.config, fleet.name(0))
+    if (work, moment) == (abort_move, "_push"):
+        with pytest.raises(GrowthError, match=f"{fleet.name(1)} has taken over; resume it, and th"):
+            abort_move(fleet.config, "users:1")
+        return
+    phase = work(fleet.config, "users:1").phase
+    assert phase == ("done" if work is resume_move else "aborted")
+    assert fleet.masters() == [fleet.name(2), fleet.name(1 if work is resume_move else 2)]
+    assert still_there(fleet)
+    assert start_split(fleet.config, "users", shards=3, hold=PATIENT).phase == "done"
+    assert still_there(fleet)
+
+
+def test_a_source_that_was_promoted_before_it_was_closed_is_copied_again(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.replicated(2)
+    with killed_at((shard_move.ShardMover, "_push")):
+        fleet.move_shard()
+    with fleet.servers[2].client(db=2) as replica:
+        replica.execute_command("REPLICAOF", "NO", "ONE")
+        replica.delete("config:fence")  # as if it had not arrived
+    fleet.servers[0].kill()
+    fail_over(fleet.config, fleet.name(0), fleet.name(2), force=True)
+    with shardkit.connect(fleet.url) as kit:
+        client: Any = kit.client("users", 1)
+        client.set("new", 1)
+        assert resume_move(fleet.config, "users:1", hold=PATIENT).phase == "done"
+        assert client.get("new") == b"1"
+    assert still_there(fleet)
+
+
+def test_an_abort_does_not_need_a_dead_target(fleet: Fleet) -> None:
+    small(fleet)
+    for of_shards, moment in ((True, (shard_move.ShardMover, "_caught_up")), (False, None)):
+        with killed_at(moment or (server_move, "take_writes_alone")):
+            fleet.move(of_shards)
+        fleet.servers[1].kill()
+        name = "users:1" if of_shards else fleet.name(0)
+        assert abort_move(fleet.config, name).phase == "aborted"
+        assert still_there(fleet)
+        fleet.servers[1].restart()
+
+
+def test_an_abort_does_not_empty_the_only_copy(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((server_move, "take_writes_alone")):
+        fleet.move_server()
+    fleet.servers[0].kill()
+    said = f"{fleet.name(0)} does not have the data .*, so {fleet.name(1)} keeps its copy; start"
+    with pytest.raises(GrowthError, match=said):
+        abort_move(fleet.config, fleet.name(0))
+    assert replication(fleet.servers[1])["role"] == "slave"
+    with fleet.servers[1].client(db=1) as client:
+        assert client.dbsize()
+
+
+def test_an_abort_without_the_source_leaves_what_was_copied(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_caught_up")):
+        fleet.move_shard()
+    with fleet.servers[1].client(db=2) as target:
+        copied = target.dbsize()
+        fleet.servers[0].kill()
+        assert abort_move(fleet.config, "users:1").phase == "aborted"
+        assert target.dbsize() == copied
+    assert [each.phase for each in moves(fleet.config)] == ["aborted"]

@@ -1,0 +1,140 @@
+"""Fences and records rebuild each other, and nothing stays closed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
+
+import shardkit
+from shardkit.admin.changes import CHANGES_KEY
+from shardkit.admin.growth import (
+    end_change,
+    moves,
+    open_database,
+    repair_changes,
+    resume_move,
+    shard_move,
+    start_split,
+)
+from shardkit.errors import GrowthError, PushRefusedError
+
+USERS = "users"
+
+
+def split(fleet: Fleet, shards: int = 4) -> Any:
+    return start_split(fleet.config, USERS, shards=shards, over=[fleet.name(1)], hold=PATIENT)
+
+
+def lose_the_config_server(fleet: Fleet) -> None:
+    """Lose all entries and records, and push the map of before."""
+    before = fleet.config.get("config:epoch")
+    fleet.config.flushall()
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    said = r"config:redis:users:0 .* is closed by a move to .*; shardkit changes repair, or push wi"
+    with pytest.raises(PushRefusedError, match=said):
+        fleet.describe({USERS: {"shards": shards}})
+    fleet.describe({USERS: {"shards": shards}}, force=[USERS], above=int(before or 0) + 5)
+
+
+@pytest.mark.parametrize(
+    ("moment", "does"),
+    [
+        ("_push", "resume"),
+        ("_admit_writers", "resume"),
+        ("_require_takeover", "resume"),
+        ("", "follow"),
+    ],
+)
+def test_a_split_goes_on_after_the_config_server_was_lost(
+    fleet: Fleet, moment: str, does: str
+) -> None:
+    small(fleet)
+    if moment:
+        with killed_at((shard_move.ShardMover, moment)):
+            split(fleet)
+    else:
+        split(fleet)
+    lose_the_config_server(fleet)
+    planned = repair_changes(fleet.config, dry_run=True)
+    assert {each.does for each in planned} == {does}
+    assert fleet.config.hlen(CHANGES_KEY) == 0
+    assert repair_changes(fleet.config) == planned
+    [found] = moves(fleet.config)
+    assert (found.name, found.phase, len(found.targets)) == (USERS, "done", 4)
+    assert still_there(fleet)
+    assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+
+
+def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None:
+    small(fleet)
+    start_split(fleet.config, USERS, shards=4, over=[fleet.name(0), fleet.name(1)], hold=PATIENT)
+    left = repair_changes(fleet.config)
+    places = [f"{fleet.name(0)}/{db}" for db in (1, 2)]
+    assert [(each.database, each.does, each.name) for each in left] == [
+        (place, "left", USERS) for place in places
+    ]
+    shown = fleet.run("changes", "repair", "--dry-run", "--json").stdout
+    assert [each["database"] for each in json.loads(shown)] == places
+    fleet.run("changes", "open", places[0])
+    with fleet.servers[0].client(db=2) as old:
+        old.set("stray", 1)
+        with pytest.raises(GrowthError, match=f"{places[1]} has keys, such as stray; delete"):
+            open_database(fleet.config, places[1])
+        old.delete("stray")
+    assert open_database(fleet.config, places[1]).does == "open"
+    with pytest.raises(GrowthError, match=f"{places[1]} is not closed"):
+        open_database(fleet.config, places[1])
+
+
+def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.move_shard()
+    with fleet.servers[0].client(db=2) as old:
+        old.flushdb()  # as after a restart without persistence
+        [repair] = repair_changes(fleet.config)
+        assert (repair.does, repair.name) == ("close", "users:1")
+        assert json.loads(old.get("config:fence"))["to"] == fleet.name(1)  # type: ignore[arg-type]
+
+
+def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_require_takeover")):
+        fleet.move_shard()
+    with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
+        end_change(fleet.config, "users:1")
+    with pytest.raises(GrowthError, match="has lost no server and closes databases; resume it"):
+        end_change(fleet.config, "users:1", lost=True)
+    fleet.servers[1].kill()
+    fleet.run("changes", "end", "users:1", "--lost")
+    assert fleet.masters() == [fleet.name(0)] * 2
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded(USERS)["k1"].set("k1", 1)
+    fleet.servers[1].restart()
+    assert fleet.move_shard().phase == "done"
+
+
+def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_push")):
+        fleet.move_shard()
+    for server in fleet.servers[:2]:
+        with server.client(db=2) as client:
+            client.delete("config:fence")
+    with pytest.raises(GrowthError, match=r"out of date; find .*: shardkit changes end users:1"):
+        resume_move(fleet.config, "users:1")
+    assert end_change(fleet.config, "users:1").phase == "aborted"
+    assert still_there(fleet)
+
+
+def test_changes_are_listed(fleet: Fleet) -> None:
+    assert "nothing has changed" in fleet.run("changes").output
+    small(fleet)
+    fleet.move_shard()
+    assert "users:1" in fleet.run("changes").output
+    [listed] = json.loads(fleet.run("changes", "--json").stdout)
+    assert (listed["kind"], listed["phase"], listed["is_open"]) == ("move", "done", False)
+    assert "no servers" not in fleet.run("changes", "repair").output
