@@ -322,7 +322,7 @@ class ShardMover(Mover):
         self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
     ) -> ServerComparison:
         """Copy what changes while both sides are compared."""
-        rule = self._rule
+        rule, captures = self._rule, {copy.server: copy.capture for copy in copies}
         with ExitStack() as following:
             for copy in copies:
                 following.callback(Follower(copy).stop)
@@ -335,7 +335,7 @@ class ShardMover(Mover):
                 there=rule.there,
                 back=rule.back,
                 label=rule.label,
-                untold=("stream",),  # XACK sends no notification; all are copied again at the end
+                untold=lambda at, keys: captures[at.server].note(at.database, keys),
             )
         for copy in copies:  # before writers are held, and before what differs is anybody's fault
             copy.capture.require_complete()
@@ -632,8 +632,7 @@ class ShardMover(Mover):
                         for server, capture in captures.items()
                     ]
                     try:
-                        if refill:
-                            at_once(copy_all, copies)
+                        at_once(copy_all if refill else DatabaseCopy.find_untold, copies)
                         if self._follow(copies, captures) == "reverse":
                             self._go_back(old, new, back, copies, captures, stack)
                         return
