@@ -163,7 +163,7 @@ def _start(
         list(plan.sources),
         list(plan.targets),
     )
-    move.keys = dict(plan.keys)
+    move.keys, move.memory = dict(plan.keys), plan.memory
     return _run(lease, move, components, **options)
 
 

@@ -10,6 +10,7 @@ from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import Lease, Move, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.pace import COMPARING, Pace
 from shardkit.config.component import Component
 from shardkit.operations.arguments import Seconds, in_seconds
 
@@ -53,6 +54,7 @@ class Mover(ABC):
         self._options: dict[str, Any] = {"hold": hold, "copy": copy, "kill": kill, "share": share}
         self._options["progress"] = progress
         self._progress = progress
+        self._pace = Pace(move, lease, progress, share)
         servers = *servers_in(move.source), *servers_in(move.target)
         self._same = KnownServers(components.values(), *servers).same
 
@@ -74,7 +76,7 @@ class Mover(ABC):
         return self._move
 
     def _reached(self, phase: str) -> None:
-        self._move.phase = phase
+        self._move.phase, self._move.progress = phase, {}
         self._lease.write(self._move)
 
     def _compare(
@@ -90,7 +92,7 @@ class Mover(ABC):
             first,
             second,
             databases,
-            lambda keys: self._progress(f"comparing: {keys:,} keys"),
+            lambda keys: self._pace.note(COMPARING, keys, self._move.total, "keys"),
             ignored,
             self._share,
             **options,

@@ -64,6 +64,7 @@ from shardkit.admin.growth.gate import (
 )
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
+from shardkit.admin.growth.pace import COPIED
 from shardkit.admin.growth.relocation import Place, ServerAddress, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
@@ -307,7 +308,7 @@ class ShardMover(Mover):
                     "resume it with more time: --copy",
                 )
             keys, size = (sum(getattr(each, name) for each in copies) for name in ("keys", "bytes"))
-            self._progress(f"copied {keys:,} of {move.total:,} keys, {size / 1e6:,.0f} MB")
+            self._pace.note(COPIED, keys, move.total, "keys", f", {size / 1e6:,.0f} MB")
 
         def copy_some(own: Sequence[DatabaseCopy]) -> None:
             for copy in own:
