@@ -307,7 +307,7 @@ _FIRST: dict[str, tuple[Any, ...]] = {
     "vectorset": ("VCARD",),
     "none": ("EXISTS",),
 }
-_PARSED = frozenset({"hash", "set", "zset", "stream"})  # into values of redis-py's
+_PARSED = frozenset({"hash", "set", "zset"})  # into values of redis-py's
 _CHANGED = b"changing"
 _COUNT = re.compile(rb"\A(HYLL[\0\1]\0{3}).{8}", re.DOTALL)  # PFCOUNT's, in a HyperLogLog
 
@@ -466,13 +466,12 @@ def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
         first = client.lrange(key, start, start + _MEMBERS - 1)
 
 
-def _entries(client: Any, key: bytes, first: list[Any]) -> Iterator[Any]:
-    """Yield the entries of a stream."""
-    while True:
-        yield from first
-        if len(first) < _MEMBERS:
-            return
-        first = client.xrange(key, min=b"(" + first[-1][0], count=_MEMBERS)
+def _entries(client: Any, key: bytes, page: list[Any]) -> Iterator[Any]:
+    """Yield the entries of a stream, in pages."""
+    yield page
+    while len(page) == _MEMBERS:
+        [page] = ask(client, [("XRANGE", key, b"(" + page[-1][0], "+", "COUNT", _MEMBERS)])
+        yield page
 
 
 def _groups(client: Any, key: bytes) -> Iterator[Any]:
