@@ -48,6 +48,7 @@ _MOST_BYTES = 1 << 18  # of a string, in an exchange of its own
 _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
+_EXPIRING = 0.05  # seconds in which two servers drop what expires
 _REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
@@ -175,7 +176,7 @@ def compare(
 
 
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
-    """Return which of some keys differ on two servers, and how.
+    """Return which of some keys differ on two servers to which nobody writes, and how.
 
     Only values that their servers DUMP in different ways are compared in detail.
     """
@@ -189,7 +190,7 @@ def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
         ]
         slices.note(len(part), sum(len(value or b"") for _, value, _ in sides[0]))
         rest = [key for key, *both in zip(part, *sides, strict=True) if _difference(*both)]
-        [found] = _settled([(one, other, rest, lambda keys: None)])
+        [found] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
         lines += [
             f"{key.decode(errors='backslashreplace')}: {why}"
             for key, (_, _, why) in found.items()
@@ -212,11 +213,12 @@ def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
 
 def _settled(
     groups: Sequence[tuple[Any, Any, Sequence[bytes], Callable[[list[bytes]], object]]],
+    settled: float = SETTLED,
 ) -> list[dict[bytes, _Found]]:
     """Return what `_looked` finds of the keys of each group once they are the same, or in time.
 
     The function of a group is called with keys that must be copied again (see `compare`). A key of
-    the first side that still changes after twice `SETTLED` is `_CHANGING`.
+    the first side that still changes after twice `settled` is `_CHANGING`.
     """
     began = now = time.monotonic()
     results: list[dict[bytes, _Found]] = [{} for _ in groups]
@@ -232,10 +234,10 @@ def _settled(
                 changed |= dict.fromkeys(new, now)
                 untold([key for key in new if found[key][2] and found[key][0] not in TOLD])
                 for key, each in found.items():
-                    if not each[2] or now - changed[key] > SETTLED:
+                    if not each[2] or now - changed[key] > settled:
                         del changed[key]
                 result |= found
-        if not any(pending) or now - began > 2 * SETTLED:
+        if not any(pending) or now - began > 2 * settled:
             break
         time.sleep(_STEP)
     for changed, result in zip(pending, results, strict=True):

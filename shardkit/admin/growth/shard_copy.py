@@ -139,8 +139,8 @@ class DatabaseCopy:
         end = 0.0
         while True:
             is_last = until()
-            changed = [*self.capture.take(_PAGE), *(self._looked() if is_last else ())]
-            late = self._take_late()
+            changed = self.capture.take(_PAGE)
+            late = [*self._take_late(), *(self._looked() if is_last else ())]
             self._copy_changed([*changed, *late])
             if is_last:
                 end = end or time.monotonic() + _PATIENCE
