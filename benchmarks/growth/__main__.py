@@ -15,11 +15,12 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, save
 
-from growth import moves, replicas, splits
+from growth import moves, replicas, splits, streams
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "moves": moves.run,
     "splits": splits.run,
+    "streams": streams.run,
     "reads": replicas.reads,
     "durable": replicas.durable,
 }

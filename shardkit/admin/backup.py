@@ -35,13 +35,22 @@ import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.changes import RESTLESS, open_changes, working_on
+from shardkit.admin.growth.fence import OWN_KEYS
+from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.history import HISTORY_KEY
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
-from shardkit.errors import ConfigError, InvalidEntryError, LocalServerError, counted, naming
+from shardkit.errors import (
+    ConfigError,
+    GrowthError,
+    InvalidEntryError,
+    LocalServerError,
+    counted,
+    naming,
+)
 from shardkit.local import LocalServer, find_server
 from shardkit.local.binary import ENVIRONMENT
 from shardkit.network.connections.redis_private import socket_of
@@ -81,6 +90,16 @@ class ServerBackup:
     sha256: str
     shards: dict[str, int]
     keys: dict[str, int]
+
+    @property
+    def left_out(self) -> list[str]:
+        """What `restore` does not restore: the keys of databases that no component has."""
+        named = set(map(str, self.shards.values()))
+        return [
+            f"{counted(count, 'key')} of {self.server}/{number}, which no component here has"
+            for number, count in self.keys.items()
+            if number not in named
+        ]
 
 
 @dataclass(frozen=True)
@@ -235,7 +254,7 @@ def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:
     """Return the strings and the history of a config server."""
 
     def text(value: Any) -> str:
-        return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        return value.decode(errors="surrogateescape") if isinstance(value, bytes) else str(value)
 
     try:
         found: dict[str, str | list[str]] = {
@@ -445,6 +464,7 @@ def restore(
     timeout: Seconds = 10.0,
     progress: Callable[[int], object] = lambda keys: None,
     leased: Callable[[int], object] = lambda tasks: None,
+    left_out: Callable[[str], object] = lambda what: None,
 ) -> dict[str, int]:
     """Copy the keys of a backup into the servers of a map.
 
@@ -456,6 +476,8 @@ def restore(
         progress: is called with the number of keys copied so far.
         leased: is called with the number of queue tasks that were leased at the moment of the cut:
             they are handed out again when their leases end.
+        left_out: is called with a text about each part of the snapshots that is not restored: keys
+            of other databases, of the configuration, and those that have expired since.
 
     Returns:
         By shard, how many keys it received, counted afterwards.
@@ -473,7 +495,7 @@ def restore(
         shard_map.config_server, "restore", directory.name, shard_map.components.values()
     ):
         _require_empty(targets, timeout)
-        return _restored(directory, manifest, targets, timeout, progress, leased)
+        return _restored(directory, manifest, targets, timeout, progress, leased, left_out)
 
 
 def _restored(
@@ -483,10 +505,13 @@ def _restored(
     timeout: float,
     progress: Callable[[int], object],
     leased: Callable[[int], object],
+    left_out: Callable[[str], object],
 ) -> dict[str, int]:
     ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
     tasks = 0
     for each in manifest.servers:
+        for what in each.left_out:
+            left_out(what)
         databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
         with _loaded(Path(directory) / each.file, max(16, databases)) as source:
             for shard, number in each.shards.items():
@@ -499,7 +524,15 @@ def _restored(
                     source.client(db=number) as origin_client,
                     client_of(targets[shard], timeout) as target,
                 ):
-                    ends[shard] += _copy(origin_client, target, shard, report)
+                    there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
+                    copied = _copy(origin_client, target, shard, report)
+                    for count, what in (
+                        (each.keys.get(str(number), 0) - there, "expired since"),
+                        (there - own - copied.total(), "of the configuration, or just expired"),
+                    ):
+                        if count > 0:
+                            left_out(f"{counted(count, 'key')} of {shard}: {what}")
+                    ends[shard] += copied
                     tasks += _leased(origin_client)
     leased(tasks)
     return {shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()}
@@ -537,6 +570,21 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
     Raises:
         ConfigError: the backup has none, or altered ones, or the config server cannot be written.
     """
+    try:
+        pipe = config.pipeline(transaction=False)
+        for key, value in objects_in(directory).items():
+            pipe.set(key, value.encode(errors="surrogateescape"), nx=True)
+        return sum(bool(done) for done in pipe.execute())
+    except RedisError as error:
+        raise ConfigError(f"the config server cannot be written: {error}", "start it") from None
+
+
+def objects_in(directory: str | Path) -> dict[str, str]:
+    """Return the objects that a backup has, by key.
+
+    Raises:
+        ConfigError: the backup has none, or altered ones.
+    """
     path = Path(directory) / CONFIG
     if CONFIG in (files := BackupManifest.load(directory).files):
         _require_unchanged(path, files[CONFIG])
@@ -547,18 +595,11 @@ def restore_objects(directory: str | Path, config: redis.Redis) -> int:
             f"{path}: {error.strerror}: the backup may have been made without a config server",
             "leave out --objects",
         ) from None
-    objects = {
+    return {
         key: value
         for key, value in found.items()
         if isinstance(value, str) and not key.encode().startswith(CONFIG_KEYS)
     }
-    try:
-        pipe = config.pipeline(transaction=False)
-        for key, value in objects.items():
-            pipe.set(key, value, nx=True)
-        return sum(bool(done) for done in pipe.execute())
-    except RedisError as error:
-        raise ConfigError(f"the config server cannot be written: {error}", "start it") from None
 
 
 def _targets(
@@ -651,6 +692,11 @@ def _copy(
         problem = refused_copy(source.info(), target.info(), reads_later(target))
         if problem is not None:
             raise ConfigError(f"the server of {shard} {problem.text}", problem.remedy)
+    try:
+        copy_libraries(source, target)
+    except GrowthError as error:
+        remedy = "FUNCTION DELETE it there, if nothing uses it, and restore again"
+        raise ConfigError(f"{shard}: {error.message}", remedy) from error
     for page in pages(data_keys(source), _PAGE):
         asked = source.pipeline(transaction=False)
         for key in page:

@@ -15,6 +15,7 @@ import json
 import os
 import stat
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -28,6 +29,7 @@ from rich.text import Text
 from shardkit.cli.text import one_line, printable
 
 PROGRAM = "shardkit"
+_SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
 _UNLIMITED = 100_000  # columns, where nothing is folded
 
 GOOD, BAD, DOUBTFUL, FAINT, STRONG = "green", "red", "yellow", "dim", "bold"
@@ -179,12 +181,28 @@ class Output:
 
     @contextmanager
     def busy(self, text: str) -> Iterator[Callable[[str], object]]:
-        """Show a text while something is done, only in a terminal; give what replaces the text."""
+        """Show a text while something is done; give what replaces the text.
+
+        If stderr is no terminal, write a line now and then.
+        """
         if not _is_terminal(sys.stderr):
-            yield lambda text: None
+            yield now_and_then(self.note)
             return
         with self._err.status(Text(text)) as status:
             yield lambda text: status.update(Text(text))
+
+
+def now_and_then(write: Callable[[str], object]) -> Callable[[str], object]:
+    """Return a function that writes a text, but drops those that come within ten seconds."""
+    due = time.monotonic() + _SELDOM
+
+    def write_seldom(text: str) -> None:
+        nonlocal due
+        if time.monotonic() >= due:
+            due = time.monotonic() + _SELDOM
+            write(text)
+
+    return write_seldom
 
 
 def write_error(message: str, remedy: str = "") -> None:

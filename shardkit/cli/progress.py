@@ -1,4 +1,4 @@
-"""A progress bar for commands in a terminal."""
+"""The progress of commands: a bar in a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
+from shardkit.cli.output import Output, now_and_then
 from shardkit.cli.text import one_line
 
 # Called with the current step, how much is done, and the total, None if it is not known.
@@ -27,8 +28,14 @@ _LONGEST_NAME = 28  # characters; with them the bar fits into 80 columns
 
 @contextmanager
 def progress(unit: str) -> Iterator[ProgressCallback]:
-    """Show a bar on stderr while something is done, if stderr is a terminal."""
+    """Show a bar on stderr while something is done; without a terminal, a line now and then."""
     console = Console(stderr=True)
+    if not console.is_terminal:
+        write = now_and_then(Output().note)
+        yield lambda what, done, total: write(
+            f"{what}: {done:,}{'' if total is None else f' of {total:,}'} {unit}"
+        )
+        return
     counts: tuple[ProgressColumn, ...] = (MofNCompleteColumn(), TextColumn(unit))
     if unit == "bytes":
         counts = (DownloadColumn(),)
@@ -38,8 +45,7 @@ def progress(unit: str) -> Iterator[ProgressCallback]:
         *counts,
         TimeElapsedColumn(),
     )
-    shown = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
-    with shown:
+    with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("", total=None)
 
         def report_progress(what: str, done: int, total: int | None) -> None:

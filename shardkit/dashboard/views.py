@@ -27,6 +27,7 @@ from shardkit.admin.growth import (
     plan_balance,
     with_operations,
 )
+from shardkit.admin.growth.pace import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component
@@ -297,7 +298,8 @@ class Views:
         unreadable: list[ShardKitError] = []
         return {
             "moves": [
-                {**_plain(each), "is_over": each.is_over} for each in moves(config, unreadable)
+                {**_plain(each), "is_over": each.is_over, "how_far": progress_of(each)}
+                for each in moves(config, unreadable)
             ],
             "fences": [_plain(each) for each in pending_fences(config)],
             "unreadable": [str(error) for error in unreadable],

@@ -27,6 +27,7 @@ from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 
 backups: Any = import_module("shardkit.admin.backup")
+LIBRARY = "#!lua name=l\nserver.register_function('f', function() return 1 end)"
 MAP = """
 components:
   data: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}, {port: 7002, db: 2}]}
@@ -361,6 +362,28 @@ def test_what_cannot_be_asked_is_named(tmp_path: Path, entry: dict[str, Any], sa
     with pytest.raises(ConfigError, match=said):
         backup(map_of(one={"entry": entry}).components.values(), tmp_path / "b")
     assert not (tmp_path / "b").exists()
+
+
+def test_a_restore_names_what_it_leaves_out(own_server: LocalServer, tmp_path: Path) -> None:
+    where = {"host": "127.0.0.1", "port": own_server.port, "db": 1}
+    shard_map = ShardMap.parse(json.dumps({"components": {"users": {"entry": where}}}))
+    with own_server.client(db=1) as users, own_server.client(db=9) as other:
+        users.mset({"u": 1, "config:epoch": 1, "config:witness": 1})
+        users.set("soon", 1, px=2000)
+        other.mset({"a": 1, "b": 2})
+        users.function_load(LIBRARY)
+        manifest = backup(shard_map.components.values(), tmp_path / "b")
+        assert eventually(lambda: not users.exists("soon"), 10)
+    unnamed = f"2 keys of {own_server.address}/9, which no component here has"
+    assert manifest.servers[0].left_out == [unnamed]
+    left_out: list[str] = []
+    with LocalServers(shard_map, ports="free") as servers:
+        copied = restore(tmp_path / "b", servers.shard_map, left_out=left_out.append)
+        with shardkit.connect(servers.shard_map) as kit:
+            assert len(kit.client("users").function_list()) == 1
+    assert copied == {"users": 1}
+    gone, configured = "1 key of users: expired since", "1 key of users: of the configuration, or"
+    assert left_out == [unnamed, gone, f"{configured} just expired"]
 
 
 def test_keys_that_expire_in_a_restore_do_not_count(own_server: LocalServer) -> None:

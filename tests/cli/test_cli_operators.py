@@ -380,13 +380,13 @@ a.internal:6379  r:6      no answer in time                          -
 """),
     (f"move server {OLD} --to {NEW} --dry-run", {"plan_move": PLAN}, 0, """
 1 shard (users:1), 1,520 keys
-4,096 bytes, about 2 s to copy
+4,096 bytes, about 2 s to copy and compare
 1. x
 2. y
 """),
     (f"move shards users:1 --to {NEW} --dry-run", {"plan_move": FULL}, 1, """
 1 shard (users:1), 9 keys
-99 bytes, about 0 s to copy
+99 bytes, about 0 s to copy and compare
 cannot be done: it is full
 """),
     (

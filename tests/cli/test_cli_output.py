@@ -12,6 +12,7 @@ import pytest
 from cli_helpers import COMMAND, in_terminal, plain
 
 from shardkit.cli.output import Output, Styled, Table, number, wordy, write_error, write_private
+from shardkit.cli.progress import progress
 
 LONG = "word " * 100 + "end"
 
@@ -142,6 +143,21 @@ def test_a_terminal_that_lacks_a_character_shows_a_question_mark(tmp_path: Path)
     )
     assert (found.returncode, found.stderr) == (0, "")
     assert found.stdout.splitlines()[1].startswith("????  a:")
+
+
+def test_progress_without_a_terminal_is_a_line_now_and_then(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> str:
+        with Output().busy("moving") as tell, progress("keys") as report:
+            tell("copied 1 of 2 keys")
+            report("reading a", 1200, 5000)
+            report("reading b", 3, None)
+        return capsys.readouterr().err
+
+    assert work() == ""
+    monkeypatch.setattr("shardkit.cli.output._SELDOM", 0.0)
+    assert work() == "copied 1 of 2 keys\nreading a: 1,200 of 5,000 keys\nreading b: 3 keys\n"
 
 
 def test_output_goes_where_stdout_is_now(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ class BalanceMove:
         target: the server that takes over.
         shards: the shards.
         bytes: their bytes, estimated.
-        seconds: the approximate duration of the copy.
+        seconds: about how long it will take to copy them and to compare both sides.
     """
 
     source: str

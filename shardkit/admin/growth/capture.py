@@ -7,18 +7,24 @@
 
 One connection receives every notification in the order of the changes. Some changes send none:
 
-* acknowledgements of a stream's consumers, so streams are copied again at the end
-* FLUSHDB, FLUSHALL and SWAPDB, and the data that a server receives as a replica
-* all changes while ``notify-keyspace-events`` has another value, even if it is set back
+==========================================  ======================================================
+`UNTOLD` calls, and all changes while       INFO commandstats counts them: copy everything again.
+``notify-keyspace-events`` is another       CONFIG RESETSTAT clears the counts, so a call of
+                                            OBJECT HELP must still be counted
+types that are not `TOLD`: what consumers   a look at these keys tells which changed (see
+do to a stream, all of a vector set but     `DatabaseCopy`)
+that it is new
+PFCOUNT, which keeps its result in a        the result is not compared
+HyperLogLog
+==========================================  ======================================================
 
-INFO commandstats counts the calls behind the last two. CONFIG RESETSTAT clears these counts, which
-the capture notices by a call of OBJECT HELP that must still be counted.
+The table is complete for the servers' own commands: `test_untold.py` tries each of them.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -29,34 +35,40 @@ from shardkit.admin.growth.fence import fence_key
 from shardkit.errors import GrowthError, MissedChangesError
 
 _CANARY = "object|help"
-# Calls that may change keys without a notification; Redis 6 counts the last two.
-_UNTOLD = (
-    *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "debug"),
-    *("replicaof", "slaveof", "failover", _CANARY, "config", "object"),
+# Calls that may change any key without a notification; Redis 6 counts the last two.
+UNTOLD = (
+    *("config|set", "config|resetstat", "flushdb", "flushall", "swapdb", "cluster|flushslot"),
+    *("debug", "pfdebug", "replicaof", "slaveof", "failover", _CANARY, "config", "object"),
 )
+TOLD = frozenset({"none", "string", "list", "set", "zset", "hash"})
+"""The types whose changes all send a notification."""
 _BARRIER = 5.0  # seconds
 _POLL = 0.1
 _SETTING = "notify-keyspace-events"
-_WANTED = "KA"  # keyspace events, all kinds of them
-# Events that no client causes.
-_OF_ITSELF = frozenset({b"expired", b"evicted"})
+_ALWAYS = "KA"  # keyspace events, all kinds of them
+_WANTED = f"{_ALWAYS}n"  # also that a key is new, whatever its type
+# Events that no client causes; the last is followed by a DEL if no field is left.
+_OF_ITSELF = frozenset({b"expired", b"evicted", b"hexpired"})
 
 
 def turn_on_notifications(client: Any) -> str:
     """Turn on a server's notifications of changed keys; return the setting before."""
     before = str_if_bytes(client.config_get(_SETTING)[_SETTING])
-    if not _tells_all(before):
-        client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
+    if not set(_WANTED) <= set(before):
+        try:
+            client.config_set(_SETTING, "".join(dict.fromkeys(before + _WANTED)))
+        except ResponseError:  # a server before Redis 7.0
+            client.config_set(_SETTING, "".join(dict.fromkeys(before + _ALWAYS)))
     return before
 
 
 def _tells_all(setting: str) -> bool:
-    return set(_WANTED) <= set(setting)
+    return set(_ALWAYS) <= set(setting)
 
 
 def _calls(stats: Mapping[str, Any]) -> dict[str, int]:
     """Return how often each command was called, refused calls included."""
-    found = {name: stats.get(f"cmdstat_{name}") or {} for name in _UNTOLD}
+    found = {name: stats.get(f"cmdstat_{name}") or {} for name in UNTOLD}
     kinds = "calls", "rejected_calls"
     return {name: sum(int(each.get(kind, 0)) for kind in kinds) for name, each in found.items()}
 
@@ -125,7 +137,7 @@ class KeyCapture:
         """
         self._check()
         now = _calls(self._client.info("commandstats"))
-        called = [name for name in _UNTOLD if now[name] != self._calls[name]]
+        called = [name for name in UNTOLD if now[name] != self._calls[name]]
         if called:
             names = {"CONFIG RESETSTAT" if each == _CANARY else each for each in called}
             listed = ", ".join(sorted(each.upper().replace("|", " ") for each in names))
@@ -135,6 +147,11 @@ class KeyCapture:
         """Note that the mover itself is about to call CONFIG SET, of another setting."""
         for name in ("config|set", "config"):
             self._calls[name] += bool(self._calls[name])
+
+    def note(self, number: int, keys: Iterable[bytes]) -> None:
+        """Take keys for changed."""
+        with self._lock:
+            self._changed |= {(number, key): True for key in keys}
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         """Return and drop changed keys, by database; and for each whether a client changed it.
@@ -182,6 +199,7 @@ class KeyCapture:
             )
 
     def _listen(self) -> None:
+        last: list[bytes] = []  # the key and the event before
         try:
             while not self._ended:
                 if not self._connection.can_read(timeout=_POLL):
@@ -190,7 +208,9 @@ class KeyCapture:
                 if said[0] == b"pmessage":
                     prefix, colon, name = said[2].partition(b":")
                     key = self._prefixes[prefix + colon], name
-                    by_client = said[3] not in _OF_ITSELF
+                    emptied = said[3] == b"del" and last == [said[2], b"hexpired"]
+                    by_client = not emptied and said[3] not in _OF_ITSELF
+                    last = said[2:]
                     with self._lock:
                         self._changed[key] = self._changed.get(key, False) or by_client
                 else:  # the PONG for `wait_until_told`
@@ -216,6 +236,9 @@ class Standstill:
 
     def expect_setting(self) -> None:
         """See `KeyCapture.expect_setting`."""
+
+    def note(self, number: int, keys: Iterable[bytes]) -> None:
+        """See `KeyCapture.note`."""
 
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         """Return the fences alone, which the mover has set."""

@@ -6,24 +6,28 @@
                         on both sides                     large values in pages
     SCAN of the other side ─► keys that only it has
 
-Expiries of hash fields, consumer groups and pending entries count; encodings and the order of
-members do not. A key that differs is read again until it has not changed for `SETTLED` seconds, as
-what follows its changes may be behind. One that changes all the time is counted separately.
+Expiries of hash fields, consumer groups and pending entries count. Encodings, the order of members
+and the count that PFCOUNT keeps in a HyperLogLog do not. A key that differs is read again until it
+has not changed for `SETTLED` seconds, as what follows its changes may be behind. One that changes
+all the time is counted separately.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 import redis
 
-from shardkit.admin.growth.exchange import accepted, ask, one_connection
+from shardkit.admin.growth.capture import TOLD
+from shardkit.admin.growth.exchange import accepted, ask, ask_all, one_connection
 from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.network.connections.redis_private import reply_callbacks
 
@@ -44,6 +48,7 @@ _MOST_BYTES = 1 << 18  # of a string, in an exchange of its own
 _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
+_EXPIRING = 0.05  # seconds in which two servers drop what expires
 _REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
@@ -89,7 +94,7 @@ def compare(
     there: Where[D] = lambda number, keys: {number: keys},
     back: Where[D] = lambda number, keys: {number: keys},
     label: Callable[[D], str] = str,
-    untold: Collection[str] = (),
+    untold: Callable[[D, list[bytes]], object] = lambda number, keys: None,
 ) -> ServerComparison:
     """Compare databases of two servers, or of two sides.
 
@@ -101,7 +106,8 @@ def compare(
         there: returns where the second has some keys of a database of the first.
         back: returns where the first has some keys of a database of the second.
         label: returns what a database is called in the result.
-        untold: types of keys that may have changed unnoticed: those that differ count as changing.
+        untold: is called with keys that differ, if their changes are not all told: they must be
+            copied again.
         progress: is called with the number of keys compared so far.
         ignored: keys that may differ.
         share: the share of the time in which this works; it pauses for the rest.
@@ -124,14 +130,19 @@ def compare(
             kinds = f"{name} {kind}"
             result.keys[kinds] = result.keys.get(kinds, 0) + 1
             total ^= int.from_bytes(_hash(name.encode(), digest), "big")
-            if why == _CHANGING or (why and kind in untold):
+            if why == _CHANGING:
                 result.changing += 1
             elif why:
                 _note(result, name, key, why)
 
     def settle() -> None:
         """Read keys that differ again, all at the same time."""
-        found = _settled([(first(number), second(at), keys) for (number, at), keys in late.items()])
+        found = _settled(
+            [
+                (first(number), second(at), keys, partial(untold, number))
+                for (number, at), keys in late.items()
+            ]
+        )
         for (number, _), each in zip(late, found, strict=True):
             count(number, each)
         late.clear()
@@ -156,7 +167,7 @@ def compare(
             one = first(at)
             if all(ask(one, [("EXISTS", key) for key in keys])):  # a cluster's have other slots
                 continue
-            [settled] = _settled([(other, one, keys)])
+            [settled] = _settled([(other, one, keys, partial(untold, at))])
             for key, (kind, _, why) in settled.items():
                 if why and why != _CHANGING and kind != "none" and not one.exists(key):
                     _note(result, name, key, "is only on the second server")
@@ -165,14 +176,27 @@ def compare(
 
 
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
-    """Return which of some keys differ on two servers, and how."""
-    return [
-        f"{key.decode(errors='backslashreplace')}: {why}"
-        for part in Slices(_SLICE).of(keys)
-        for found in _settled([(one, other, part)])
-        for key, (_, _, why) in found.items()
-        if why
-    ]
+    """Return which of some keys differ on two servers to which nobody writes, and how.
+
+    Only values that their servers DUMP in different ways are compared in detail.
+    """
+    lines: list[str] = []
+    slices = Slices(_SLICE)
+    for part in slices.of(keys):
+        asked = [("DUMP", key) for key in part], [("PTTL", key) for key in part]
+        sides = [
+            [("", *each) for each in zip(said[: len(part)], said[len(part) :], strict=True)]
+            for said in ask_all([(one, asked), (other, asked)])
+        ]
+        slices.note(len(part), sum(len(value or b"") for _, value, _ in sides[0]))
+        rest = [key for key, *both in zip(part, *sides, strict=True) if _difference(*both)]
+        [found] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
+        lines += [
+            f"{key.decode(errors='backslashreplace')}: {why}"
+            for key, (_, _, why) in found.items()
+            if why
+        ]
+    return lines
 
 
 def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:
@@ -187,27 +211,33 @@ def _note(result: ServerComparison, name: str, key: bytes, why: str) -> None:
         result.different.append(f"{name} {key.decode(errors='backslashreplace')}: {why}")
 
 
-def _settled(groups: Sequence[tuple[Any, Any, Sequence[bytes]]]) -> list[dict[bytes, _Found]]:
+def _settled(
+    groups: Sequence[tuple[Any, Any, Sequence[bytes], Callable[[list[bytes]], object]]],
+    settled: float = SETTLED,
+) -> list[dict[bytes, _Found]]:
     """Return what `_looked` finds of the keys of each group once they are the same, or in time.
 
-    A key of the first side that still changes after twice `SETTLED` is `_CHANGING`.
+    The function of a group is called with keys that must be copied again (see `compare`). A key of
+    the first side that still changes after twice `settled` is `_CHANGING`.
     """
     began = now = time.monotonic()
     results: list[dict[bytes, _Found]] = [{} for _ in groups]
-    pending = [dict.fromkeys(keys, began) for _, _, keys in groups]  # and when each changed last
+    pending = [dict.fromkeys(keys, began) for _, _, keys, _ in groups]  # and when each changed last
     while True:
-        for (one, other, _), changed, result in zip(groups, pending, results, strict=True):
+        for n, (one, other, _, untold) in enumerate(groups):
+            changed, result = pending[n], results[n]
             keys = list(changed)
             for start in range(0, len(keys), _PAGE):
                 found = _looked(one, other, keys[start : start + _PAGE])
                 now = time.monotonic()
+                new = [key for key, each in found.items() if result.get(key, ())[:2] != each[:2]]
+                changed |= dict.fromkeys(new, now)
+                untold([key for key in new if found[key][2] and found[key][0] not in TOLD])
                 for key, each in found.items():
-                    if key in result and result[key][:2] != each[:2]:
-                        changed[key] = now
-                    if not each[2] or now - changed[key] > SETTLED:
+                    if not each[2] or now - changed[key] > settled:
                         del changed[key]
                 result |= found
-        if not any(pending) or now - began > 2 * SETTLED:
+        if not any(pending) or now - began > 2 * settled:
             break
         time.sleep(_STEP)
     for changed, result in zip(pending, results, strict=True):
@@ -276,10 +306,12 @@ _FIRST: dict[str, tuple[Any, ...]] = {
     "set": ("SSCAN", 0, "COUNT", 2 * _MEMBERS),
     "zset": ("ZSCAN", 0, "COUNT", 2 * _MEMBERS),
     "stream": ("XRANGE", "-", "+", "COUNT", _MEMBERS),
+    "vectorset": ("VCARD",),
     "none": ("EXISTS",),
 }
-_PARSED = frozenset({"hash", "set", "zset", "stream"})  # into values of redis-py's
+_PARSED = frozenset({"hash", "set", "zset"})  # into values of redis-py's
 _CHANGED = b"changing"
+_COUNT = re.compile(rb"\A(HYLL[\0\1]\0{3}).{8}", re.DOTALL)  # PFCOUNT's, in a HyperLogLog
 
 
 def _digests(
@@ -304,6 +336,10 @@ def _digests(
                 [("INFO", "keyspace")] if "hash" in own else [],
             )
         values = [line.replies() for line in lines]
+    for own, replies in zip(kinds, values, strict=True):
+        for n, kind in enumerate(own):
+            if kind == "string" and isinstance(replies[n], bytes):
+                replies[n] = _COUNT.sub(rb"\1" + bytes(8), replies[n])
     if slices is not None:
         slices.note(len(keys), sum(map(_size, values[0])))
     found: list[dict[bytes, tuple[str, bytes, int]]] = []
@@ -378,6 +414,8 @@ def _value(client: Any, key: bytes, kind: str, first: Any, expiring: bool = Fals
         elif kind == "stream":
             for each in (*_entries(client, key, first), *_groups(client, key)):
                 ordered.update(repr(each).encode())
+        elif kind == "vectorset":
+            return b"%d" % _elements(client, key, first)
         else:
             return first or b""
         return ordered.digest()
@@ -406,6 +444,19 @@ def _members(
         cursor, first = scan(key, cursor, count=_MEMBERS)
 
 
+def _elements(client: Any, key: bytes, count: int) -> int:
+    """Return a digest of a vector set's elements in any order: vectors and attributes, no links."""
+    digest = 0
+    [names] = ask(client, [("VRANDMEMBER", key, count)])
+    for start in range(0, len(names), _MEMBERS):
+        page = names[start : start + _MEMBERS]
+        vectors = [("VEMB", key, name, "RAW") for name in page]
+        said = ask(client, vectors, [("VGETATTR", key, name) for name in page])
+        for each in zip(page, said, said[len(page) :], strict=False):
+            digest ^= int.from_bytes(_hash(repr(each).encode()), "big")
+    return digest
+
+
 def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
     """Yield the values of a list."""
     start = 0
@@ -417,13 +468,12 @@ def _values(client: Any, key: bytes, first: list[bytes]) -> Iterator[bytes]:
         first = client.lrange(key, start, start + _MEMBERS - 1)
 
 
-def _entries(client: Any, key: bytes, first: list[Any]) -> Iterator[Any]:
-    """Yield the entries of a stream."""
-    while True:
-        yield from first
-        if len(first) < _MEMBERS:
-            return
-        first = client.xrange(key, min=b"(" + first[-1][0], count=_MEMBERS)
+def _entries(client: Any, key: bytes, page: list[Any]) -> Iterator[Any]:
+    """Yield the entries of a stream, in pages."""
+    yield page
+    while len(page) == _MEMBERS:
+        [page] = ask(client, [("XRANGE", key, b"(" + page[-1][0], "+", "COUNT", _MEMBERS)])
+        yield page
 
 
 def _groups(client: Any, key: bytes) -> Iterator[Any]:

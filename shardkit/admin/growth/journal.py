@@ -104,6 +104,9 @@ class Move(Change):
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
+        memory: the bytes that the keys used at the source at the start.
+        progress: how far the step at work is: a ``text``, what is ``done`` of a ``total``, the
+            ``rate`` a second, the seconds that are ``left`` in all, and when that was noted.
     """
 
     name: str
@@ -132,6 +135,8 @@ class Move(Change):
     decided: dict[str, int] = field(default_factory=dict)
     copied: int = 0
     seconds: float = 0.0
+    memory: int = 0
+    progress: dict[str, Any] = field(default_factory=dict)
 
     @property
     def is_over(self) -> bool:

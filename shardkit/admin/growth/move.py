@@ -163,7 +163,7 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move.keys = dict(plan.keys)
+    move.keys, move.memory = dict(plan.keys), plan.memory
     return _run(lease, move, components, **options)
 
 

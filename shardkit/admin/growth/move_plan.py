@@ -22,6 +22,7 @@ from shardkit.admin.growth.exchange import ask, by_server
 from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
 from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.pace import duration
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import (
@@ -51,6 +52,7 @@ _COMPARING = (
     *("INFO", "SELECT 0", "SCAN 0", "TYPE k", "PTTL k", "EXISTS k", "GETRANGE k 0 1"),
     *("LRANGE k 0 1", "HSCAN k 0", "HPEXPIRETIME k FIELDS 1 f", "SSCAN k 0", "ZSCAN k 0"),
     *("XRANGE k - +", "XINFO STREAM k", "XINFO GROUPS k", "XPENDING k g"),
+    *("VCARD k", "VRANDMEMBER k", "VEMB k e", "VGETATTR k e"),
 )
 _FENCING = (f"GET {FENCE_KEY}", f"SET {FENCE_KEY} v", f"DEL {FENCE_KEY}", "UNLINK k", "DBSIZE")
 _TELLING = {"CONFIG SET x y", "OBJECT HELP", "PSUBSCRIBE __keyspace@0__:*"}
@@ -79,7 +81,6 @@ _NOTING = (
     "HDEL config:x f",
 )
 _OWN = 4  # connections of a mover to a server, besides one for each database
-_BYTES_A_SECOND = {REPLICATION: 100e6, KEYS: 20e6}  # of a copy, for the estimate
 
 Components = Mapping[str, Component]
 
@@ -94,7 +95,7 @@ class MovePlan:
         shards: the shards that move.
         keys: how many keys move, by database.
         memory: the bytes that they use.
-        seconds: the approximate duration of the copy.
+        seconds: about how long it will take to copy the keys and to compare both sides.
         steps: what will be done, in words and commands.
         problems: what prevents the move; empty if nothing does.
         notes: what changes, or might not work, without preventing the move.
@@ -202,7 +203,7 @@ def _plan_server(
     )
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
-    seconds = memory / _BYTES_A_SECOND[REPLICATION]
+    seconds = duration(REPLICATION, sum(keys.values()), memory)
     return MovePlan(
         str(source),
         str(target),
@@ -400,7 +401,7 @@ def plan_copy(
         tuple(move.shards),
         keys,
         memory,
-        memory / _BYTES_A_SECOND[KEYS],
+        duration(KEYS, sum(keys.values()), memory),
         steps,
         tuple(dict.fromkeys(problems)),
         tuple(dict.fromkeys(notes)),

@@ -13,6 +13,7 @@ from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
+from shardkit.admin.growth.pace import COMPARING, Pace
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.servers import identify
@@ -62,6 +63,7 @@ class Mover(ABC):
         self._options: dict[str, Any] = {"hold": hold, "copy": copy, "kill": kill, "share": share}
         self._options["progress"] = progress
         self._progress = progress
+        self._pace = Pace(move, lease, progress, share)
         servers = *servers_in(move.source), *servers_in(move.target)
         self._same = KnownServers(components.values(), *servers).same
 
@@ -134,7 +136,7 @@ class Mover(ABC):
         )
 
     def _reached(self, phase: str) -> None:
-        self._move.phase = phase
+        self._move.phase, self._move.progress = phase, {}
         self._lease.write(self._move)
 
     def _compare(
@@ -150,7 +152,7 @@ class Mover(ABC):
             first,
             second,
             databases,
-            lambda keys: self._progress(f"comparing: {keys:,} keys"),
+            lambda keys: self._pace.note(COMPARING, keys, self._move.total, "keys"),
             ignored,
             self._share,
             **options,

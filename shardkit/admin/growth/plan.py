@@ -24,6 +24,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shardkit.admin.growth.journal import KEYS
+from shardkit.admin.growth.pace import duration
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid
@@ -33,7 +35,6 @@ from shardkit.operations.commands import Shard
 
 # Memory divided by data: pages written during a snapshot are copied, and clients have buffers.
 HEADROOM = 1.5
-_BYTES_A_SECOND = 20e6  # of moves of shards; servers are copied faster
 _MAX_CLIENTS = 10_000  # a server's default
 
 
@@ -183,7 +184,7 @@ def plan_growth(
                 commands * size * by_then * share,
                 _moves(component, taken, machines, separate),
                 moved,
-                moved / _BYTES_A_SECOND,
+                duration(KEYS, 0, moved),
             )
         )
     first = [n % len(servers) for n in range(count)]

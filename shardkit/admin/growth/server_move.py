@@ -27,6 +27,7 @@ from shardkit.admin.growth.entries import LEAVE, push_relocation
 from shardkit.admin.growth.failover import replicas_of, repoint
 from shardkit.admin.growth.move_plan import entry_on
 from shardkit.admin.growth.mover import Mover
+from shardkit.admin.growth.pace import COPIED
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import (
     ServerRole,
@@ -107,7 +108,14 @@ class ServerMover(Mover):
         self._progress(f"copying {self._source} to {self._target}")
         self._attach(new)
         follow_as(old, self._like, self._where)
-        wait_for_copy(old, new, self._copy)
+
+        def tell() -> None:
+            said = new.info("replication")
+            total = int(said.get("master_sync_total_bytes", 0)) or self._move.memory
+            received = int(said.get("master_sync_read_bytes", 0))
+            self._pace.note(COPIED, received, total, "bytes")
+
+        wait_for_copy(old, new, self._copy, tell=tell)
         self._reached("attached")
 
     def _attach(self, new: Any) -> None:

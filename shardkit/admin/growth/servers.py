@@ -318,7 +318,13 @@ def _acknowledging(replica: Any) -> Iterator[Callable[[], object]]:
         replica.connection_pool.release(connection)
 
 
-def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_000) -> None:
+def wait_for_copy(
+    master: Any,
+    replica: Any,
+    seconds: float,
+    near: int = 1_000_000,
+    tell: Callable[[], object] = lambda: None,
+) -> None:
     """Wait until a replica has been filled and is near its master's offset."""
     end = time.monotonic() + seconds
     while True:
@@ -342,6 +348,7 @@ def wait_for_copy(master: Any, replica: Any, seconds: float, near: int = 1_000_0
                 f"{'up' if found.linked else 'down'}): nothing has changed for clients",
                 "resume when it is, or abort. See: shardkit replicas tree",
             )
+        tell()
         time.sleep(10 * STEP)
 
 

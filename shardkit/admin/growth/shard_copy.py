@@ -12,6 +12,7 @@ before the key is read. So nothing has to be atomic. Other databases of both ser
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import defaultdict, deque
@@ -23,9 +24,9 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
-from shardkit.admin.growth.capture import KeyCapture, Standstill
+from shardkit.admin.growth.capture import TOLD, KeyCapture, Standstill
 from shardkit.admin.growth.databases import pages
-from shardkit.admin.growth.exchange import Commands, accepted, by_server, one_connection
+from shardkit.admin.growth.exchange import Commands, accepted, ask, by_server, one_connection
 from shardkit.admin.growth.fence import (
     GuardedWrites,
     WriteRefusedError,
@@ -47,13 +48,18 @@ NEAR = 200  # changed keys that are left when writers are held
 _PATIENCE = 10.0  # seconds for changed keys to become few
 _LATE = 0.25  # seconds for an exchange, beyond which times to live are not exact
 _PASSES = 3  # over such keys before a comparison
-_STREAMS = frozenset({15, 19, 21})  # the first byte of what DUMP makes of streams
+# The first byte of what DUMP makes of types that are `TOLD`, and of those of modules.
+_TOLD = frozenset({*range(6), *range(9, 15), 16, 17, 18, 20, 22, 23, 24, 25})
+_MODULES = frozenset({6, 7})
+_INSTANT = 0.002  # seconds; in the same millisecond, two changes of a group look the same
 
 
 def libraries(client: Any) -> dict[str, bytes]:
     """Return the code of each library of functions that a server has."""
     try:
         listed = client.function_list(withcode=True)
+        if isinstance(listed, dict):  # of each node of a cluster
+            listed = next(iter(listed.values()))
     except NoPermissionError:
         raise
     except ResponseError:  # a server before Redis 7.0
@@ -99,7 +105,7 @@ class DatabaseCopy:
         self.value = value
         self.capture = capture
         self._share = share
-        self._streams: set[tuple[int, bytes]] = set()
+        self._untold: dict[tuple[int, bytes], bytes] = {}  # keys not `TOLD`, and their marks
         self._changed: dict[tuple[int, bytes], None] = {}
         self._late: dict[tuple[int, bytes], None] = {}  # their times to live may be wrong
         self._slices = Slices()
@@ -132,10 +138,11 @@ class DatabaseCopy:
         """Copy changed keys until `until()` and few are left, or no fewer for some seconds."""
         end = 0.0
         while True:
+            is_last = until()
             changed = self.capture.take(_PAGE)
-            late = self._take_late()
+            late = [*self._take_late(), *(self._looked() if is_last else ())]
             self._copy_changed([*changed, *late])
-            if until():
+            if is_last:
                 end = end or time.monotonic() + _PATIENCE
                 if len(changed) <= NEAR or time.monotonic() > end:
                     return
@@ -159,7 +166,44 @@ class DatabaseCopy:
                     f"a write to database {number} sent no notification", "copy again"
                 )
         self.capture.require_complete()
-        return self._copy_changed([*self._streams, *changed])
+        return self._copy_changed([*self._looked(), *changed])
+
+    def find_untold(self) -> None:
+        """Find the keys whose changes are not all told, if others have copied them."""
+        for number, source in self._sources.items():
+            for page in pages(source, _PAGE):
+                kinds = ask(source, [("TYPE", key) for key in page])
+                self._untold |= {
+                    (number, key): b""
+                    for key, kind in zip(page, kinds, strict=True)
+                    if kind.decode() not in TOLD
+                }
+
+    def _looked(self) -> list[tuple[int, bytes]]:
+        """Return which keys may have changed untold since the last look; they must be copied.
+
+        The mark of a stream is that of its groups, which have the time of each consumer's last call
+        and count pending entries; the rest is told. The mark of other types is that of the value.
+        """
+        changed = []
+        slices = Slices()
+        for number, source in self._sources.items():
+            for keys in slices.of([key for at, key in self._untold if at == number]):
+                with one_connection(source) as line:
+                    said = line.ask([("XINFO", "STREAM", key, "FULL", "COUNT", 1) for key in keys])
+                    named = dict(zip(keys, said, strict=True))
+                    others = [key for key, each in named.items() if isinstance(each, Exception)]
+                    values = accepted(line.ask([("DUMP", key) for key in others]))
+                slices.note(len(keys), sum(len(value or b"") for value in values))
+                marks = {key: _mark(value) for key, value in zip(others, values, strict=True)}
+                for key in keys:
+                    mark = marks.get(key) or _mark(named[key][named[key].index(b"groups") + 1])
+                    if mark != self._untold[number, key]:
+                        changed.append((number, key))
+                        self._untold[number, key] = mark
+        if changed:
+            time.sleep(_INSTANT)
+        return changed
 
     def _copy_changed(self, changed: Iterable[tuple[int, bytes]]) -> list[tuple[int, bytes]]:
         """Copy changed keys, and those with which this failed before; return them."""
@@ -246,10 +290,12 @@ class DatabaseCopy:
             for key, (number, left, packed, at, _) in waiting.keys.items():
                 if packed is None or left == -2:
                     gone.append(("UNLINK", key))
-                    self._streams.discard((number, key))
+                    self._untold.pop((number, key), None)
                     continue
-                if packed[0] in _STREAMS:
-                    self._streams.add((number, key))
+                if packed[0] in _MODULES:
+                    self._untold[number, key] = _mark(packed)
+                elif packed[0] not in _TOLD:
+                    self._untold.setdefault((number, key), _mark([]))  # as if without groups
                 left = 0 if left < 0 else max(1, left - round(1000 * (now - at)))
                 restored.append(("RESTORE", key, left, packed, "REPLACE"))
             writes[place] = [restored, gone]
@@ -284,6 +330,10 @@ class DatabaseCopy:
             guarded = self._guarded[target] = GuardedWrites(target, client, self.value)
             self._writers.callback(guarded.close)
         self._guarded[target].write(writes[target])
+
+
+def _mark(said: Any) -> bytes:
+    return hashlib.blake2b(repr(said).encode(), digest_size=16).digest()
 
 
 class _Read(NamedTuple):

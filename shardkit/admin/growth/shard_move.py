@@ -66,6 +66,7 @@ from shardkit.admin.growth.gate import (
 )
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.mover import Mover
+from shardkit.admin.growth.pace import COPIED
 from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
@@ -419,7 +420,7 @@ class ShardMover(Mover):
                     "resume it with more time: --copy",
                 )
             keys, size = (sum(getattr(each, name) for each in copies) for name in ("keys", "bytes"))
-            self._progress(f"copied {keys:,} of {move.total:,} keys, {size / 1e6:,.0f} MB")
+            self._pace.note(COPIED, keys, move.total, "keys", f", {size / 1e6:,.0f} MB")
 
         def copy_some(own: Sequence[DatabaseCopy]) -> None:
             for copy in own:
@@ -434,7 +435,7 @@ class ShardMover(Mover):
         self, old: Clients, new: Clients, copies: Sequence[DatabaseCopy]
     ) -> ServerComparison:
         """Copy what changes while both sides are compared."""
-        rule = self._rule
+        rule, captures = self._rule, {copy.server: copy.capture for copy in copies}
         with ExitStack() as following:
             for copy in copies:
                 following.callback(Follower(copy).stop)
@@ -454,7 +455,7 @@ class ShardMover(Mover):
                 there=rule.there,
                 back=rule.back,
                 label=rule.label,
-                untold=("stream",),  # XACK sends no notification; all are copied again at the end
+                untold=lambda at, keys: captures[at.server].note(at.database, keys),
             )
         for copy in copies:  # before writers are held, and before what differs is anybody's fault
             copy.capture.require_complete()
@@ -785,8 +786,7 @@ class ShardMover(Mover):
                         for server, capture in captures.items()
                     ]
                     try:
-                        if refill:
-                            at_once(copy_all, copies)
+                        at_once(copy_all if refill else DatabaseCopy.find_untold, copies)
                         if self._follow(copies, captures) == "reverse":
                             self._go_back(old, new, back, copies, captures, stack)
                         return

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from shardkit.admin.backup import MAP, backup, restore, restore_objects, verify
+from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
 from shardkit.cli.options import (
     common_options,
     components,
@@ -61,8 +61,10 @@ def backup_command(
         config = None if server is None else stack.enter_context(config_client(server))
         stack.enter_context(output.busy("fetching snapshots"))
         manifest = backup(chosen.values(), directory, config=config, pause=not no_pause)
+    left_out = [what for each in manifest.servers for what in each.left_out]
     if output.as_json:
-        output.document({"directory": str(directory), **asdict(manifest)})
+        said = {"directory": str(directory), **asdict(manifest), "left_out": left_out}
+        output.document(said)
         return
     total = sum(each.size for each in manifest.servers)
     keys = sum(sum(each.keys.values()) for each in manifest.servers)
@@ -74,6 +76,8 @@ def backup_command(
     )
     if no_pause:
         output.line("the snapshots are of different moments", DOUBTFUL)
+    for what in left_out:
+        output.line(f"will not be restored: {what}", DOUBTFUL)
 
 
 @click.command(
@@ -121,23 +125,33 @@ def restore_command(
         )
         return
     leased: list[int] = []
+    left_out: list[str] = []
     with output.busy("copying keys") as tell:
 
         def progress(keys: int) -> None:
             tell(f"copying keys: {keys:,}")
 
-        if shard_map is not None:
-            wanted = ShardMap.load(shard_map)
+        with ExitStack() as stack:
+            if shard_map is not None:
+                wanted = ShardMap.load(shard_map)
+            else:
+                servers = LocalServers(ShardMap.load(directory / MAP), ports="free")
+                wanted = stack.enter_context(servers).shard_map
             copied = restore(
-                directory, wanted, to_origin=to_origin, progress=progress, leased=leased.append
+                directory,
+                wanted,
+                to_origin=to_origin,
+                progress=progress,
+                leased=leased.append,
+                left_out=left_out.append,
             )
-        else:
-            with LocalServers(ShardMap.load(directory / MAP), ports="free") as servers:
-                copied = restore(
-                    directory, servers.shard_map, progress=progress, leased=leased.append
-                )
     objects = 0
-    if objects_to is not None:
+    if objects_to is None:
+        with suppress(ConfigError):  # there are none
+            if count := len(objects_in(directory)):
+                what = f"{counted(count, 'object')} of the config server: specify --objects"
+                left_out.append(what)
+    else:
         with config_client(config_server(objects_to)) as config:
             objects = restore_objects(directory, config)
     if output.as_json:
@@ -147,6 +161,7 @@ def restore_command(
                 "keys": copied,
                 "objects": objects,
                 "leased_tasks": sum(leased),
+                "left_out": left_out,
             }
         )
         return
@@ -160,4 +175,6 @@ def restore_command(
         output.line(said, DOUBTFUL)
     if objects_to is not None:
         output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
+    for what in left_out:
+        output.line(f"not restored: {what}", DOUBTFUL)
     output.line(f"into {where}", FAINT)

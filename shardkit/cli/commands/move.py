@@ -23,6 +23,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
+from shardkit.admin.growth.pace import progress_of
 from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     common_options,
@@ -31,7 +32,17 @@ from shardkit.cli.options import (
     examples,
     number_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Table, identifier, number, write_error
+from shardkit.cli.output import (
+    BAD,
+    DOUBTFUL,
+    FAINT,
+    GOOD,
+    Output,
+    Table,
+    identifier,
+    number,
+    write_error,
+)
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
 
@@ -206,6 +217,9 @@ def status(where: str | None, output: Output) -> int:
             what = f"{each.name}: {len(each.sources)} to {counted(len(each.targets), 'shard')}"
         table.row(what, each.source, each.target, each.phase, each.total, each.epoch or None, same)
     output.table(table)
+    for each in all_moves:
+        if said := progress_of(each):
+            output.line(f"{each.name}: {said}", FAINT)
     return code
 
 
@@ -220,7 +234,7 @@ def show_plan(output: Output, plan: MovePlan) -> int:
         return 1 if plan.problems else 0
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
-    output.line(f"{plan.memory:,} bytes, about {plan.seconds:.0f} s to copy")
+    output.line(f"{plan.memory:,} bytes, about {plan.seconds:,.0f} s to copy and compare")
     for server, each in plan.connections.items():
         output.line(
             f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "

@@ -1,0 +1,304 @@
+"""Changes of keys that send no keyspace notification, of all that servers' own commands can do."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from faces import eventually
+from growth_helpers import PATIENT, Fleet, certified
+
+from shardkit.admin.growth import journal, reverse_move, start_move
+from shardkit.admin.growth.capture import TOLD, UNTOLD, KeyCapture, turn_on_notifications
+from shardkit.admin.growth.certificate import unequal
+from shardkit.admin.growth.exchange import ask, one_connection
+from shardkit.local import LocalServer
+
+# Calls that change or read what `_prepare` writes; {} is a DUMP of the string.
+_CALLS = """
+append s x | bitcount s | bitfield s SET u8 0 9 | bitfield_ro s GET u8 0 | bitop NOT new s
+bitpos s 1 | blmove l new LEFT RIGHT 1 | blmpop 1 1 l LEFT | blpop l 1 | brpop l 1
+brpoplpush l new 1 | bzmpop 1 1 z MIN | bzpopmax z 1 | bzpopmin z 1 | copy s new | decr n
+decrby n 2 | del s | delifeq n 5 | dump s | exists s | expire s 9 | expire s -1
+expireat s 9999999999 | expireat s 1 | expiretime e | geoadd g 1 1 m | geodist g a b
+geohash g a | geopos g a | georadius g 13 38 900 km STORE new | georadius g 0 0 1 m STORE s
+georadius_ro g 13 38 900 km | georadiusbymember g a 900 km STORE new
+georadiusbymember_ro g a 900 km | geosearch g FROMMEMBER a BYRADIUS 900 km ASC
+geosearchstore new g FROMMEMBER a BYRADIUS 900 km | get s | getbit s 1 | getdel s | getex s EX 9
+getex e PERSIST | getex s PXAT 1 | getrange s 0 1 | getset s x | hdel h a | hdel h a b c
+hexists h a | hexpire h 9 FIELDS 1 a | hexpire h 0 FIELDS 1 a | hexpireat h 1 FIELDS 1 a
+hexpiretime h FIELDS 1 a | hget h a | hgetall h | hgetdel h FIELDS 1 a | hgetdel h FIELDS 3 a b c
+hgetex h EX 9 FIELDS 1 a | hgetex h PXAT 1 FIELDS 1 a | hincrby h c 1 | hincrbyfloat h c 1.5
+hkeys h | hlen h | hmget h a | hmset h a 2 | hpersist f FIELDS 1 a | hpexpire h 9 FIELDS 1 a
+hpexpireat h 1 FIELDS 1 a | hpexpireat h 1 FIELDS 3 a b c | hpexpiretime f FIELDS 1 a
+hpttl f FIELDS 1 a | hrandfield h | hscan h 0 | hset h a 2 | hsetex h EX 9 FIELDS 1 a 2
+hsetex h PXAT 1 FIELDS 1 a 2 | hsetnx h d 1 | hstrlen h a | httl f FIELDS 1 a | hvals h | incr n
+incrby n 2 | incrbyfloat n 1.5 | lcs s e | lindex l 0 | linsert l BEFORE a x | llen l
+lmove l new LEFT RIGHT | lmpop 1 l LEFT | lpop l | lpos l a | lpush l x | lpushx l x
+lrange l 0 -1 | lrem l 0 a | lset l 0 x | ltrim l 1 1 | ltrim l 9 9 | memory|usage s | mget s e
+move s 1 | mset s x new y | msetex 1 s x EX 9 | msetnx new y | object|encoding s | object|freq s
+object|idletime s | object|refcount s | persist e | pexpire s 9000 | pexpire s -1
+pexpireat s 9999999999999 | pexpiretime e | pfadd p x | pfcount p | pfcount p q
+pfdebug TODENSE p | pfdebug GETREG p | pfmerge new p q | pfmerge p q | psetex s 9000 x | pttl e
+rename s new | renamenx s new | restore new 0 {} | restore s 0 {} REPLACE
+restore s 1 {} REPLACE ABSTTL | restore-asking new 0 {} | rpop l | rpoplpush l new | rpush l x
+rpushx l x | sadd t x | scard t | sdiff t u | sdiffstore new t u | sdiffstore s t t
+set s x | set s x GET | set s x PXAT 1 | setbit s 1 0 | setex s 9 x | setnx new x
+setrange s 1 x | sinter t u | sintercard 2 t u | sinterstore new t u | sinterstore s t none
+sismember t a | smembers t | smismember t a | smove t u a | sort l ALPHA STORE new
+sort none STORE s | sort_ro l ALPHA | spop t | spop t 9 | srandmember t | srem t a | srem t a b c
+sscan t 0 | strlen s | substr s 0 1 | sunion t u | sunionstore new t u | touch s | ttl e | type s
+unlink s | vadd v VALUES 2 3 4 new | vadd new VALUES 2 3 4 a
+vcard v | vdim v | vemb v a | vgetattr v a | vinfo v
+vismember v a | vlinks v a | vrandmember v | vrem v a | vsetattr v a {"x":1} | vsim v ELE a
+xack x g 1-1 | xackdel x g IDS 1 1-1 | xadd x * a b | xautoclaim x g c2 0 0
+xclaim x g c2 0 1-1 | xclaim x g c 0 1-1 JUSTID | xclaim x g c 0 3-1 FORCE | xdel x 2-1
+xdelex x IDS 1 2-1 | xgroup|create x g2 0 | xgroup|createconsumer x g c2
+xgroup|delconsumer x g c | xgroup|destroy x g | xgroup|setid x g 0 | xinfo|consumers x g
+xinfo|groups x | xinfo|stream x | xlen x | xpending x g | xrange x - +
+xreadgroup GROUP g c STREAMS x > | xreadgroup GROUP g c STREAMS x 0
+xreadgroup GROUP g c NOACK STREAMS x > | xreadgroup GROUP g c2 STREAMS x 0
+xread STREAMS x 0 | xrevrange x + - | xsetid x 9-9 | xtrim x MAXLEN 1 | zadd z 1 x | zcard z
+zcount z 0 9 | zdiff 2 z y | zdiffstore new 2 z y | zincrby z 1 a | zinter 2 z y
+zintercard 2 z y | zinterstore new 2 z y | zlexcount z - + | zmpop 1 z MIN | zmscore z a
+zpopmax z | zpopmin z | zpopmin z 9 | zrandmember z | zrange z 0 -1 | zrangebylex z - +
+zrangebyscore z 0 9 | zrangestore new z 0 -1 | zrank z a | zrem z a | zrem z a b c
+zremrangebylex z - + | zremrangebyrank z 0 0 | zremrangebyscore z 0 9 | zrevrange z 0 -1
+zrevrangebylex z + - | zrevrangebyscore z 9 0 | zrevrank z a | zscan z 0 | zscore z a
+zunion 2 z y | zunionstore new 2 z y
+"""
+# Commands that take no key, or run others; `test_missed_changes.py` tries MIGRATE.
+_OTHERS = {
+    *("clusterscan", "eval", "eval_ro", "evalsha", "evalsha_ro", "fcall", "fcall_ro", "migrate"),
+    *("function|delete", "function|flush", "function|load", "function|restore"),
+    *("spublish", "ssubscribe", "sunsubscribe", "watch"),
+}
+
+
+def _commands(infos: Any) -> Iterator[str]:
+    """Yield the commands of a reply to COMMAND that have keys, or write."""
+    for name, _, flags, first, *_, nested in infos:  # 10 of each
+        if nested:
+            yield from _commands(nested)
+        elif first or {b"movablekeys", b"write"} & set(flags):
+            yield name.decode().lower()
+
+
+def _prepare(client: Any) -> None:
+    client.flushall()
+    client.mset({"s": "string", "n": 5})
+    client.set("e", "x", ex=1000)
+    client.rpush("l", "a", "b", "c")
+    client.sadd("t", "a", "b", "c")
+    client.sadd("u", "a", "x")
+    client.hset("h", mapping={"a": 1, "b": 2, "c": 3})
+    client.hset("f", mapping={"a": 1, "b": 2})
+    client.zadd("z", {"a": 1, "b": 2, "c": 3})
+    client.zadd("y", {"a": 1})
+    client.geoadd("g", (13.36, 38.11, "a", 15.08, 37.5, "b"))
+    client.pfadd("p", "a", "b")
+    client.pfadd("q", "c")
+    for n in (1, 2, 3):
+        client.xadd("x", {"n": n}, id=f"{n}-1")
+    client.xgroup_create("x", "g", "0")
+    client.xreadgroup("g", "c", {"x": ">"}, count=1)
+    for each in ("HEXPIRE f 1000 FIELDS 1 a", "VADD v VALUES 2 1 2 a"):
+        with one_connection(client) as line:  # which not every server has
+            line.ask([each.split()])
+
+
+def _state(client: Any) -> dict[Any, Any]:
+    return {
+        key: (client.type(key), client.dump(key), client.pexpiretime(key))
+        for key in client.scan_iter()
+    }
+
+
+def test_every_change_sends_a_notification_or_is_known_to_send_none() -> None:
+    with LocalServer(databases=2) as server, server.client() as client, server.client(db=1) as copy:
+        turn_on_notifications(client)
+        capture = KeyCapture(client, [0, 1])
+        [listed] = ask(client, [("COMMAND",)])
+        known = set(_commands(listed))
+        tried, silent = set(), set()
+        for call in _CALLS.replace("\n", " | ").split(" | "):
+            name, *words = call.split() or [""]
+            if name not in known:
+                continue
+            tried.add(name)
+            _prepare(client)
+            args = [client.dump("s") if word == "{}" else word for word in words]
+            capture.wait_until_told()
+            capture.take()
+            before = _state(client)
+            time.sleep(0.002)  # a stream has times in milliseconds
+            with one_connection(client) as line:
+                line.ask([(*name.split("|"), *args)])
+            after = _state(client)
+            capture.wait_until_told()
+            told = {key for _, key in capture.take()}
+            for key in before.keys() | after.keys():
+                if before.get(key) == after.get(key) or key in told:
+                    continue
+                silent.add(name)
+                kind, value, _ = before[key]
+                copy.restore(key, 0, value, replace=True)
+                assert (
+                    name in UNTOLD or kind.decode() not in TOLD or not unequal(client, copy, [key])
+                ), call
+        capture.close()
+        assert known - tried <= {*_OTHERS, *UNTOLD}
+        assert silent >= {"pfcount", "xack", "xclaim", "xreadgroup"}
+
+
+@contextmanager
+def moving(fleet: Fleet) -> Iterator[tuple[Any, Any]]:
+    """The database of a shard, with what `_prepare` writes, and the one that it moves to."""
+    fleet.push(0)
+    with fleet.servers[0].client(db=2) as old, fleet.servers[1].client(db=2) as new:
+        _prepare(old)
+        yield old, new
+
+
+def move(
+    fleet: Fleet, old: Any, moment: str, meddle: Callable[[str], object], **options: Any
+) -> Any:
+    """Move the shard, and do something else when the mover has come so far."""
+
+    def tell(what: str) -> None:
+        if what.startswith(moment):
+            meddle(what)
+            old.connection_pool.disconnect()  # else it is a writer that stays
+
+    old.connection_pool.disconnect()
+    options |= {"progress": tell, "hold": PATIENT}
+    return start_move(fleet.config, ["users:1"], fleet.name(1), **options)
+
+
+def needs(client: Any, command: str) -> None:
+    [[known]] = ask(client, [("COMMAND", "INFO", command)])
+    if known is None:
+        pytest.skip(f"the server has no {command}")
+
+
+MOMENTS = pytest.mark.parametrize("moment", ["copied", "comparing", "holding writers"])
+
+
+@MOMENTS
+def test_counting_a_hyperloglog_does_not_stop_a_move(fleet: Fleet, moment: str) -> None:
+    with moving(fleet) as (old, new):
+        certified(move(fleet, old, moment, lambda _: old.pfcount("p")))
+        assert new.pfcount("p") == 2
+
+
+@MOMENTS
+@pytest.mark.parametrize(
+    "call",
+    [
+        "XACK x g 1-1",
+        "XCLAIM x g c 0 1-1 JUSTID",
+        "XREADGROUP GROUP g c STREAMS x 0",
+        "XREADGROUP GROUP g d STREAMS x >",
+        "XAUTOCLAIM x g d 0 0",
+    ],
+)
+def test_consumers_of_a_stream_move_with_it(fleet: Fleet, moment: str, call: str) -> None:
+    with moving(fleet) as (old, new):
+        at_last: list[Any] = []
+
+        def meddle(what: str) -> None:
+            old.execute_command(call)
+            at_last[:] = [old.dump("x")]
+
+        certified(move(fleet, old, moment, meddle))
+        assert [new.dump("x")] == at_last
+
+
+def test_writers_wait_only_for_streams_that_have_changed(fleet: Fleet) -> None:
+    with moving(fleet) as (old, new):
+        old.delete("v")  # a vector set has no other mark than its value
+        for n in range(20):
+            old.restore(f"x{n}", 0, old.dump("x"))
+        before: list[int] = []
+
+        def calls() -> int:
+            return int(old.info("commandstats")["cmdstat_dump"]["calls"])
+
+        certified(move(fleet, old, "holding writers", lambda _: before.append(calls())))
+        assert calls() == before[-1]
+        assert new.xpending("x19", "g")["pending"] == 1
+
+
+def test_acknowledgements_since_the_cutover_return_with_a_kept_move(fleet: Fleet) -> None:
+    with moving(fleet) as (old, new):
+        mover = threading.Thread(
+            target=move, args=(fleet, old, "", lambda _: None), kwargs={"keep": True}
+        )
+        mover.start()
+        assert eventually(lambda: journal.is_kept(fleet.config, "users:1"), 30)
+        new.xack("x", "g", "1-1")
+        new.connection_pool.disconnect()
+        reverse_move(fleet.config, "users:1", hold=PATIENT)
+        mover.join()
+        assert old.xpending("x", "g")["pending"] == 0
+
+
+def test_fields_that_expire_at_the_old_place_are_not_taken_for_writes(fleet: Fleet) -> None:
+    with moving(fleet) as (old, new):
+        needs(old, "HPEXPIRE")
+        old.hset("all", "a", 1)
+
+        def meddle(what: str) -> None:
+            if what == "holding writers":
+                for key in ("h", "all"):
+                    old.execute_command("HPEXPIRE", key, 1500, "FIELDS", 1, "a")
+            elif what.startswith("emptying"):
+                assert eventually(lambda: old.hlen("h") == 2 and not old.exists("all"), 10)
+
+        moved = move(fleet, old, "", meddle)
+        assert certified(moved)["stale"] == []
+        assert (new.hkeys("h"), new.exists("all")) == ([b"b", b"c"], 0)
+
+
+@MOMENTS
+@pytest.mark.parametrize(
+    "call",
+    [
+        "VADD v VALUES 2 3 4 new",
+        "VADD new VALUES 2 3 4 a",
+        "VREM v a",
+        'VSETATTR v b {"x":1}',
+        "VREM single a",
+    ],
+)
+def test_vector_sets_move_with_all_changes(fleet: Fleet, moment: str, call: str) -> None:
+    with moving(fleet) as (old, new):
+        needs(old, "VADD")
+        for n in range(50):
+            old.execute_command("VADD", "v", "VALUES", 2, n, n * n, f"e{n}")
+        old.execute_command("VADD", "v", "VALUES", 2, 7, 7, "b")
+        old.execute_command("VADD", "single", "VALUES", 2, 7, 7, "a")
+        expected: list[Any] = []
+
+        def vectors(client: Any) -> Any:
+            names = {key: client.execute_command("VRANDMEMBER", key, 99) for key in ("v", "new")}
+            return (
+                [
+                    (key, name, client.execute_command("VEMB", key, name, "RAW"))
+                    for key, found in names.items()
+                    for name in sorted(found)
+                ],
+                client.exists("single"),
+                client.execute_command("VGETATTR", "v", "b"),
+            )
+
+        def meddle(what: str) -> None:
+            old.execute_command(*call.split())
+            expected[:] = [vectors(old)]
+
+        certified(move(fleet, old, moment, meddle))
+        assert [vectors(new)] == expected
