@@ -21,9 +21,10 @@ _COUNTERS, _STATISTICS, _LOGS = 200, 100, 50  # of a component, that are read
 _CHARTS = 8  # counters with a chart
 _ENTRIES = 100  # messages that are shown
 _SAMPLES = 720  # of a statistic: an hour at one in five seconds
-_KNOWN = re.compile(r"(.+):\{\1:\d+\}:known")
-_STATISTIC = re.compile(r"(.+):\{\1:\d+\}:(.+)/([^/{}]+):current")
-_LOG = re.compile(rf"(.+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
+# Prefixes have no braces, so there is one way to read a key, in linear time.
+_KNOWN = re.compile(r"([^{}]+):\{\1:\d+\}:known")
+_STATISTIC = re.compile(r"([^{}]+):\{\1:\d+\}:(.+)/([^/{}]+):current")
+_LOG = re.compile(rf"([^{{}}]+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
 
 
 @dataclass
