@@ -22,9 +22,7 @@ class Overuse(AssertionError):  # noqa: N818 - what it is
 
 
 @contextmanager
-def bounded(
-    memory: int = MEMORY, seconds: float = SECONDS, held: float = HELD
-) -> Iterator[None]:
+def bounded(memory: int = MEMORY, seconds: float = SECONDS, held: float = HELD) -> Iterator[None]:
     """Give the calls within no more memory than this, and fail if they take longer."""
     longest, stop = 0.0, threading.Event()
 
