@@ -17,7 +17,7 @@ SECONDS = 10.0
 HELD = 2.0  # seconds in which no other thread runs
 
 
-class Overuse(AssertionError):  # noqa: N818 - what it is
+class Overuse(AssertionError):
     """A call used more than it may."""
 
 

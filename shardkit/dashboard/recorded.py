@@ -14,6 +14,7 @@ from shardkit.errors import MissingExtraError
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics import Statistics
 from shardkit.metrics.logs import SEVERITIES
+from shardkit.recent import Recent
 
 _PAGE = 1000  # keys of one SCAN
 _PAGES = 200  # of a shard
@@ -61,7 +62,7 @@ class Recorded:
 
     def __init__(self, kit: ShardKit) -> None:
         self._kit = kit
-        self._history: dict[tuple[str, ...], deque[tuple[float, int, float]]] = {}
+        self._history: Recent[tuple[str, ...], deque[tuple[float, int, float]]] = Recent()
 
     def read(self, component: str, names: RecordedNames, now: float) -> dict[str, Any]:
         """Return a component's counters, statistics and messages. Cost: some exchanges."""

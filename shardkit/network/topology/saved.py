@@ -29,6 +29,7 @@ from shardkit import log_records
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
+from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
 
@@ -54,7 +55,7 @@ class SavedEntries:
         self._server = server
         self._lock = threading.Lock()  # of the following
         self._known: Content = {}  # what this process has read
-        self._gone: dict[str, float] = {}  # components that it found missing, and when
+        self._gone: Recent[str, float] = Recent()  # components that it found missing, and when
         self._written_at = 0.0
         self._thread: threading.Thread | None = None
         self._dirty = False
