@@ -21,7 +21,6 @@ import json
 import logging
 import os
 from collections.abc import Hashable, Mapping
-from pathlib import Path
 from typing import Any
 
 from shardkit import log_records
@@ -40,6 +39,7 @@ from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
 from shardkit.config.read_from import read_from_of
+from shardkit.config.regular_file import open_regular
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
     REFERENCE,
@@ -53,6 +53,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 logger = logging.getLogger("shardkit.config")
 
+_LONGEST_PASSWORD = 1 << 16  # bytes of a file
 _warned = log_records.Once()  # entries whose unknown fields were logged
 
 
@@ -320,7 +321,9 @@ def _read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:
-        text = Path(path).read_text(encoding="utf-8-sig").removesuffix("\n").removesuffix("\r")
+        with open_regular(path) as file:
+            text = file.read(_LONGEST_PASSWORD).decode("utf-8-sig")
+        text = text.removesuffix("\n").removesuffix("\r")
         if text and is_text(text) and "\n" not in text:
             return text
     except OSError as error:
