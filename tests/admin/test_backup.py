@@ -95,7 +95,7 @@ def test_a_restore_serves_nobody_else(
         ):
             stranger.dbsize()
 
-    monkeypatch.setattr("shardkit.admin.backup.LocalServer", Noted)
+    monkeypatch.setattr(backups, "LocalServer", Noted)
     restore(tmp_path / "backup", others.shard_map, progress=look)
     assert started
 
@@ -113,8 +113,8 @@ def test_any_damage_of_a_manifest_is_one_clear_error(
     def damaged(value: Any) -> Iterator[Any]:
         """Yield a JSON value with one part of it replaced."""
         yield from others
-        items = value.items() if isinstance(value, dict) else enumerate(value)
-        for at, part in list(items) if isinstance(value, dict | list) else ():
+        items = value.items() if isinstance(value, dict) else ()
+        for at, part in enumerate(value) if isinstance(value, list) else items:
             for other in damaged(part):
                 copied = value.copy()
                 copied[at] = other
