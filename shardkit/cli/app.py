@@ -260,7 +260,7 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
             _explain(each)
     elif isinstance(error, OSError):
         full = "standard output" if error.errno == errno.ENOSPC else ""
-        named = f"{error.filename or full}: ".removeprefix(": ")
+        named = f"{mask('', error.filename) or full}: ".removeprefix(": ")
         write_error(f"{named}{error.strerror or error}")
     elif isinstance(error, ServerErrors):
         server = re.search(r"(?:connecting to|reading from) (\S+:\d+)", str(error))
@@ -275,7 +275,8 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
 
 
 def _sentence(text: str) -> str:
-    """Return click's message in the style of ours."""
+    """Return click's message in the style of ours; what it quotes may be a misplaced address."""
+    text = re.sub(r"(['\"])(.*)\1", lambda quoted: repr(str(mask("", quoted[2]))), text)
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 
