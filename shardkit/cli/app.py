@@ -231,6 +231,7 @@ def _is_installed(place: str) -> bool:
 def _explain(error: Exception | KeyboardInterrupt) -> int:
     """Write what went wrong, and return the exit code."""
     from shardkit.cli.text import reason
+    from shardkit.config.problem import mask
     from shardkit.errors import ShardErrors, ShardKitError
     from shardkit.network.server_queries import ServerErrors
 
@@ -276,7 +277,9 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
 
 def _sentence(text: str) -> str:
     """Return click's message in the style of ours; what it quotes may be a misplaced address."""
-    text = re.sub(r"(['\"])(.*)\1", lambda quoted: repr(str(mask("", quoted[2]))), text)
+    from shardkit.config.problem import mask
+
+    text = re.sub(r"(['\"])(.*)\1", lambda each: f"{each[1]}{mask('', each[2])}{each[1]}", text)
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 

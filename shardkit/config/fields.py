@@ -262,8 +262,8 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
     return result
 
 
-def check_entry(fields: Any, where: str) -> Iterator[Problem]:
-    """Yield every problem of an entry."""
+def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[Problem]:
+    """Yield every problem of an entry; of a ``partial`` one, others' fields are still added."""
     if not isinstance(fields, Mapping):
         remedy = 'write {"url": …}' if "://" in str(fields) else 'write {"host": …}'
         yield Problem(where, "", "", f"is a {type(fields).__name__}, not an object", remedy)
@@ -276,7 +276,7 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
         if fields.get(one) not in (None, False)
         for other in sorted(others & fields.keys())
     ]
-    if not problems:
+    if not problems and not partial:
         problems += _without_tls(fields, where)
     if not problems and fields.get("cluster"):
         if number := database_of(fields):
@@ -391,7 +391,7 @@ def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
             for name in _NOT_OF_REPLICAS
             if isinstance(fields_of_replica, Mapping) and name in fields_of_replica
         ]
-        problems = banned or list(check_entry(fields_of_replica, label))
+        problems = banned or list(check_entry(fields_of_replica, label, partial=True))
         if not problems:
             replica = with_master(fields_of_replica, fields)
             problems = list(check_entry(replica, label))
@@ -457,6 +457,8 @@ def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[st
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}
+    if fields.get("url", "").startswith(("redis:", "valkey:")):  # which says: without TLS
+        not_shared |= {name for name in FIELDS if name.startswith("ssl")}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
     )

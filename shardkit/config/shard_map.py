@@ -175,7 +175,7 @@ class _Reader:
             self._problem("epoch", shown("", epoch), "is not an epoch", remedy)
         defaults = self._object(top, "defaults")
         before = len(self.problems)
-        self.problems += check_entry(defaults, self._at("defaults"))
+        self.problems += check_entry(defaults, self._at("defaults"), partial=True)
         if len(self.problems) > before:
             defaults = {}  # so that their problems are not reported for each entry
         config_server = None
@@ -309,7 +309,7 @@ class _Reader:
 
     def _entry(self, fields: Any, path: str, defaults: Any) -> Entry | None:
         where = self._at(path)
-        problems = list(check_entry(fields, where))
+        problems = list(check_entry(fields, where, partial=True))
         if not problems:
             whole = merged(expanded(fields), defaults)
             try:

@@ -343,7 +343,7 @@ def mask_url(url: str) -> str:
     user = name + colon + _mask_secret(secret) if colon else _mask_secret(name)
     settings = []
     for piece in pieces.query.split("&") if pieces.query else ():
-        field, equals, value = piece.partition("=")
+        field, _, value = piece.partition("=")
         settings.append(f"{field}={_mask_secret(value)}" if field in _QUERY_SECRETS else piece)
     at, query = "@" if pieces.userinfo else "", "&".join(settings)
     question = "?" if "?" in url else ""

@@ -568,7 +568,7 @@ def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field()
     [
         ({"host": "${V}"}, "", "host"),
         ({"host": "${V}"}, "redis://:hunter2@h", "host"),
-        ({"ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
+        ({"ssl": True, "ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
         ({"encoding": "${V}"}, "hunter2", "encoding"),
         *(({"password": "${V}"}, given, "password") for given in ("hunter2\udc80", "hunter2\0")),
         *(
@@ -603,7 +603,8 @@ def test_values_from_the_environment_are_checked_and_not_shown(
 @pytest.mark.parametrize(
     "fields",
     [
-        *({name: SECRET} for name in ("password", "ssl_password", "ssl_ca_data")),
+        {"password": SECRET},
+        *({"ssl": True, name: SECRET} for name in ("ssl_password", "ssl_ca_data")),
         {"sentinel": {**SENTINELS, "password": SECRET}},
         {"replicas": [{"host": "b", "password": SECRET}]},
         {"replicas": [{"url": f"redis://:{SECRET}@b"}]},
@@ -612,9 +613,10 @@ def test_values_from_the_environment_are_checked_and_not_shown(
             for rest in (
                 *(f":{SECRET}@h", f"u:{SECRET}@h:1/2?db=3", f"u:a:{SECRET}:b@h"),
                 *(f"u:a@{SECRET}@h", f"u:{SECRET}${{X}}@h", f"h?password={SECRET}"),
-                f"h?ssl_password={SECRET}&db=1",
             )
         ),
+        {"url": f"rediss://h?ssl_password={SECRET}&db=1"},
+        {"url": f"redis://h?password=p@{SECRET}"},
         {"url": f"unix://u:{SECRET}@/a"},
         {"url": f"unix:///a?password={SECRET}"},
     ],
@@ -629,8 +631,28 @@ def test_an_entry_shows_no_secret(fields: dict[str, Any]) -> None:
     assert SECRET in entry.to_json()
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "redis://h?ssl_cert_reqs=required"},
+        {"url": "redis://h", "ssl_ca_certs": "/ca.pem"},
+        {"url": "valkey://h", "ssl_ca_certs": "/ca.pem"},
+        {"host": "h", "ssl_min_version": "TLSv1_2"},
+        {"host": "h", "ssl": False, "ssl_min_version": "TLSv1_2"},
+        {"unix_socket_path": "/s", "ssl_ca_certs": "/ca.pem"},
+        {"sentinel": {"service": "m", "sentinels": [["s", 1]]}, "ssl_ca_certs": "/ca.pem"},
+        {"host": "h", "replicas": [{"port": 2, "ssl_ca_certs": "/ca.pem"}]},
+    ],
+    ids=str,
+)
+def test_settings_of_tls_without_tls_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEntryError, match=r"ssl_\w+ has no effect without TLS"):
+        Entry(fields)
+    Entry({"url": "${URL}", "ssl_ca_certs": "/ca.pem"})  # which may be rediss://
+
+
 def test_references_are_shown() -> None:
-    entry = Entry({"url": "redis://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
+    entry = Entry({"url": "rediss://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
     assert entry.masked() == entry.fields
     assert Entry({"url": "${URL}"}).masked() == {"url": "${URL}"}
 
