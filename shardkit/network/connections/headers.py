@@ -13,8 +13,9 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse
 
-ARRAYS = (b"*",)
-AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # of RESP3
+AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
+_SIGNS = b"".join(AGGREGATES)
+_SHORT = 4096  # bytes in which it takes less time to look for all signs at once
 _SMALLEST = 8  # bytes of an element, in a list if not in the reply
 _LONG = {
     kind: re.compile(re.escape(kind) + rb"(?:([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z)")
@@ -43,6 +44,9 @@ class HeaderCheck:
 
     def feed(self, data: bytes | bytearray, end: int) -> None:
         """Feed the first ``end`` bytes, as far as no long header is among them."""
+        if not self.held and end < _SHORT and len(data[:end].translate(None, _SIGNS)) == end:
+            self._reader.feed(data, 0, end)
+            return
         if self.held:
             data = self._data[-self.held :] + data[:end]
             end = len(data)
