@@ -53,6 +53,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 logger = logging.getLogger("shardkit.config")
 
+ALLOW_ENVIRONMENT = "SHARDKIT_ALLOW_ENV"
 _LONGEST_PASSWORD = 1 << 16  # bytes of a file
 _warned = log_records.Once()  # entries whose unknown fields were logged
 
@@ -337,6 +338,12 @@ def _read_password(path: str, where: str) -> str:
 
 
 def _look_up(name: str, where: str, field: str, environ: Mapping[str, str]) -> str:
+    allowed = os.environ.get(ALLOW_ENVIRONMENT)
+    if allowed is not None and not name.startswith(tuple(allowed.replace(",", " ").split())):
+        raise ConfigError(
+            f"{where}: {field} refers to ${{{name}}}, which {ALLOW_ENVIRONMENT} does not allow",
+            f"add the name or its beginning to {ALLOW_ENVIRONMENT}, if the entry is right",
+        )
     if name not in environ:
         raise ConfigError(
             f"{where}: {field} refers to ${{{name}}}, which is not in the environment",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import pickle
 import re
 from pathlib import Path
@@ -812,3 +813,33 @@ def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not(
     for fields in ({"cluster": True}, {"sentinel": {"service": "m", "sentinels": [["s", 1]]}}):
         with pytest.raises(ConfigError, match="has no URL; give the library a client"):
             Entry({**fields, "password": SECRET}).url()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"),
+    [
+        (None, True),
+        ("", False),
+        ("OTHER_", False),
+        ("OTHER_,REDIS_", True),
+        ("OTHER REDIS_PW", True),
+    ],
+)
+def test_an_operator_can_limit_the_names_that_entries_refer_to(
+    monkeypatch: pytest.MonkeyPatch, allowed: str | None, is_allowed: bool
+) -> None:
+    if allowed is not None:
+        monkeypatch.setenv("SHARDKIT_ALLOW_ENV", allowed)
+    for fields in ({"password": "${REDIS_PW}"}, {"url": "redis://:${REDIS_PW}@h"}):
+        if is_allowed:
+            assert Entry(fields).resolved("k", {"REDIS_PW": "s"})["password"] == "s"
+            continue
+        with pytest.raises(ConfigError, match=r"REDIS_PW}, which SHARDKIT_ALLOW_ENV does not"):
+            Entry(fields).resolved("k", {"REDIS_PW": "s"})
+
+
+def test_a_password_file_is_a_small_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConfigError, match=f"password_file {path} cannot be used"):
+            Entry({"password_file": str(path)}).resolved("k")

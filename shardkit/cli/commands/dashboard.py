@@ -52,7 +52,8 @@ def dashboard(
         raise ConfigError(
             f"--host {host} is not a name of this machine: {error.strerror}", "give its address"
         ) from None
-    is_local = ip_address(found[0].partition("%")[0]).is_loopback
+    listens_on = str(found[0]).partition("%")[0]
+    is_local = ip_address(listens_on).is_loopback
     token = os.environ.get(TOKEN, "") or ("" if is_local else secrets.token_urlsafe(24))
     with opened(where) as topology:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
@@ -67,8 +68,8 @@ def dashboard(
                 app, host, port, log_level="warning", timeout_graceful_shutdown=1, lifespan="off"
             )
             server = uvicorn.Server(config)
-            family = socket.AF_INET6 if ":" in found[0] else socket.AF_INET
-            listening = socket.create_server(found[:2], family=family)
+            family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
+            listening = socket.create_server((str(found[0]), port), family=family)
             address = listening.getsockname()
             url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/"
             if token:

@@ -1,4 +1,4 @@
-"""A server that sends anything: an error of the tree or of redis-py's, and the connection is closed."""
+"""A server that sends anything: one error of the tree, or of redis-py's, and no more."""
 
 from __future__ import annotations
 
