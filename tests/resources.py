@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-MEMORY = 1 << 30  # bytes of addresses, beyond those in use: a new thread takes 150 MB
+MEMORY = 2 << 30  # bytes of addresses, beyond those in use: a new thread takes 136 MB
 SECONDS = 10.0
 HELD = 2.0  # seconds in which no other thread runs
 

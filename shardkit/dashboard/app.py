@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from shardkit.dashboard.fleet import FleetWatch
 from shardkit.dashboard.views import Views
-from shardkit.errors import MissingEntryError, ShardKitError, extra
+from shardkit.errors import InvalidEntryError, MissingEntryError, ShardKitError, extra
 from shardkit.network.server_queries import ServerErrors
 
 with extra("dashboard", "dashboards"):
@@ -95,7 +95,7 @@ def application(
                 answer = await run_in_threadpool(partial(ask, **request.path_params))
             except MissingEntryError as error:
                 return JSONResponse({"error": str(error)}, 404)
-            except ValueError as error:  # what no name can be
+            except (InvalidEntryError, ValueError) as error:  # what no name can be
                 return JSONResponse({"error": str(error)}, 400)
             except (ShardKitError, *ServerErrors) as error:
                 return JSONResponse({"error": str(error)}, 503)
