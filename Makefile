@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit secrets browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -50,6 +50,9 @@ random: setup  ## the tests three times, each in another order
 
 examples: setup  ## the tests that make up examples, with a thousand where they name no number; EXAMPLES=100 for fewer
 	EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -n 4 -m hypothesis
+
+secrets: setup  ## secrets planted in 20,000 URLs and 20,000 entries: none is shown; EXAMPLES=1000 for fewer
+	EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest -n 2 tests/config/test_planted_secrets.py
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
 	mkdir -p build/mutants
@@ -149,6 +152,10 @@ dist: man  ## the sdist, the wheel and what they depend on (an SBOM), in dist/
 	cd build/dist && tar c --sort=name --mtime=@$(SOURCE_DATE_EPOCH) --owner=0 --group=0 --numeric-owner */ \
 	  | gzip -n > $(CURDIR)/dist/$$(basename *.tar.gz)
 	$(BIN)/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible -o dist/sbom.json $(BIN)/python
+
+audit: setup  ## whether a known vulnerability is in what the package and its extras need
+	$(BIN)/pip install -q pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 try-dist: dist  ## the wheel with each extra alone, and tests of the unpacked sdist
 	$(BIN)/pip install -q uv

@@ -33,6 +33,7 @@ from redis.exceptions import (
 
 from shardkit import log_records
 from shardkit.callbacks import check_runs
+from shardkit.recent import Recent
 
 __all__ = [
     "BreakerClosed",
@@ -291,7 +292,7 @@ def _fields_of(event: Event) -> dict[str, Any]:
 _LOGGED = {"address": "server", "error": "cause"} | {
     name: name for name in ("shard", "name", "count", "seconds", "component", "epoch", "script")
 }
-_texts: dict[object, str] = {}  # of shards: making one costs as much as an event
+_texts: Recent[object, str] = Recent(65_536)  # of shards: making one costs as much as an event
 
 
 class observed:  # noqa: N801 - a context manager

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardkit.recent import Recent
+
 
 def fields(event: str, **more: object) -> dict[str, dict[str, Any]]:
     """Return the ``extra`` of a log record: the name of its event, and its fields."""
@@ -17,10 +19,10 @@ def fields(event: str, **more: object) -> dict[str, dict[str, Any]]:
 
 
 class Once:
-    """Remembers what was logged, so that of many threads and tasks one logs it."""
+    """Remembers what was logged lately, so that of many threads and tasks one logs it."""
 
     def __init__(self) -> None:
-        self._seen: dict[object, object] = {}
+        self._seen: Recent[object, object] = Recent()
 
     def first(self, *key: object) -> bool:
         """Whether this is the first call with this key. Atomic."""

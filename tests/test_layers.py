@@ -16,6 +16,7 @@ GROUPS = [
     "lazy_names",
     "errors",
     "callbacks",
+    "recent",
     "log_records",
     "events",
     "operations.commands",

@@ -19,6 +19,7 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import tempfile
 import time
@@ -40,7 +41,9 @@ from shardkit.admin.growth.shard_copy import copy_libraries
 from shardkit.admin.servers import identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
+from shardkit.config.fields import is_text
 from shardkit.config.history import HISTORY_KEY
+from shardkit.config.regular_file import open_regular
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import (
@@ -68,6 +71,7 @@ _FORK_WAIT = 4.0  # seconds; less than the pause
 _READ = 1 << 20
 _ATTEMPTS = 20  # cuts, while entries change
 _AGAIN = 0.5  # seconds between two of them
+_DATABASES = 1 << 16  # of a server that is started to load a snapshot
 _PAGE = 200  # keys copied in one exchange
 
 
@@ -127,7 +131,8 @@ class BackupManifest:
         """
         path = Path(directory) / MANIFEST
         try:
-            found = load_json(path.read_bytes(), str(path))
+            with open_regular(path) as file:
+                found = load_json(file.read(), str(path))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", "name a backup's directory") from None
         try:
@@ -138,11 +143,30 @@ class BackupManifest:
                 for each in found["servers"]
             ]
             files = dict(found.get("files", {}))
-            return cls(float(found["created"]), float(found["paused_ms"]), servers, files)
-        except (KeyError, TypeError, ValueError):
+            manifest = cls(float(found["created"]), float(found["paused_ms"]), servers, files)
+            manifest._require_usable()
+            return manifest
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             raise InvalidEntryError(
                 f"{path} is no manifest that this release can read", "use the release that wrote it"
             ) from None
+
+    def _require_usable(self) -> None:
+        """Raise a ValueError if a file is not in the directory, or a number is none."""
+        names = [*self.files, *(each.file for each in self.servers)]
+        servers = [each.server for each in self.servers]
+        digests = [*self.files.values(), *(each.sha256 for each in self.servers)]
+        numbers, counts = list[Any](), list[Any]()
+        for each in self.servers:
+            numbers += [*each.shards.values(), *map(int, each.keys)]
+            counts += [each.size, *each.keys.values()]
+        if not (
+            all(isinstance(text, str) and is_text(text) for text in (*names, *digests, *servers))
+            and all(name == os.path.basename(name) not in ("", ".", "..") for name in names)
+            and all(type(number) is int and 0 <= number < _DATABASES for number in numbers)
+            and all(type(count) is int and count >= 0 for count in counts)
+        ):
+            raise ValueError
 
 
 def backup(
@@ -448,7 +472,7 @@ def verify(directory: str | Path) -> BackupManifest:
 
 def _require_unchanged(path: Path, digest: str) -> None:
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}", "name a whole backup") from None
@@ -545,7 +569,11 @@ def _loaded(file: Path, databases: int) -> Iterator[LocalServer]:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="shardkit-restore-"))
         shutil.copyfile(file, Path(folder) / "dump.rdb")
         try:
-            server = stack.enter_context(LocalServer(data_dir=folder, databases=databases))
+            server = stack.enter_context(
+                LocalServer(  # which serves nobody else on this machine
+                    data_dir=folder, databases=databases, password=secrets.token_urlsafe()
+                )
+            )
         except LocalServerError as error:
             if not re.search("RDB format version|Wrong signature", str(error)):
                 raise
@@ -589,13 +617,16 @@ def objects_in(directory: str | Path) -> dict[str, str]:
     if CONFIG in (files := BackupManifest.load(directory).files):
         _require_unchanged(path, files[CONFIG])
     try:
-        found = load_json(path.read_bytes(), str(path))
+        with open_regular(path) as file:
+            found = load_json(file.read(), str(path))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}: the backup may have been made without a config server",
             "leave out --objects",
         ) from None
-    return {
+    if not isinstance(found, dict) or not all(map(is_text, (*found, *map(str, found.values())))):
+        raise InvalidEntryError(f"{path} holds no objects", "use another backup")
+    objects = {
         key: value
         for key, value in found.items()
         if isinstance(value, str) and not key.encode().startswith(CONFIG_KEYS)

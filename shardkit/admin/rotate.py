@@ -633,14 +633,18 @@ def _files(places: Iterable[tuple[str, Entry]]) -> set[str]:
 
 
 def _write_file(path: str, password: str) -> None:
-    """Replace a password file atomically."""
-    target = Path(path)
+    """Replace a password file atomically, by one of the same owner, group and mode."""
+    target = Path(path).resolve()
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        mode = target.stat().st_mode & 0o777
-        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        before = target.stat()
+        temporary.unlink(missing_ok=True)  # of a process that was killed
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(descriptor, "w", encoding="utf-8") as file:
-            os.fchmod(descriptor, mode)
+            written = os.fstat(descriptor)
+            if (written.st_uid, written.st_gid) != (before.st_uid, before.st_gid):
+                os.fchown(descriptor, before.st_uid, before.st_gid)  # the application reads it
+            os.fchmod(descriptor, before.st_mode & 0o777)
             file.write(f"{password}\n")
         temporary.replace(target)
     except OSError as error:

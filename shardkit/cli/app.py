@@ -232,6 +232,7 @@ def _is_installed(place: str) -> bool:
 def _explain(error: Exception | KeyboardInterrupt) -> int:
     """Write what went wrong, and return the exit code."""
     from shardkit.cli.text import reason
+    from shardkit.config.problem import mask
     from shardkit.errors import ShardErrors, ShardKitError
     from shardkit.network.server_queries import ServerErrors
 
@@ -261,7 +262,7 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
             _explain(each)
     elif isinstance(error, OSError):
         full = "standard output" if error.errno == errno.ENOSPC else ""
-        named = f"{error.filename or full}: ".removeprefix(": ")
+        named = f"{mask('', error.filename) or full}: ".removeprefix(": ")
         write_error(f"{named}{error.strerror or error}")
     elif isinstance(error, ServerErrors):
         server = re.search(r"(?:connecting to|reading from) (\S+:\d+)", str(error))
@@ -276,7 +277,10 @@ def _explain(error: Exception | KeyboardInterrupt) -> int:
 
 
 def _sentence(text: str) -> str:
-    """Return click's message in the style of ours."""
+    """Return click's message in the style of ours; what it quotes may be a misplaced address."""
+    from shardkit.config.problem import mask
+
+    text = re.sub(r"(['\"])(.*)\1", lambda each: f"{each[1]}{mask('', each[2])}{each[1]}", text)
     return text.rstrip(".")[:1].lower() + text.rstrip(".")[1:]
 
 

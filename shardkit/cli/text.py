@@ -29,9 +29,13 @@ def masked(text: str) -> str:
     """Return a message in which no URL shows a password."""
     if "://" not in text:
         return text
-    from shardkit.config.url import SCHEMES, mask_url
+    from shardkit.config.url import mask_url
 
-    return re.sub(rf"\b(?:{'|'.join(SCHEMES)})://\S+", lambda match: mask_url(match[0]), text)
+    def mask(url: re.Match[str]) -> str:
+        is_page = url[0].startswith(("http://", "https://")) and "@" not in url[0]
+        return url[0] if is_page else mask_url(url[0])
+
+    return re.sub(r"[\w+.-]+://\S+", mask, text)
 
 
 def one_line(text: str) -> str:

@@ -28,6 +28,7 @@ from shardkit.config.problem import invalid
 from shardkit.errors import ConfigError, ConfigServerError, InvalidEntryError, MissingEntryError
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.server_errors import meaning
+from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
 
@@ -53,8 +54,8 @@ class _DirectoryCache:
         self._client = client
         self._clock = clock
         self._lock = ForkSafeLock()
-        self._cache: dict[str, tuple[float, dict[str, Any]]] = {}
-        self._failing: set[str] = set()  # keys whose failure has been logged
+        self._cache: Recent[str, tuple[float, dict[str, Any]]] = Recent()
+        self._failing: Recent[str, None] = Recent()  # keys whose failure has been logged
 
     def _fresh(self, key: str, wait: float) -> dict[str, Any] | None:
         cached = self._cache.get(key)
@@ -71,7 +72,7 @@ class _DirectoryCache:
             raise InvalidEntryError(f"{key} holds no JSON object", "set it again")
         with self._lock:
             self._cache[key] = self._clock(), value
-            self._failing.discard(key)
+            self._failing.pop(key, None)
         return copy.deepcopy(value)
 
     def _last_good(self, key: str, error: Exception) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class _DirectoryCache:
             if cached is not None:
                 self._cache[key] = self._clock(), cached[1]  # not read again before ``wait``
             is_news = key not in self._failing
-            self._failing.add(key)
+            self._failing[key] = None
         if cached is not None:
             if is_news:
                 about = log_records.fields("object-keeps-value", key=key, cause=str(error))

@@ -21,7 +21,6 @@ import json
 import logging
 import os
 from collections.abc import Hashable, Mapping
-from pathlib import Path
 from typing import Any
 
 from shardkit import log_records
@@ -40,6 +39,7 @@ from shardkit.config.problem import invalid as invalid
 from shardkit.config.problem import mask as mask
 from shardkit.config.problem import shown_name
 from shardkit.config.read_from import read_from_of
+from shardkit.config.regular_file import open_regular
 from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
     REFERENCE,
@@ -53,6 +53,8 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 logger = logging.getLogger("shardkit.config")
 
+ALLOW_ENVIRONMENT = "SHARDKIT_ALLOW_ENV"
+_LONGEST_PASSWORD = 1 << 16  # bytes of a file
 _warned = log_records.Once()  # entries whose unknown fields were logged
 
 
@@ -320,7 +322,9 @@ def _read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:
-        text = Path(path).read_text(encoding="utf-8-sig").removesuffix("\n").removesuffix("\r")
+        with open_regular(path) as file:
+            text = file.read(_LONGEST_PASSWORD).decode("utf-8-sig")
+        text = text.removesuffix("\n").removesuffix("\r")
         if text and is_text(text) and "\n" not in text:
             return text
     except OSError as error:
@@ -334,6 +338,12 @@ def _read_password(path: str, where: str) -> str:
 
 
 def _look_up(name: str, where: str, field: str, environ: Mapping[str, str]) -> str:
+    allowed = os.environ.get(ALLOW_ENVIRONMENT)
+    if allowed is not None and not name.startswith(tuple(allowed.replace(",", " ").split())):
+        raise ConfigError(
+            f"{where}: {field} refers to ${{{name}}}, which {ALLOW_ENVIRONMENT} does not allow",
+            f"add the name or its beginning to {ALLOW_ENVIRONMENT}, if the entry is right",
+        )
     if name not in environ:
         raise ConfigError(
             f"{where}: {field} refers to ${{{name}}}, which is not in the environment",

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from ipaddress import IPv6Address
 from typing import Any, TypeAlias, cast
 
-from shardkit.config.problem import Problem, shown, shown_name
+from shardkit.config.problem import NAMES, Problem, shown, shown_name
 from shardkit.config.read_from import MODES
 from shardkit.config.url import (
     DEFAULT_PORT,
@@ -193,6 +193,7 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
     "password": _TEXT,
 }
 _FIELDS_OF = {**_OBJECTS, "sentinel": _SENTINEL_FIELDS}
+NAMES.update(FIELDS, *_FIELDS_OF.values())
 # Fields with the server's address.
 LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
 _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
@@ -261,8 +262,8 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
     return result
 
 
-def check_entry(fields: Any, where: str) -> Iterator[Problem]:
-    """Yield every problem of an entry."""
+def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[Problem]:
+    """Yield every problem of an entry; of a ``partial`` one, others' fields are still added."""
     if not isinstance(fields, Mapping):
         remedy = 'write {"url": …}' if "://" in str(fields) else 'write {"host": …}'
         yield Problem(where, "", "", f"is a {type(fields).__name__}, not an object", remedy)
@@ -275,6 +276,8 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
         if fields.get(one) not in (None, False)
         for other in sorted(others & fields.keys())
     ]
+    if not problems and not partial:
+        problems += _without_tls(fields, where)
     if not problems and fields.get("cluster"):
         if number := database_of(fields):
             remedy = "use database 0, the only one of a cluster"
@@ -284,6 +287,17 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems
+
+
+def _without_tls(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
+    """Yield the settings of TLS of a valid entry that connects without it."""
+    url = fields.get("url", "")
+    if fields.get("ssl") or REFERENCE.fullmatch(url) or url.startswith(("rediss:", "valkeys:")):
+        return
+    for name in _with_url(fields):
+        if name.startswith("ssl_"):
+            remedy = "write rediss:// in the url" if url else "set ssl: true"
+            yield Problem(where, name, "", "has no effect without TLS", f"{remedy}, or remove it")
 
 
 def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -377,7 +391,7 @@ def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
             for name in _NOT_OF_REPLICAS
             if isinstance(fields_of_replica, Mapping) and name in fields_of_replica
         ]
-        problems = banned or list(check_entry(fields_of_replica, label))
+        problems = banned or list(check_entry(fields_of_replica, label, partial=True))
         if not problems:
             replica = with_master(fields_of_replica, fields)
             problems = list(check_entry(replica, label))
@@ -410,16 +424,22 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     Fields of the entry win, those in its ``url`` included. If the entry sets a location of one
     kind, defaults of another kind are left out: an entry with a ``url`` gets no default host.
     """
-    if "url" in fields:
-        displaced = LOCATION | {"ssl"} | read_url(fields["url"]).keys()
-    elif "unix_socket_path" in fields:
-        displaced = LOCATION | {"ssl"}
+    url = fields.get("url", "")
+    tls = {name for name in FIELDS if name.startswith("ssl")}
+    if url.startswith("unix:") or "unix_socket_path" in fields:
+        displaced = LOCATION | tls | (read_url(url) if url else {}).keys()
+    elif url:
+        # Not the ssl of a plain URL: that connects without TLS, which the check refuses then.
+        is_plain = url.startswith(("redis:", "valkey:")) and defaults.get("ssl") is True
+        displaced = LOCATION | (set() if is_plain else {"ssl"}) | read_url(url).keys()
     elif "sentinel" in fields:
         displaced = LOCATION
     elif fields.keys() & {"host", "port"}:
         displaced = LOCATION - {"host", "port"}
     else:
         displaced = frozenset()
+    if fields.get("ssl") is False:
+        displaced = displaced | tls
     explicit = fields.keys() | displaced
     displaced = displaced | {
         other
@@ -437,6 +457,8 @@ def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[st
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}
+    if fields.get("url", "").startswith(("redis:", "valkey:")):  # which says: without TLS
+        not_shared |= {name for name in FIELDS if name.startswith("ssl")}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
     )

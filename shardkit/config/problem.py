@@ -18,6 +18,8 @@ from shardkit.config.url import MASK, REFERENCE, mask_url
 from shardkit.errors import InvalidEntryError
 
 SECRETS = frozenset({"password", "ssl_password", "ssl_ca_data"})
+NAMES: set[str] = set()  # of all fields, as `shardkit.config.fields` knows them
+_URL = re.compile(r":.*@|\?.*=", re.DOTALL)
 NO_CLUSTER = "make it the component's entry: a cluster shards itself"  # a remedy
 _LONGEST = 60
 
@@ -67,15 +69,15 @@ def did_you_mean(name: str, names: Iterable[str]) -> str:
 def mask(name: str, value: Any) -> Any:
     """Return a field's value with every secret, and text that may hold one, as ``***``."""
     if isinstance(value, Mapping):
-        return {key: mask(key, inner) for key, inner in value.items()}
+        return {key: mask(key, each) if key in NAMES else MASK for key, each in value.items()}
     if isinstance(value, list):
         return [mask("", inner) for inner in value]
     if name in SECRETS and value is not None:
         return value if isinstance(value, str) and REFERENCE.fullmatch(value) else MASK
     if isinstance(value, str) and (name == "url" or "://" in value):
         return mask_url(value)
-    if isinstance(value, str) and "@" in value and (name == "host" or ":" in value):
-        return f"{MASK}@{value.rpartition('@')[2]}"  # most likely a URL without its scheme
+    if isinstance(value, str) and (_URL.search(value) or (name == "host" and "@" in value)):
+        return MASK  # most likely a URL without its scheme
     return value
 
 

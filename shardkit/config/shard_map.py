@@ -46,7 +46,7 @@ from shardkit.config.component import (
 )
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, expanded, merged
-from shardkit.config.problem import NO_CLUSTER, Problem, invalid, shown, shown_name
+from shardkit.config.problem import NO_CLUSTER, Problem, invalid, mask, shown, shown_name
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError, counted
@@ -151,6 +151,8 @@ def unreadable(path: str | Path, reason: str) -> ConfigError:
     """Return the error for a file that cannot be read; its path may be meant as an address."""
     url = url_of(str(path))
     other = f"the config server's URL: {url}" if url else f"write one: shardkit init {path}"
+    if (masked := mask("", str(path))) != str(path):  # an address with a password
+        path, other = masked, "the config server's URL: redis://user:password@host:port/db"
     return ConfigError(f"{path}: cannot be read: {reason}", f"name a shard map, or {other}")
 
 
@@ -173,7 +175,7 @@ class _Reader:
             self._problem("epoch", shown("", epoch), "is not an epoch", remedy)
         defaults = self._object(top, "defaults")
         before = len(self.problems)
-        self.problems += check_entry(defaults, self._at("defaults"))
+        self.problems += check_entry(defaults, self._at("defaults"), partial=True)
         if len(self.problems) > before:
             defaults = {}  # so that their problems are not reported for each entry
         config_server = None
@@ -307,7 +309,7 @@ class _Reader:
 
     def _entry(self, fields: Any, path: str, defaults: Any) -> Entry | None:
         where = self._at(path)
-        problems = list(check_entry(fields, where))
+        problems = list(check_entry(fields, where, partial=True))
         if not problems:
             whole = merged(expanded(fields), defaults)
             try:

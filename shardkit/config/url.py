@@ -62,6 +62,8 @@ _QUERY: Mapping[str, tuple[str, re.Pattern[str], Any]] = {
     "protocol": _INTEGER,
     "retries": _INTEGER,
 }
+# As errors write them.
+_EXAMPLE = re.compile(r"redis://(user:password@)?(host:port|HOST:PORT)(/db)?[,.;)]?")
 _QUERY_SECRETS = frozenset({"password", "ssl_password"})
 
 
@@ -324,32 +326,28 @@ def _split_port(hostport: str) -> tuple[str, str]:
 
 
 def mask_url(url: str) -> str:
-    """Return a URL, usable or not, with everything that may be a password as ``***``."""
-    if REFERENCE.fullmatch(url):
+    """Return a URL with its secrets as ``***``; of one that cannot be used, only the scheme.
+
+    What is shown was parsed: only that tells where a password ends.
+    """
+    if REFERENCE.fullmatch(url) or _EXAMPLE.fullmatch(url):
         return url
-    scheme, _, rest = url.partition("://")
-    if scheme not in SCHEMES:
+    pieces = _split(url)
+    if pieces.scheme not in SCHEMES:
         return MASK
-    userinfo, at, rest = rest.rpartition("@")
-    if at:
-        name, colon, secret = userinfo.partition(":")
-        if re.search(r"[/?#]", name):
-            name, colon, secret = MASK, "", ""
-        userinfo = name + colon + _mask_secret(secret)
-    rest, question, query = rest.partition("?")
-    if question:
-        pieces = []
-        for piece in query.split("&"):
-            name, equals, value = piece.partition("=")
-            secret = f"{name}{equals}{_mask_secret(value)}" if name in _QUERY_SECRETS else piece
-            pieces.append(secret if name in _QUERY else MASK)
-        query = "&".join(pieces)
-    if scheme != "unix":
-        hostport, slash, path = rest.partition("/")
-        if not re.fullmatch(r"(\[[^]#]*\]|[^]:[#]*)(:[0-9]{0,5})?", _sample(hostport)):
-            hostport = MASK
-        rest = hostport + slash + (path if re.fullmatch("[0-9]*/?", _sample(path)) else MASK)
-    return f"{scheme}://{userinfo}{at}{rest}{question}{query}"
+    try:
+        read_url(url)
+    except BadUrlError:
+        return f"{pieces.scheme}://{MASK}"
+    name, colon, secret = pieces.userinfo.removesuffix("@").partition(":")
+    user = name + colon + _mask_secret(secret) if colon else _mask_secret(name)
+    settings = []
+    for piece in pieces.query.split("&") if pieces.query else ():
+        field, _, value = piece.partition("=")
+        settings.append(f"{field}={_mask_secret(value)}" if field in _QUERY_SECRETS else piece)
+    at, query = "@" if pieces.userinfo else "", "&".join(settings)
+    question = "?" if "?" in url else ""
+    return f"{pieces.scheme}://{user}{at}{pieces.hostport}{pieces.path}{question}{query}"
 
 
 def _mask_secret(secret: str) -> str:

@@ -9,11 +9,12 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from importlib.resources import files
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from shardkit.dashboard.fleet import FleetWatch
 from shardkit.dashboard.views import Views
-from shardkit.errors import extra
+from shardkit.errors import InvalidEntryError, MissingEntryError, ShardKitError, extra
+from shardkit.network.server_queries import ServerErrors
 
 with extra("dashboard", "dashboards"):
     from prometheus_client import CollectorRegistry, generate_latest
@@ -88,7 +89,16 @@ def application(
         """Serve the answer of a function, called in a thread with the path's parameters."""
 
         async def endpoint(request: Request) -> Response:
-            answer = await run_in_threadpool(partial(ask, **request.path_params))
+            if changes and _is_of_another_site(request):
+                return JSONResponse({"error": "asked by the page of another site"}, 403)
+            try:
+                answer = await run_in_threadpool(partial(ask, **request.path_params))
+            except MissingEntryError as error:
+                return JSONResponse({"error": str(error)}, 404)
+            except (InvalidEntryError, ValueError) as error:  # what no name can be
+                return JSONResponse({"error": str(error)}, 400)
+            except (ShardKitError, *ServerErrors) as error:
+                return JSONResponse({"error": str(error)}, 503)
             if answer is None:
                 return JSONResponse({"error": "there is none of that name"}, 404)
             return JSONResponse(answer)
@@ -163,6 +173,14 @@ def application(
         Middleware(_Gate, token=token),
     ]
     return Starlette(routes=routes, middleware=middleware)
+
+
+def _is_of_another_site(request: Request) -> bool:
+    """Whether a browser says so. Programs say nothing of where they are."""
+    origin = request.headers.get("Origin")
+    if origin is not None:
+        return urlsplit(origin).netloc.lower() != request.headers.get("Host", "").lower()
+    return request.headers.get("Sec-Fetch-Site", "none") not in ("same-origin", "none")
 
 
 class _Gate:

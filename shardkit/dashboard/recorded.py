@@ -14,6 +14,7 @@ from shardkit.errors import MissingExtraError
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics import Statistics
 from shardkit.metrics.logs import SEVERITIES
+from shardkit.recent import Recent
 
 _PAGE = 1000  # keys of one SCAN
 _PAGES = 200  # of a shard
@@ -21,9 +22,10 @@ _COUNTERS, _STATISTICS, _LOGS = 200, 100, 50  # of a component, that are read
 _CHARTS = 8  # counters with a chart
 _ENTRIES = 100  # messages that are shown
 _SAMPLES = 720  # of a statistic: an hour at one in five seconds
-_KNOWN = re.compile(r"(.+):\{\1:\d+\}:known")
-_STATISTIC = re.compile(r"(.+):\{\1:\d+\}:(.+)/([^/{}]+):current")
-_LOG = re.compile(rf"(.+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
+# Prefixes have no braces, so there is one way to read a key, in linear time.
+_KNOWN = re.compile(r"([^{}]+):\{\1:\d+\}:known")
+_STATISTIC = re.compile(r"([^{}]+):\{\1:\d+\}:(.+)/([^/{}]+):current")
+_LOG = re.compile(rf"([^{{}}]+):\{{([^{{}}]+)\}}:recent:(?:{'|'.join(SEVERITIES)})")
 
 
 @dataclass
@@ -60,7 +62,7 @@ class Recorded:
 
     def __init__(self, kit: ShardKit) -> None:
         self._kit = kit
-        self._history: dict[tuple[str, ...], deque[tuple[float, int, float]]] = {}
+        self._history: Recent[tuple[str, ...], deque[tuple[float, int, float]]] = Recent()
 
     def read(self, component: str, names: RecordedNames, now: float) -> dict[str, Any]:
         """Return a component's counters, statistics and messages. Cost: some exchanges."""

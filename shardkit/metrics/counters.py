@@ -148,10 +148,10 @@ class TimeSliceCounters(RecordingStructure[Face]):
             )
         self.precisions = dict(sorted(given.items()))
         kept_by_precision = tuple(self.precisions.items())
-        super().__init__(driver, background, component, name, clock, _Hits, kept_by_precision)
         self._kept: list[Argument] = [len(given)]
         for precision, kept in self.precisions.items():
             self._kept += [precision, kept]
+        super().__init__(driver, background, component, name, clock, _Hits, kept_by_precision)
 
     # ---- counting
 

@@ -164,8 +164,8 @@ class Logs(RecordingStructure[Face]):
         clock: ServerClock | None = None,
     ) -> None:
         check_integer(check_prefix(name), "limit", limit, 1, MOST_LIMIT)
-        super().__init__(driver, background, component, name, clock, _Messages, limit)
         self.limit = limit
+        super().__init__(driver, background, component, name, clock, _Messages, limit)
 
     # ---- logging
 

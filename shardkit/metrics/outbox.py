@@ -24,6 +24,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from copy import copy
 from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
@@ -198,13 +199,17 @@ class Outbox:
             )
 
 
+_MANY = 100  # outboxes of a kit
+
+
 class Background:
     """The outboxes of a kit, and the thread that empties them every ``interval`` seconds."""
 
     def __init__(self, driver: Driver, interval: float = INTERVAL) -> None:
         self.driver = driver
         self.interval = interval
-        self._outboxes: dict[Hashable, tuple[Outbox, Any]] = {}
+        # With what the structures that record there share; None once these are gone.
+        self._outboxes: dict[Hashable, tuple[Outbox, Any, Callable[[], _Use | None]]] = {}
         self._closed = False
         self.after_fork()
         renewed_in_children(self)
@@ -216,7 +221,7 @@ class Background:
         self._thread: threading.Thread | None = None
         self._has_records = False  # perhaps, since the last sending
         _with_records.discard(self)
-        for outbox, _ in self._outboxes.values():
+        for outbox, *_ in self._outboxes.values():
             outbox.reset()
 
     @property
@@ -226,13 +231,17 @@ class Background:
 
     def recorder(
         self, key: Hashable, make: Callable[[], Any], monotonic: Callable[[], float]
-    ) -> tuple[Outbox, Any]:
-        """Return the outbox and the recorder of a key; the first call makes them."""
+    ) -> tuple[Outbox, Any, _Use]:
+        """Return the outbox and the recorder of a key, and what keeps them for later records."""
+        if len(self._outboxes) > _MANY:
+            self.start()  # whose thread drops the unused ones
         with self._lock:
-            if key not in self._outboxes:
-                recorder = make()
-                self._outboxes[key] = Outbox(self.driver, recorder, monotonic), recorder
-            return self._outboxes[key]
+            known = self._outboxes.get(key)
+            recorder = known[1] if known else make()
+            outbox = known[0] if known else Outbox(self.driver, recorder, monotonic)
+            use = (known and known[2]()) or _Use()
+            self._outboxes[key] = outbox, recorder, weakref.ref(use)
+            return outbox, recorder, use
 
     def start(self) -> None:
         """Note a record, and start the thread if it is not running, in 50 nanoseconds if it is.
@@ -255,9 +264,14 @@ class Background:
         """Empty all outboxes now, where their servers answer."""
         self._has_records = False  # before the records are collected: later ones are noted again
         _with_records.discard(self)
-        for outbox, _ in list(self._outboxes.values()):
+        for key, (outbox, _, use) in list(self._outboxes.items()):
+            unused = use() is None  # before sending: nothing is recorded any more
             try:
-                if not outbox.send() and not self._closed:
+                if outbox.send():
+                    with self._lock:
+                        if unused and self._outboxes.get(key, (None,))[-1] is use:
+                            del self._outboxes[key]
+                elif not self._closed:
                     self._has_records = True
                     _with_records.add(self)
             except Exception:  # a bug must not end the thread
@@ -292,6 +306,10 @@ def _run(background: weakref.ref[Background], stop: threading.Event, interval: f
         del sender
 
 
+class _Use:
+    """Held by the structures that record in an outbox."""
+
+
 class RecordingStructure(Structure[Face]):
     """A structure that also records in the process, for the kit to send in the background."""
 
@@ -309,8 +327,9 @@ class RecordingStructure(Structure[Face]):
         self._clock = clock or ServerClock()
         self._background = background
         key = (make_recorder, component, name, *parameters, self._clock)
-        self._outbox, self._recorder = background.recorder(
-            key, lambda: make_recorder(self), self._clock.monotonic
+        # The recorder has a copy: it must not hold what tells that it is used.
+        self._outbox, self._recorder, self._use = background.recorder(
+            key, lambda: make_recorder(copy(self)), self._clock.monotonic
         )
 
     @operation

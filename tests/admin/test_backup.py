@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 import socket
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,6 +71,69 @@ def everything(servers: LocalServers) -> dict[str, Any]:
 
 def components(servers: LocalServers) -> list[Any]:
     return list(servers.shard_map.components.values())
+
+
+def test_a_restore_serves_nobody_else(
+    kit: shardkit.ShardKit,
+    servers: LocalServers,
+    others: LocalServers,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fill(kit, 10, 1)
+    backup(components(servers), tmp_path / "backup")
+    started: list[LocalServer] = []
+
+    class Noted(LocalServer):
+        def start(self) -> Any:
+            started.append(self)
+            return super().start()
+
+    def look(keys: int) -> None:
+        with (
+            redis.Redis(port=started[-1].port) as stranger,
+            pytest.raises(redis.AuthenticationError, match="uthenticat"),
+        ):
+            stranger.dbsize()
+
+    monkeypatch.setattr(backups, "LocalServer", Noted)
+    restore(tmp_path / "backup", others.shard_map, progress=look)
+    assert started
+
+
+def test_any_damage_of_a_manifest_is_one_clear_error(
+    kit: shardkit.ShardKit, servers: LocalServers, tmp_path: Path
+) -> None:
+    fill(kit, 10, 1)
+    target = tmp_path / "backup"
+    backup(components(servers), target)
+    manifest, text = target / MANIFEST, (target / MANIFEST).read_text()
+    whole = json.loads(text)
+    others: list[Any] = [None, True, -1, 1.5, 10**30, "", "..", "a/b", "\0", "\ud800", [], {}, [[]]]
+
+    def damaged(value: Any) -> Iterator[Any]:
+        """Yield a JSON value with one part of it replaced."""
+        yield from others
+        items = value.items() if isinstance(value, dict) else ()
+        for at, part in enumerate(value) if isinstance(value, list) else items:
+            for other in damaged(part):
+                copied = value.copy()
+                copied[at] = other
+                yield copied
+
+    random = Random(1)
+    texts = [json.dumps(each) for each in damaged(whole) if each != whole]
+    texts += ["[" * 100_000, text[:-9], "\ufeff", "1e999", "0" * 5000]
+    for each in [*random.sample(texts, 200), *texts[-5:]]:
+        manifest.write_text(each)
+        with suppress(ConfigError):
+            verify(target)
+        with suppress(ConfigError):
+            restore_objects(target, kit.client("one"))
+    manifest.unlink()
+    os.mkfifo(manifest)
+    with pytest.raises(ConfigError, match="it is no regular file"):
+        verify(target)
 
 
 def test_a_restore_is_whole(

@@ -391,6 +391,22 @@ def test_silent_programs_can_be_ignored(servers: list[LocalServer], config: redi
         assert turn(config, servers, resume=True, ignore_others=True).done
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can write another user's file")
+def test_the_file_stays_its_owners(
+    servers: list[LocalServer], config: redis.Redis, path: Path
+) -> None:
+    os.chown(path, 65534, 65533)
+    path.chmod(0o440)
+    link = path.with_name("link")
+    link.symlink_to(path)
+    push(config, described(servers, f"password_file: {link}"))
+    assert turn(config, servers).done
+    status = path.stat()
+    assert (status.st_uid, status.st_gid, status.st_mode & 0o777) == (65534, 65533, 0o440)
+    assert path.read_text() == f"{NEW}\n"
+    assert link.is_symlink()
+
+
 def test_no_file_no_push(servers: list[LocalServer], config: redis.Redis, path: Path) -> None:
     path.with_name(f".password.{os.getpid()}").mkdir()  # where the new file would be made
     push(config, described(servers, f"password_file: {path}"))

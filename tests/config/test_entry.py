@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import pickle
 import re
 from pathlib import Path
@@ -568,7 +569,7 @@ def test_a_name_that_the_environment_lacks_is_named_with_the_key_and_the_field()
     [
         ({"host": "${V}"}, "", "host"),
         ({"host": "${V}"}, "redis://:hunter2@h", "host"),
-        ({"ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
+        ({"ssl": True, "ssl_cert_reqs": "${V}"}, "hunter2", "ssl_cert_reqs"),
         ({"encoding": "${V}"}, "hunter2", "encoding"),
         *(({"password": "${V}"}, given, "password") for given in ("hunter2\udc80", "hunter2\0")),
         *(
@@ -603,7 +604,8 @@ def test_values_from_the_environment_are_checked_and_not_shown(
 @pytest.mark.parametrize(
     "fields",
     [
-        *({name: SECRET} for name in ("password", "ssl_password", "ssl_ca_data")),
+        {"password": SECRET},
+        *({"ssl": True, name: SECRET} for name in ("ssl_password", "ssl_ca_data")),
         {"sentinel": {**SENTINELS, "password": SECRET}},
         {"replicas": [{"host": "b", "password": SECRET}]},
         {"replicas": [{"url": f"redis://:{SECRET}@b"}]},
@@ -612,9 +614,10 @@ def test_values_from_the_environment_are_checked_and_not_shown(
             for rest in (
                 *(f":{SECRET}@h", f"u:{SECRET}@h:1/2?db=3", f"u:a:{SECRET}:b@h"),
                 *(f"u:a@{SECRET}@h", f"u:{SECRET}${{X}}@h", f"h?password={SECRET}"),
-                f"h?ssl_password={SECRET}&db=1",
             )
         ),
+        {"url": f"rediss://h?ssl_password={SECRET}&db=1"},
+        {"url": f"redis://h?password=p@{SECRET}"},
         {"url": f"unix://u:{SECRET}@/a"},
         {"url": f"unix:///a?password={SECRET}"},
     ],
@@ -629,8 +632,28 @@ def test_an_entry_shows_no_secret(fields: dict[str, Any]) -> None:
     assert SECRET in entry.to_json()
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "redis://h?ssl_cert_reqs=required"},
+        {"url": "redis://h", "ssl_ca_certs": "/ca.pem"},
+        {"url": "valkey://h", "ssl_ca_certs": "/ca.pem"},
+        {"host": "h", "ssl_min_version": "TLSv1_2"},
+        {"host": "h", "ssl": False, "ssl_min_version": "TLSv1_2"},
+        {"unix_socket_path": "/s", "ssl_ca_certs": "/ca.pem"},
+        {"sentinel": {"service": "m", "sentinels": [["s", 1]]}, "ssl_ca_certs": "/ca.pem"},
+        {"host": "h", "replicas": [{"port": 2, "ssl_ca_certs": "/ca.pem"}]},
+    ],
+    ids=str,
+)
+def test_settings_of_tls_without_tls_are_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEntryError, match=r"ssl_\w+ has no effect without TLS"):
+        Entry(fields)
+    Entry({"url": "${URL}", "ssl_ca_certs": "/ca.pem"})  # which may be rediss://
+
+
 def test_references_are_shown() -> None:
-    entry = Entry({"url": "redis://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
+    entry = Entry({"url": "rediss://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
     assert entry.masked() == entry.fields
     assert Entry({"url": "${URL}"}).masked() == {"url": "${URL}"}
 
@@ -790,3 +813,33 @@ def test_a_url_has_the_secrets_of_the_environment_and_errors_have_not(
     for fields in ({"cluster": True}, {"sentinel": {"service": "m", "sentinels": [["s", 1]]}}):
         with pytest.raises(ConfigError, match="has no URL; give the library a client"):
             Entry({**fields, "password": SECRET}).url()
+
+
+@pytest.mark.parametrize(
+    ("allowed", "is_allowed"),
+    [
+        (None, True),
+        ("", False),
+        ("OTHER_", False),
+        ("OTHER_,REDIS_", True),
+        ("OTHER REDIS_PW", True),
+    ],
+)
+def test_an_operator_can_limit_the_names_that_entries_refer_to(
+    monkeypatch: pytest.MonkeyPatch, allowed: str | None, is_allowed: bool
+) -> None:
+    if allowed is not None:
+        monkeypatch.setenv("SHARDKIT_ALLOW_ENV", allowed)
+    for fields in ({"password": "${REDIS_PW}"}, {"url": "redis://:${REDIS_PW}@h"}):
+        if is_allowed:
+            assert Entry(fields).resolved("k", {"REDIS_PW": "s"})["password"] == "s"
+            continue
+        with pytest.raises(ConfigError, match=r"REDIS_PW}, which SHARDKIT_ALLOW_ENV does not"):
+            Entry(fields).resolved("k", {"REDIS_PW": "s"})
+
+
+def test_a_password_file_is_a_small_regular_file(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    for path in (tmp_path / "fifo", Path("/dev/zero"), tmp_path):
+        with pytest.raises(ConfigError, match=f"password_file {path} cannot be used"):
+            Entry({"password_file": str(path)}).resolved("k")

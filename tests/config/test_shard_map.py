@@ -182,7 +182,10 @@ def test_the_examples_of_the_page_can_be_used() -> None:
         ("{db: 2}", "{unix_socket_path: /a}", {"unix_socket_path": "/a", "db": 2}),
         ("{host: b}", "{url: 'redis://a'}", {"host": "b"}),
         ("{host: b}", "{unix_socket_path: /a}", {"host": "b"}),
-        ("{url: 'redis://b'}", "{host: a, port: 1, ssl: true}", {"url": "redis://b"}),
+        ("{url: 'redis://b'}", "{host: a, port: 1}", {"url": "redis://b"}),
+        ("{url: 'rediss://b'}", "{host: a, ssl: true}", {"url": "rediss://b"}),
+        ("{url: 'unix:///b'}", "{ssl: true, ssl_ca_certs: /a}", {"url": "unix:///b"}),
+        ("{ssl: false}", "{ssl: true, ssl_ca_certs: /a}", {"ssl": False}),
         ("{url: 'redis://b'}", "{db: 3}", {"url": "redis://b", "db": 3}),
         ("{url: 'redis://b/1'}", "{db: 3, username: u}", {"url": "redis://b/1", "username": "u"}),
         ("{url: 'redis://:p@b'}", "{username: u, password: q}", {"url": "redis://:p@b"}),
@@ -581,7 +584,7 @@ entries = st.fixed_dictionaries(
         "decode_responses": st.booleans(),
         "replicas": st.lists(st.fixed_dictionaries({"host": st.just("r"), "password": texts})),
     },
-)
+).filter(lambda fields: fields.get("ssl") or "ssl_ca_data" not in fields)
 maps = st.dictionaries(
     st.from_regex(r"\A[a-z][A-Za-z_.-]{0,5}(:[a-z]{1,3})?\Z"),
     st.one_of(

@@ -41,6 +41,7 @@ from typing import Any, NamedTuple
 
 import redis
 from further import FURTHER
+from resources import bounded
 from subjects import MAP
 from subjects import SUBJECTS as FIRST
 
@@ -369,7 +370,8 @@ class Driver:
         """Make a call; return what came of it, and what it says; ``keys`` may be named."""
         result, detail = "same", ""
         try:
-            found = self.call(name, call)
+            with bounded():
+                found = self.call(name, call)
             if called in right and found != right[called]:
                 result, detail = "wrong", f"{found!r}"[:80]
         except DamagedDataError as error:

@@ -10,12 +10,16 @@ from urllib.parse import quote
 
 import pytest
 from fleets import HOSTILE, Shown, hottest, until
+from resources import bounded
 from starlette.testclient import TestClient
 
+from shardkit.admin.conversion.families import families
+from shardkit.admin.doctor.scan import scan
 from shardkit.admin.heat import hot_keys_of
 from shardkit.dashboard import application, fleet
 from shardkit.dashboard.app import METRICS, VIEWS
 from shardkit.dashboard.fleet import _shown_command
+from shardkit.dashboard.recorded import recorded_names
 from shardkit.operations.lua import script
 
 
@@ -114,6 +118,61 @@ def test_tasks_are_revived_only_where_changes_are_allowed(shown: Shown, client: 
     assert task is not None
     tasks.fail(task, f"ValueError: {HOSTILE}")
     until(lambda: answer(allowed, "/api/queues/jobs/email/dead")["dead"])
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 200),  # a program
+        ({"Origin": "http://127.0.0.1"}, 200),
+        ({"Sec-Fetch-Site": "same-origin"}, 200),
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+    ],
+)
+def test_pages_of_other_sites_change_nothing(
+    shown: Shown, headers: dict[str, str], status: int
+) -> None:
+    client = opened(shown, allow_changes=True)
+    path = "/api/queues/jobs/email/dead/nothing/revive"
+    assert client.post(path, headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/api/queues/missing/email/dead", 404),
+        ("/api/queues/no%20name/email/dead", 400),
+        ("/api/queues/jobs/a%7Bb/dead", 400),
+        ("/api/components/missing/contents", 404),
+        ("/api/servers/missing", 404),
+        ("/files/missing.js", 404),
+        ("/files/..%2Fapp.py", 404),
+    ],
+)
+def test_what_does_not_exist_is_no_fault_of_the_server(
+    shown: Shown, path: str, status: int
+) -> None:
+    client = TestClient(
+        application(shown.fleet), base_url="http://127.0.0.1", raise_server_exceptions=False
+    )
+    assert client.get(path).status_code == status
+
+
+def test_no_name_of_a_key_keeps_the_dashboard_busy(shown: Shown, client: TestClient) -> None:
+    names = [":{" * 200_000 + "}:", "a:" * 100_000, "{" * 200_000, ":{a:1}:" * 50_000 + "known"]
+    with shown.server(0).client() as plain:
+        plain.mset(dict.fromkeys(names, "1"))
+        try:
+            with bounded(1 << 40, seconds=30):  # it has many threads
+                assert recorded_names(shown.kit, "users").counters
+                assert scan(shown.kit, {"users": shown.kit.component("users")}, 1000).keys
+                assert families((name.encode(), "string") for name in names)
+                answer(client, "/api/components/users/contents")
+        finally:
+            plain.delete(*names)
 
 
 def test_heat_has_the_twenty_hottest_keys_in_order(shown: Shown, client: TestClient) -> None:

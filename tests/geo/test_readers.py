@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import io
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
+from resources import bounded
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
@@ -323,6 +326,21 @@ def test_what_is_no_maxmind_database_is_refused(tmp_path: Path) -> None:
         list(mmdb(path))
     with pytest.raises(FileNotFoundError, match=r"missing.mmdb"):
         list(mmdb(tmp_path / "missing.mmdb"))
+
+
+def test_no_damage_of_a_database_kills_the_reader_or_keeps_it_busy(
+    database: Path, tmp_path: Path
+) -> None:
+    whole, path = database.read_bytes(), tmp_path / "damaged.mmdb"
+    random = Random(1)
+    for at in random.sample(range(len(whole)), 300):
+        path.write_bytes(whole[:at] + random.randbytes(1) + whole[at + 1 :])
+        with bounded(seconds=5), suppress(InvalidArgumentError):
+            list(mmdb(path))
+    for damaged in (b"", whole[:300], whole[-300:], b"\0" * 400 + whole[400:]):
+        path.write_bytes(damaged)
+        with bounded(), pytest.raises(InvalidArgumentError, match="is not a MaxMind database"):
+            list(mmdb(path))
 
 
 def test_without_maxminddb_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

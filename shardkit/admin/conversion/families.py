@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 
+_LONGEST = 64  # parts of a name that is compared with others: time grows with their square
 _MANY = 16  # distinct words in one place from which on they are values, not names
 _KINDS = {
     "uuid": rb"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
@@ -157,7 +158,7 @@ def _tokens(key: bytes) -> tuple[_NamePart, ...]:
                 ]
             else:
                 tokens.append(_NamePart("word", piece))
-    return tuple(tokens)
+    return tuple(tokens) if len(tokens) <= _LONGEST else (_NamePart("word", key),)
 
 
 def _kind(piece: bytes) -> str:

@@ -134,13 +134,14 @@ def take(
     total = seen = used = 0
     homes: dict[bytes, Database] = {}
     servers = set()
+    matches = glob_filter(match)
     for database in databases:
         found: list[SampledKey] = []
         own = 0
         for names in _names(database):
             own += len(names)
             progress(seen + own)
-            wanted = [name for name in names if glob_filter(match)(name)]
+            wanted = list(filter(matches, names))
             found += [
                 key
                 for key in _described(database, wanted[: size - len(found)])

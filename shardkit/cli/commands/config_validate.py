@@ -11,6 +11,7 @@ from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, u
 from shardkit.cli.options import common_options, examples
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
+from shardkit.config.entry import mask
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted, few
 
@@ -36,6 +37,9 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) 
     and MULTI wrote, as of a Redis 7.0 with an append-only file whose default user has no rights.
     Exits with 1 if a map cannot be used.
     """
+    for path in maps:
+        if mask("", str(path)) != str(path):
+            ShardMap.load(path)  # of an address with a password, the error shows nothing
     examined = [(path, *examine(path)) for path in maps]
     if connect:
         for path, shard_map, found in examined:

@@ -12,7 +12,7 @@ import click
 
 from shardkit.cli.options import common_options, config_option, examples, number_option, opened
 from shardkit.cli.output import Output
-from shardkit.errors import extra
+from shardkit.errors import ConfigError, extra
 
 TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -46,7 +46,14 @@ def dashboard(
 
     from shardkit.dashboard import FleetWatch, application
 
-    is_local = host == "localhost" or ip_address(host.strip("[]")).is_loopback
+    try:
+        *_, found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise ConfigError(
+            f"--host {host} is not a name of this machine: {error.strerror}", "give its address"
+        ) from None
+    listens_on = str(found[0]).partition("%")[0]
+    is_local = ip_address(listens_on).is_loopback
     token = os.environ.get(TOKEN, "") or ("" if is_local else secrets.token_urlsafe(24))
     with opened(where) as topology:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
@@ -61,8 +68,8 @@ def dashboard(
                 app, host, port, log_level="warning", timeout_graceful_shutdown=1, lifespan="off"
             )
             server = uvicorn.Server(config)
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            listening = socket.create_server((host.strip("[]"), port), family=family)
+            family = socket.AF_INET6 if ":" in listens_on else socket.AF_INET
+            listening = socket.create_server((str(found[0]), port), family=family)
             address = listening.getsockname()
             url = f"http://{f'[{address[0]}]' if ':' in address[0] else address[0]}:{address[1]}/"
             if token:

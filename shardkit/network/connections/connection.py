@@ -68,7 +68,7 @@ from shardkit.network.connections.framing import (
     refusals,
     unframed,
 )
-from shardkit.network.connections.headers import AGGREGATES, ARRAYS, HeaderCheck
+from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
@@ -1033,10 +1033,7 @@ class _FastReplies(_BlockingTimeouts):
             if not received:
                 raise ConnectionError(_CLOSED)
             headers = reply_parser.headers
-            if b"*" in received:
-                headers.feed(received, len(received))
-            else:
-                reply_parser.reader.feed(received)
+            headers.feed(received, len(received))
             replies: list[Any] = []
             receiver = None
             while len(replies) < count:
@@ -1094,6 +1091,8 @@ class _FastReplies(_BlockingTimeouts):
             failure = TimeoutError(f"no reply in time from {address_of(self)}")
         elif isinstance(error, OSError):
             failure = ConnectionError(f"lost the connection to {address_of(self)}: {error}")
+        elif isinstance(error, TypeError | RecursionError):  # of hiredis: a list as a map's key
+            failure = InvalidResponse(f"{address_of(self)} sent what is no reply: {error}")
         else:
             if isinstance(error, _LOST):
                 self.note_failure(error)
@@ -1239,9 +1238,8 @@ class ReplyParser:
             notEnoughData=INCOMPLETE,
             **(decode if encoder.decode_responses else {}),
         )
-        types = ARRAYS if int(connection.protocol) == 2 else AGGREGATES
         limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
-        self.headers = HeaderCheck(self.reader, types, limit)
+        self.headers = HeaderCheck(self.reader, AGGREGATES, limit)
         self.gets_decoded: Callable[[], Any] = self.reader.gets
         self.gets_raw: Callable[[], Any] = self.reader.gets
         if encoder.decode_responses:

@@ -4,9 +4,6 @@ hiredis allocates an array when its header arrives: 16 GiB for ``*2147483648``, 
 to be freed. So what is received is searched for long headers before hiredis gets it. The same bytes
 may be part of a string. hiredis tells: once it has got everything in front of them, it has unread
 bytes inside a string, and none where a header may stand.
-
-The first few arrays in what was received at once are looked at: to search all would take as long as
-to parse them.
 """
 
 from __future__ import annotations
@@ -16,11 +13,14 @@ from typing import Any
 
 from redis.exceptions import InvalidResponse
 
-ARRAYS = (b"*",)
-AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # of RESP3
-_MOST = 16  # of each type
-_SMALLEST = 3  # bytes of an element
-_LONG = re.compile(rb"([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z")
+AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
+_SIGNS = b"".join(AGGREGATES)
+_SHORT = 4096  # bytes in which it takes less time to look for all signs at once
+_SMALLEST = 8  # bytes of an element, in a list if not in the reply
+_LONG = {
+    kind: re.compile(re.escape(kind) + rb"(?:([0-9]{7,19})\r\n|[0-9]{0,19}\r?\Z)")
+    for kind in AGGREGATES
+}
 
 
 class HeaderCheck:
@@ -44,6 +44,9 @@ class HeaderCheck:
 
     def feed(self, data: bytes | bytearray, end: int) -> None:
         """Feed the first ``end`` bytes, as far as no long header is among them."""
+        if not self.held and end < _SHORT and len(data[:end].translate(None, _SIGNS)) == end:
+            self._reader.feed(data, 0, end)
+            return
         if self.held:
             data = self._data[-self.held :] + data[:end]
             end = len(data)
@@ -73,15 +76,14 @@ class HeaderCheck:
         """Return where a long header or the beginning of one is; else the end."""
         self.suspect, first = False, end
         for kind in self._types:
-            at = data.find(kind, start, first)
-            for _ in range(_MOST):
-                if at < 0:
+            at = data.find(b"\n" + kind, start, first)  # faster, where there is none
+            if data.startswith(kind, start):
+                at = start
+            for match in _LONG[kind].finditer(data, at, end) if at >= 0 else ():
+                if match.start() >= first:
                     break
-                match = _LONG.match(data, at + 1, end)
-                if match is not None:
-                    count = int(match[1] or 0) * (2 if kind in b"%|" else 1)
-                    if match[1] is None or count * _SMALLEST > self._limit:
-                        first, self.suspect = at, match[1] is not None
-                        break
-                at = data.find(kind, at + 1, first)
+                count = int(match[1] or 0) * (2 if kind in b"%|" else 1)
+                if match[1] is None or count * _SMALLEST > self._limit:
+                    first, self.suspect = match.start(), match[1] is not None
+                    break
         return first

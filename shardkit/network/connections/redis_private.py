@@ -39,6 +39,7 @@ from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
     NoScriptError,
     ReadOnlyError,
     RedisClusterException,
@@ -110,6 +111,15 @@ class _Limited:
         limit = getattr(connection, "max_reply_bytes", 2**63)
         self.headers = HeaderCheck(reader, AGGREGATES, limit)
 
+    @classmethod
+    def parse_error(cls, response: str) -> Exception:
+        """Return the exception of an error reply, also of one that only looks like a MOVED."""
+        try:
+            error: Exception = super().parse_error(response)  # type: ignore[misc]
+        except (ValueError, LookupError):
+            error = ResponseError(response)
+        return error
+
     def _go_on(self) -> bool:
         """Feed what was held back; whether there was something."""
         if not self.headers.suspect:
@@ -163,6 +173,9 @@ else:
     Reconnects = object if hasattr(redis.Connection, "mark_for_reconnect") else _Mark
 
 
+_NO_REPLY = (TypeError, RecursionError)  # a list as a map's key; pushes without end
+
+
 def undecodable(error: UnicodeDecodeError) -> ResponseError:
     """Return the error of a reply that cannot be decoded; later ones can be read."""
     return ResponseError(f"the reply cannot be decoded: {error}")
@@ -178,6 +191,8 @@ class LimitedParser(_Limited, _HiredisParser):
             return super().read_response(*args, **kwargs)
         except UnicodeDecodeError as error:
             return undecodable(error)
+        except _NO_REPLY as error:
+            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     def read_from_socket(self, timeout: Any = NOT_GIVEN, raise_on_timeout: bool = True) -> bool:
         """Read what there is, or wait for it; see redis-py's."""
@@ -219,6 +234,8 @@ class AsyncLimitedParser(_Limited, _AsyncHiredisParser):
             return await super().read_response(*args, **kwargs)
         except UnicodeDecodeError as error:
             return undecodable(error)
+        except _NO_REPLY as error:
+            raise InvalidResponse(f"the server sent what is no reply: {error}") from error
 
     async def read_from_socket(self) -> bool:
         """Read what there is, or wait for it; see redis-py's."""

@@ -93,6 +93,7 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.server_errors import meaning
+from shardkit.recent import Recent
 from shardkit.routing.command_keys import key_positions, reads_only
 from shardkit.routing.keys import key_bytes
 
@@ -102,7 +103,9 @@ _ASKING = pack_command(("ASKING",))
 _READS = "\n--@reads"
 # They change nothing either, but a replica answers differently.
 _OF_ONE_SERVER = {"SCAN", "HSCAN", "SSCAN", "ZSCAN", "TIME", "INFO"}
-_most_arguments: dict[str, int] = {}  # by SHA-1: with how many a script only reads; -1 for none
+_most_arguments: Recent[str, int] = (
+    Recent()
+)  # by SHA-1: with how many a script only reads; -1 for none
 # Commands for a database, on average, from which joining them takes less time than it saves. SETs
 # are always joined, as MSET is atomic.
 _FEW_JOINED = 1.5

@@ -52,6 +52,7 @@ from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.recent import Recent
 from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
@@ -120,6 +121,7 @@ class Topology:
         self._disk_error: Exception | None = None  # why saved entries are in use
         self._away_until = 0.0
         self._problems: dict[str, str] = {}
+        self._missing: Recent[str, None] = Recent()  # names without a component
         self._counts: dict[str, dict[int, str | None]] = {}  # placements by count, see `count`
         self._due: set[str] = set()  # for the thread to read
         self._thread: threading.Thread | None = None
@@ -672,7 +674,21 @@ class Topology:
 
     def _entry(self, name: str) -> CacheEntry:
         self._check_open()
-        return self._cache.get(name) or self._cache.setdefault(name, CacheEntry())
+        found = self._cache.get(name)
+        if found is None:
+            if len(self._missing) == self._missing.most:
+                self._forget_missing()
+            found = self._cache.setdefault(name, CacheEntry())
+        return found
+
+    def _forget_missing(self) -> None:
+        """Forget the names that were missing: a program may ask for any."""
+        for name in list(self._missing):
+            cached = self._cache.get(name)
+            if cached is not None and cached.component is None and not cached.lock.locked():
+                self._cache.pop(name, None)
+                self._counts.pop(name, None)
+        self._missing.clear()
 
     def _fresh_or_error(self, name: str, cached: CacheEntry) -> Component | None:
         """Return a fresh component, or raise its cached error; None if it is time to read."""
@@ -736,6 +752,7 @@ class Topology:
                 cause, error = error, self._unreadable(error)
                 error.__cause__ = cause
             cached.error = error.with_traceback(None)
+            self._missing[name] = None
             raise copy.copy(error) from error.__cause__
         problem = str(error)
         if not isinstance(error, ConfigError):

@@ -26,9 +26,11 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from shardkit import log_records
+from shardkit.config.regular_file import open_regular
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
+from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
 
@@ -54,7 +56,7 @@ class SavedEntries:
         self._server = server
         self._lock = threading.Lock()  # of the following
         self._known: Content = {}  # what this process has read
-        self._gone: dict[str, float] = {}  # components that it found missing, and when
+        self._gone: Recent[str, float] = Recent()  # components that it found missing, and when
         self._written_at = 0.0
         self._thread: threading.Thread | None = None
         self._dirty = False
@@ -125,8 +127,12 @@ class SavedEntries:
             return {}
 
     def _read(self) -> Content:
-        with open(self.path, "rb") as file:
+        with open_regular(self.path) as file:
             status = os.fstat(file.fileno())
+            if status.st_uid not in (0, getattr(os, "geteuid", int)()):
+                raise UnusableFileError("it is another user's; remove it")
+            if status.st_nlink != 1:
+                raise UnusableFileError("it has a second name, by a hard link; remove it")
             if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 raise UnusableFileError("others may write it; chmod it to 600")
             stamp = status.st_mtime_ns, status.st_size, status.st_ino

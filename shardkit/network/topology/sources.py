@@ -50,6 +50,7 @@ from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.recent import Recent
 
 # Nanoseconds after which a file's time identifies its content: file systems have ticks of up to two
 # seconds.
@@ -145,7 +146,7 @@ class ConfigServer(Source):
         self.saves = saves
         self._is_named = bool(entry.resolved("config server").get("client_name"))
         self._last: dict[str, tuple[Stored, Component]] = {}
-        self.read_epochs: dict[str, int] = {}
+        self.read_epochs: Recent[str, int] = Recent(65_536)
         self._named = 0  # the epoch in the name of the connection
         self.witnessed = 0  # the highest that a data server has witnessed, if it is later
 

@@ -15,12 +15,13 @@ from datetime import UTC, date, datetime, time
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.model.schema import Schema
 from shardkit.search.text.bm25 import impact_byte
+from shardkit.structures.codecs.bounds import inflated, most_made
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]
@@ -205,7 +206,8 @@ def text_of(schema: Schema, stored: bytes) -> dict[str, str] | None:
     """Return a document's text as it was given; None if the index did not keep it."""
     if not stored:
         return None
-    data = zlib.decompress(stored[1:]) if stored[:1] == _PACKED else stored[1:]
+    packed = stored[:1] == _PACKED
+    data = inflated(zlib.decompressobj(), stored[1:]) if packed else stored[1:]
     texts = zip(schema.fields, json.loads(data), strict=False)
     return {name: text for name, text in texts if text is not None}
 
@@ -214,7 +216,8 @@ def _stored_text(schema: Schema, texts: Mapping[str, str]) -> bytes:
     by_field = [texts.get(name) for name in schema.fields]
     plain = json.dumps(by_field, ensure_ascii=False, separators=(",", ":")).encode()
     packed = zlib.compress(plain)
-    return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
+    pays = len(packed) < len(plain) <= most_made(len(packed))
+    return _PACKED + packed if pays else _PLAIN + plain
 
 
 def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key: str) -> Document:
@@ -223,7 +226,7 @@ def document_of(schema: Schema, doc_id: str, attributes: bytes, text: bytes, key
         return Document(
             doc_id, attributes_of(schema, attributes) if attributes else {}, text_of(schema, text)
         )
-    except (ValueError, TypeError, RecursionError, zlib.error) as error:
+    except (ValueError, TypeError, RecursionError, StructureError, zlib.error) as error:
         raise DamagedDataError(
             key, f"{shown(text or attributes)} ({error})", "a document"
         ) from None

@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
+from shardkit.structures.codecs.bounds import GROWTH, check_growth, most_made
 from shardkit.structures.codecs.plain import Codec, unreadable
 from shardkit.structures.codecs.token_table import TokenTable
 from shardkit.structures.codecs.token_training import train
@@ -49,6 +50,7 @@ class Coder(Protocol):
 
         Raises:
             ValueError: the bytes were not written by `pack`.
+            StructureError: the value is too large.
         """
 
 
@@ -146,6 +148,8 @@ class Tokens:
     Args:
         size: the most tokens to learn. More make values shorter and the dictionary longer: about 4
             bytes per token on the server, 300 in a process.
+        growth: how many times its stored bytes a value may have, beyond 128 KiB. One that would
+            have more is written as it is, and not read.
 
     City records of 24 bytes take some 6.5 microseconds to decode and 25 to encode (2.7 and 4.5 with
     zstd, in the same run), and a quarter of a millisecond each to train.
@@ -153,10 +157,11 @@ class Tokens:
 
     name = "tokens"
 
-    def __init__(self, size: int = 16_384) -> None:
+    def __init__(self, size: int = 16_384, growth: int = GROWTH) -> None:
         if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= 1 << 20:
             raise InvalidArgumentError(f"Tokens(size={size!r})", "give an integer, 1 to 1,048,576")
         self.size = size
+        self.growth = check_growth("Tokens", growth)
 
     def build_dictionary(self, samples: list[bytes]) -> bytes:
         """Return a table for values like the samples, as it is stored."""
@@ -164,7 +169,7 @@ class Tokens:
 
     def coder(self, dictionary: bytes) -> Coder:
         """Return the coder of a table."""
-        return TokenTable.load(dictionary)
+        return TokenTable.load(dictionary, self.growth)
 
 
 class Zstd:
@@ -210,8 +215,11 @@ class Zstd:
     def coder(self, dictionary: bytes) -> Coder:
         """Return the coder of a dictionary."""
         try:
-            content = self._zstd.ZstdDecompressor().decompress(dictionary)
-            return _ZstdCoder(self._zstd, content, self.level)
+            size = self._zstd.frame_content_size(dictionary)  # which is allocated
+            if 0 <= size <= most_made(len(dictionary)):
+                content = self._zstd.ZstdDecompressor().decompress(dictionary)
+                return _ZstdCoder(self._zstd, content, self.level)
+            raise self._zstd.ZstdError
         except self._zstd.ZstdError:
             raise StructureError(
                 "the stored zstd dictionary is damaged", "restore it from a backup"
@@ -254,7 +262,7 @@ class _ZstdCoder(threading.local):
         return packed if frame[2:_HEADERS] == _block_header(len(packed)) else None
 
     def unpack(self, packed: bytes) -> bytes:
-        """Return the value."""
+        """Return the value, which is never larger than 128 KiB."""
         if not 0 < len(packed) <= _LONGEST:
             raise ValueError("no block of zstd")
         reader = self._decompressor()

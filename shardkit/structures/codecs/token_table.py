@@ -47,6 +47,7 @@ from itertools import accumulate
 from typing import TypeAlias
 
 from shardkit.errors import StructureError
+from shardkit.structures.codecs.bounds import GROWTH, inflated, most_made, too_large
 
 # Values are held as text, one letter per byte, with one more letter for the start.
 START = "\u0100"
@@ -60,6 +61,9 @@ _VERSION = b"\x01"
 _ESCAPE = ""  # the token before a single byte
 _NEVER = 1e300
 _MOST_WINDOWS = 1 << 16
+_MOST_TOKENS = 1 << 16  # of a table with fewer bytes; a token takes 300 in a process
+_FEW = 2_000  # tokens, which never make too much
+_AT_ONCE = 256  # bytes that are one number: each token shifts all of it
 # Values repeat: cache at most this many, of at most this many bytes. About 5 MB.
 _REMEMBERED, _SHORT = 1 << 14, 64
 
@@ -175,7 +179,10 @@ class TokenMatcher:
 class TokenTable:
     """A table, for packing values and unpacking them. Pure."""
 
-    def __init__(self, first: Mapping[str, int], following: Mapping[str, int]) -> None:
+    def __init__(
+        self, first: Mapping[str, int], following: Mapping[str, int], growth: int = GROWTH
+    ) -> None:
+        self._growth = growth
         self._first = _Code(first)
         self._following = _Code(following)
         self._digits = _Digits(self._first.digits | self._following.digits)
@@ -183,9 +190,15 @@ class TokenTable:
         self._matcher = TokenMatcher({**first, **following}, escape)
         self._pack_again = lru_cache(_REMEMBERED)(self._pack)
 
-    def pack(self, value: bytes) -> bytes:
-        """Return the codes of a value's tokens. Short values that were packed lately are known."""
-        return self._pack_again(value) if len(value) <= _SHORT else self._pack(value)
+    def pack(self, value: bytes) -> bytes | None:
+        """Return the codes of a value's tokens; None if they are too few to be read.
+
+        Short values that were packed lately are known.
+        """
+        if len(value) <= _SHORT:
+            return self._pack_again(value)
+        packed = self._pack(value)
+        return packed if len(value) <= most_made(len(packed), self._growth) else None
 
     def _pack(self, value: bytes) -> bytes:
         tokens = self._matcher.tokenize(START + value.decode("latin-1"))
@@ -195,28 +208,37 @@ class TokenTable:
 
     def unpack(self, packed: bytes) -> bytes:
         """Return the value."""
-        left = 8 * len(packed)
-        bits = (int.from_bytes(packed) << LONGEST_CODE) | _ONES
-        tokens = []
+        left = bits = window = 0
+        tokens: list[str] = []
         starts, lengths, texts = self._first.ladder
-        while left > 0:
-            window = (bits >> left) & _ONES
-            index = bisect_right(starts, window) - 1
-            length = lengths[index]
-            text = texts[index]
-            if length > left:
-                break
-            left -= length
-            if text:
-                tokens.append(text)
-            else:
-                left -= 8
-                if left < 0:
+        for at in range(0, len(packed), _AT_ONCE):
+            piece = packed[at : at + _AT_ONCE]
+            bits = (bits >> LONGEST_CODE & ((1 << left) - 1)) << 8 * len(piece)
+            bits = (bits | int.from_bytes(piece)) << LONGEST_CODE | _ONES
+            left += 8 * len(piece)
+            kept = LONGEST_CODE + 8 if at + _AT_ONCE < len(packed) else 0  # to go on with
+            while left > kept:
+                window = (bits >> left) & _ONES
+                index = bisect_right(starts, window) - 1
+                length = lengths[index]
+                text = texts[index]
+                if length > left:
                     break
-                tokens.append(chr((bits >> (left + LONGEST_CODE)) & 0xFF))
-            starts, lengths, texts = self._following.ladder
+                left -= length
+                if text:
+                    tokens.append(text)
+                else:
+                    left -= 8
+                    if left < 0:
+                        break
+                    tokens.append(chr((bits >> (left + LONGEST_CODE)) & 0xFF))
+                starts, lengths, texts = self._following.ladder
         if not tokens or left >= 8 or left < 0 or (left and window != _ONES):
             raise ValueError("no codes of tokens")
+        if len(tokens) > _FEW:
+            most = most_made(len(packed), self._growth)
+            if sum(map(len, tokens)) - 1 > most:
+                raise too_large(most)
         return "".join(tokens)[1:].encode("latin-1")
 
     def dump(self) -> bytes:
@@ -235,21 +257,24 @@ class TokenTable:
         return zlib.compress(_VERSION + head + bytes(shared) + bytes(added) + text, 9)
 
     @classmethod
-    def load(cls, stored: bytes) -> TokenTable:
-        """Return a table from its stored form."""
+    def load(cls, stored: bytes, growth: int = GROWTH) -> TokenTable:
+        """Return a table from its stored form; its values have ``growth`` times their bytes."""
+        most = max(len(stored), _MOST_TOKENS)
         try:
-            return cls._load(zlib.decompress(stored))
-        except (zlib.error, struct.error, ValueError, LookupError):
+            return cls._load(inflated(zlib.decompressobj(), stored), most, growth)
+        except (zlib.error, struct.error, ValueError, LookupError, StructureError):
             raise StructureError(
                 "the stored table of tokens is damaged, or of a later version of shardkit",
                 "restore it from a backup, or use the version that wrote it",
             ) from None
 
     @classmethod
-    def _load(cls, raw: bytes) -> TokenTable:
+    def _load(cls, raw: bytes, most: int, growth: int) -> TokenTable:
         if raw[:1] != _VERSION:
             raise ValueError(raw[:1])
         histogram = _HEAD.unpack_from(raw, 1)
+        if sum(histogram) > most:
+            raise ValueError("more tokens than so few bytes hold")
         lengths = [
             [bits for bits, count in enumerate(part, 1) for _ in range(count)]
             for part in (histogram[:LONGEST_CODE], histogram[LONGEST_CODE:])
@@ -260,6 +285,8 @@ class TokenTable:
         tokens: list[str] = []
         at, before = 0, ""
         for same, more in zip(body[:count], body[count : 2 * count], strict=True):
+            if same + more > LONGEST_TOKEN:
+                raise ValueError("a longer token than any that is learned")
             before = before[:same] + texts[at : at + more]
             at += more
             tokens.append(before)
@@ -268,6 +295,7 @@ class TokenTable:
         return cls(
             dict(zip(firsts, lengths[0], strict=True)),
             dict(zip(following, lengths[1], strict=True)),
+            growth,
         )
 
 

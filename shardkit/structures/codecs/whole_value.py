@@ -19,29 +19,41 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable, Iterable
+from functools import partial
 from importlib import import_module
 from time import perf_counter
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, extra
+from shardkit.structures.codecs.bounds import GROWTH, check_growth, inflated, most_made
 from shardkit.structures.codecs.plain import Codec, unreadable
 
 _PLAIN, _PACKED = b"\0", b"\1"
 
 
 class Compressor(NamedTuple):
-    """A compression: two functions, and the errors of the second for unreadable bytes."""
+    """A compression: a function, what makes decompressors, and their errors."""
 
     name: str
     compress: Callable[[bytes], bytes]
-    decompress: Callable[[bytes], bytes]
+    decompressor: Callable[[], Any]
     errors: tuple[type[Exception], ...]
+
+    def pack(self, plain: bytes, growth: int) -> bytes | None:
+        """Return the value packed; None if that is no shorter, or would not be read."""
+        packed = self.compress(plain)
+        return packed if len(packed) < len(plain) <= most_made(len(packed), growth) else None
+
+    def unpack(self, packed: bytes, growth: int) -> bytes:
+        """Return the value, or raise one of the errors; see `inflated`."""
+        return inflated(self.decompressor(), packed, growth)
 
 
 def _lz4() -> Compressor:
     with extra("codecs", "values compressed by lz4"):
         frame = import_module("lz4.frame")
-    return Compressor("lz4", frame.compress, frame.decompress, (RuntimeError, ValueError, EOFError))
+    errors = (RuntimeError, ValueError, EOFError)
+    return Compressor("lz4", frame.compress, frame.LZ4FrameDecompressor, errors)
 
 
 _BROKEN = (OSError, EOFError, ValueError, zlib.error)
@@ -49,9 +61,12 @@ _BROKEN = (OSError, EOFError, ValueError, zlib.error)
 COMPRESSORS: dict[str, Callable[[], Compressor]] = {
     "lz4": _lz4,
     "gzip": lambda: Compressor(
-        "gzip", lambda plain: gzip.compress(plain, 6, mtime=0), gzip.decompress, _BROKEN
+        "gzip",
+        lambda plain: gzip.compress(plain, 6, mtime=0),
+        partial(zlib.decompressobj, 31),
+        _BROKEN,
     ),
-    "bz2": lambda: Compressor("bz2", bz2.compress, bz2.decompress, _BROKEN),
+    "bz2": lambda: Compressor("bz2", bz2.compress, bz2.BZ2Decompressor, _BROKEN),
 }
 
 
@@ -61,6 +76,8 @@ class WholeValue:
     Args:
         compressor: ``lz4``, the fastest; ``gzip``; or ``bz2``, the smallest for long text.
         inner: the other codec.
+        growth: how many times its stored bytes a value may have, beyond 128 KiB. One that would
+            have more is written as it is, and not read.
 
     Raises:
         InvalidArgumentError: the library of lz4 is not installed.
@@ -68,7 +85,7 @@ class WholeValue:
 
     integers = False
 
-    def __init__(self, compressor: str, inner: Codec[Any]) -> None:
+    def __init__(self, compressor: str, inner: Codec[Any], growth: int = GROWTH) -> None:
         if compressor not in COMPRESSORS:
             raise InvalidArgumentError(
                 f"compressor={compressor!r}", f"give one of {', '.join(COMPRESSORS)}"
@@ -76,16 +93,17 @@ class WholeValue:
         self._compressor = COMPRESSORS[compressor]()
         self.inner = inner
         self.name = f"{compressor}-{inner.name}"
+        self.growth = check_growth(self.name, growth)
 
     def encode(self, value: Any) -> bytes:
-        """Return the stored bytes: packed, if that is shorter.
+        """Return the stored bytes: packed, if that is shorter, and can be read.
 
         Raises:
             InvalidArgumentError: the value does not fit the inner codec.
         """
         plain = self.inner.encode(value)
-        packed = self._compressor.compress(plain)
-        return _PACKED + packed if len(packed) < len(plain) else _PLAIN + plain
+        packed = self._compressor.pack(plain, self.growth)
+        return _PLAIN + plain if packed is None else _PACKED + packed
 
     def decode(self, stored: bytes) -> Any:
         """Return the value.
@@ -99,7 +117,7 @@ class WholeValue:
         try:
             if mark != _PACKED:
                 raise ValueError
-            plain = self._compressor.decompress(content)
+            plain = self._compressor.unpack(content, self.growth)
         except self._compressor.errors:
             raise unreadable(stored, self.name) from None
         return self.inner.decode(plain)

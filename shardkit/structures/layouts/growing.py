@@ -39,7 +39,7 @@ import sys
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from functools import lru_cache, partial
 from hashlib import sha1
 from importlib import import_module
 from itertools import chain, count, islice
@@ -893,7 +893,7 @@ def check_groups(owner: str, groups: int) -> None:
         raise InvalidArgumentError(f"{owner}: groups={groups}", "give a power of two")
 
 
-@cache
+@lru_cache(128)
 def state_keys(name: str, groups: int) -> list[str]:
     """Return the key of each group's state."""
     return [f"{name}:{{{tag}}}" for tag in tags(groups)]

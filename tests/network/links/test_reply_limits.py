@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
+from resources import bounded
 from scripted_server import ScriptedServer, bulk, scripted
 
 import shardkit
@@ -111,6 +112,7 @@ async def test_a_clusters_connections_know_the_limits(kind: str, cluster: LocalC
 TOO_LONG = {
     "a reply": b"*2147483648\r\n",
     "inside": b"*2\r\n$1\r\na\r\n*99999999\r\n:1\r\n",
+    "late": b"*100\r\n" + b"*0\r\n" * 99 + b"*2147483647\r\n",
     "after a string": b"*2\r\n$70000\r\n" + b"x" * 70_000 + b"\r\n*4294967295\r\n",
 }
 
@@ -125,7 +127,8 @@ async def test_headers_that_announce_too_much_are_refused(
         scripted(GET=reply, LRANGE=reply, HELLO=hello), max_reply_bytes=10**8, protocol=protocol
     ) as face:
         for batch in ([on(0, "GET", "k")], [on(0, "PING"), on(0, "GET", "k"), on(1, "PING")]):
-            replies = await face.send(*batch)
+            with bounded(held=1.0):
+                replies = await face.send(*batch)
             failures = [each for each in replies if isinstance(each, ShardUnavailable)]
             assert failures
             for failure in failures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -125,6 +126,41 @@ DAMAGE = {
     "another server": lambda text: text.replace('"server": "', '"server": "x'),
     "others may write it": lambda text: text,
 }
+
+
+def _linked(file: Path) -> None:
+    file.with_name("another").hardlink_to(file)
+
+
+def _fifo(file: Path) -> None:
+    file.unlink()
+    os.mkfifo(file, 0o600)
+
+
+def _owned(file: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(file, 65534, 65534)
+
+
+OTHERS = {"second name": _linked, "no regular file": _fifo, "another user's": _owned}
+
+
+@pytest.mark.parametrize("why", OTHERS)
+async def test_a_file_that_others_may_have_made_is_not_used_and_is_replaced(
+    why: str, config: LocalServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "entries.json"
+    await save("blocking", config, file)
+    OTHERS[why](file)
+    with (
+        paused(config),
+        shardkit.connect(url(config), cache=file) as kit,
+        pytest.raises(ConfigServerError, match="cannot be read"),
+    ):
+        kit.client("one")
+    assert f"the saved entries in {file} are not used: " in caplog.text
+    assert why in caplog.text
 
 
 @pytest.mark.parametrize("what", DAMAGE)

@@ -248,6 +248,8 @@ LETTERS = st.text("ab-]^[\\*?\n", max_size=8)
 @example(pattern=b"[\\", member=b"\\")
 @example(pattern=b"[?-]?", member=b"?")
 @example(pattern=b"**", member=b"")
+@example(pattern=b"a*ba", member=b"aba")
+@example(pattern=b"ab*b?*[a-b]a", member=b"abbaba")
 @given(pattern=LETTERS.map(str.encode), member=LETTERS.map(str.encode))
 def test_patterns_match_like_the_server(kit: ShardKit, pattern: bytes, member: bytes) -> None:
     client = kit.client("one")
@@ -255,6 +257,16 @@ def test_patterns_match_like_the_server(kit: ShardKit, pattern: bytes, member: b
     client.sadd("members", member)
     _, found = client.sscan("members", match=pattern, count=10)
     assert glob_filter(pattern)(member) is bool(found), (pattern, member)
+
+
+def test_a_pattern_of_many_stars_takes_linear_time(face: Face) -> None:
+    """A matcher that tries again where a star ends would not finish."""
+    names, ages = face.kit.set("names", component="one"), face.kit.hash("ages", component="one")
+    face.run(names.sadd("a" * 100_000))
+    face.run(ages.hset("a" * 100_000, 1))
+    for scan in (names.sscan_iter, ages.hscan_iter):
+        assert face.list(scan(match="*a" * 50 + "b")) == []
+        assert len(face.list(scan(match="*a" * 50))) == 1
 
 
 def test_a_pattern_may_be_text_or_none() -> None:
