@@ -40,7 +40,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import redis
-from further import FURTHER
+from further import FURTHER, USED
 from subjects import MAP
 from subjects import SUBJECTS as FIRST
 
@@ -53,10 +53,10 @@ from shardkit.operations.operation import Structure
 
 SUBJECTS = {
     name: subject._replace(
-        reads={**subject.reads, **FURTHER.get(name, ({}, {}))[0]},
-        writes={**subject.writes, **FURTHER.get(name, ({}, {}))[1]},
+        reads={**subject.reads, **FURTHER.get(name.removeprefix("used "), ({}, {}))[0]},
+        writes={**subject.writes, **FURTHER.get(name.removeprefix("used "), ({}, {}))[1]},
     )
-    for name, subject in FIRST.items()
+    for name, subject in {**FIRST, **USED}.items()
 }
 SLOW = 5_000
 ENDLESS = 1_000_000

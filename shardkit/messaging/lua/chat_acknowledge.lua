@@ -13,7 +13,7 @@
 local position = position_of(ARGV[1])
 if not position then return -1 end
 local id = tonumber(ARGV[2])
-if id > last_id(STATE, MESSAGES) then return -2 end
+if id > last then return -2 end
 if id <= position then return earlier_reply(STATE, ARGV[3]) or 0 end
 redis.call('ZADD', MEMBERS, ARGV[2], ARGV[1])
 clean()

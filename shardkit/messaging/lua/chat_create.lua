@@ -10,7 +10,7 @@
 -- ARGV[4]  and on: the members, each with the token in their list of chats
 -- Reply    {1}; {0} if the chat exists, {-2, users} if the tokens of some were refused
 --@include messaging/chat_base
-if exists() then return {0} end
+if exists then return {0} end
 local refused = refused_of(4)
 if #refused > 0 then return {-2, refused} end
 redis.call('HSET', STATE, 'format', '1', 'last', '0', 'history', ARGV[2])

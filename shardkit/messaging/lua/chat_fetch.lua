@@ -19,4 +19,4 @@ if count == 0 then
 end
 local found = redis.call('ZRANGEBYSCORE', MESSAGES, after, '+inf', 'WITHSCORES',
   'LIMIT', 0, ARGV[2])
-return {position, count, found}
+return {position, count, with_ids(MESSAGES, found)}

@@ -35,16 +35,10 @@ if stored > 0 then
   set(n, 'size', digits(number_of(n, 'size') + bytes))
   set(n, 'reserved', digits(math.max(0, number_of(n, 'reserved') - bytes)))
 end
-local was_done = number_of(n, 'done')
 if ARGV[8] == '1' then set(n, 'done', '1') end
-if chunks == 0 and (stored > 0 or (ARGV[8] == '1' and was_done == 0)) then
-  for _, reader in ipairs(readers()) do
-    redis.call('ZADD', TODO, 0, reader .. ':' .. padded(n))
-  end
-end
-set(n, 'until', digits(now + ARGV[4]))
+set(n, 'until', ARGV[8] == '1' and '0' or digits(now + ARGV[4]))
 if stored > 0 or ARGV[8] == '1' then wake(WAITERS, 1000) end
-local held, limit, reserved = count_of(STATE, 'held'), count_of(STATE, 'limit'), 0
+local held, limit, reserved = state_of('held'), state_of('limit'), 0
 for m = 10, #ARGV do
   local size = tonumber(ARGV[m])
   if held + size > limit then break end

@@ -14,7 +14,7 @@
 -- Reply    1; 0 if it was closed, -1 if there is no such channel
 --@include messaging/files_base
 if not exists() then return -1 end
-if count_of(STATE, 'closed') == 1 then return earlier_reply(STATE, ARGV[1]) or 0 end
+if state_of('closed') == 1 then return earlier_reply(STATE, ARGV[1]) or 0 end
 redis.call('HSET', STATE, 'closed', '1')
 wake(WAITERS, 1000)
 return reply_once(STATE, ARGV[1], 1)

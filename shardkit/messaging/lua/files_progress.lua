@@ -35,7 +35,7 @@ local size = number_of(n, 'size')
 local left, failed, full = number_of(n, 'until') - now, 0, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
-  free(n)
+  free(n, number_of(n, 'left'))
 end
 if ARGV[7] == 'done' then
   finish(n, reader)
@@ -50,11 +50,11 @@ else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
   if done == 0 and chunks == tonumber(ARGV[10]) then
     wait(WAITERS, ARGV[11])
-    local chunk, held = chunk_bytes(), count_of(STATE, 'held')
+    local chunk, held = state_of('chunk'), state_of('held')
     local freed = number_of(n, 'freed') * chunk
     local alone = held == size - freed and offset_of(n, reader) < freed + chunk
     local waited_for = redis.call('SCARD', PUBLISHERS) > 0
-    if alone and waited_for and held + chunk > count_of(STATE, 'limit') then full = 1 end
+    if alone and waited_for and held + chunk > state_of('limit') then full = 1 end
   end
 end
 return {chunks, done, digits(left), garbage(), failed, full, size}
