@@ -49,7 +49,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from shardkit.errors import (
     ChannelError,
@@ -166,9 +166,6 @@ class ChannelStatus(NamedTuple):
     open: dict[str, int]
     files: list[FileStatus]
     failed: dict[tuple[str, str], str]
-
-
-_State: TypeAlias = tuple[int, int, int, list[str], list[int]]
 
 
 @dataclass
@@ -326,9 +323,10 @@ class Files(Tagged[Face]):
         """
         keys = self._keys(channel)
         reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (1, 2, 3, 8)]
-        [state, *flat] = yield [self._call("state", channel), *reads]
+        [state, *flat] = yield [self._check(channel), *reads]
         self._require(channel, state[0])
-        limit, held, closed, readers, unfinished = self._state_in(keys[0], state)
+        limit, held, closed, readers, unfinished, _ = state
+        readers = [self._text(keys[0], "readers", name) for name in readers]
         names, stored, positions, failed = map(_fields, flat)
         by_number = {number: name for name, number in names.items()}
         files = [
@@ -700,7 +698,7 @@ class Files(Tagged[Face]):
             return
         anew = "delete(channel), and publish again"
         reads: Sequence[Callable[[], Operation[Any]]] = (
-            partial(self._state, channel),
+            partial(self._readers, channel),
             partial(self._stored_files, keys),
         )
         for read in reads:
@@ -709,7 +707,9 @@ class Files(Tagged[Face]):
             if wrong:
                 return
         yield (yield from confirmed(lambda: suspected(self._check_open(channel, keys), anew)))
-        *_, readers, _ = yield from self._state(channel)
+        readers = [reader for reader, _ in (yield from self._readers(channel))]
+        if not readers:
+            return
         lists = yield [self._at(keys[n], "ZCARD", keys[n]) for n in (4, 5, 7)]
         for start in range(0, max(lists) + 1, 1000):
             yield (yield from confirmed(partial(self._check_records, channel, start)))
@@ -1047,16 +1047,17 @@ class Files(Tagged[Face]):
             if page[0] >= end and not any(removed):
                 return
 
-    def _state(self, channel: str) -> Operation[_State]:
-        [reply] = yield [self._call("state", channel)]
-        return self._state_in(self._keys(channel)[0], reply)
+    def _check(self, channel: str, first: int = MOST_STORED, *numbers: int) -> Command:
+        now = self._clock.script_microseconds()
+        return self._call("check", channel, now, first, first + 999, *numbers)
 
-    def _state_in(self, key: str, reply: Sequence[Any]) -> _State:
-        """Return a channel's limit, held bytes, whether it is closed, readers, and open files."""
-        if reply[0] == -1:
-            return 0, 0, 0, [], []
-        limit, held, closed, names, unfinished = reply
-        return limit, held, closed, [self._text(key, "readers", name) for name in names], unfinished
+    def _readers(self, channel: str) -> Operation[list[tuple[str, int]]]:
+        """Return a channel's readers, with the number of files that each has not finished."""
+        [state] = yield [self._check(channel)]
+        if state[0] == -1:
+            return []
+        key = self._keys(channel)[0]
+        return [(self._text(key, "readers", n), left) for n, left in zip(*state[3:5], strict=True)]
 
     def _text(self, key: str, name: str, stored: bytes | None) -> str:
         text = (stored or b"").decode(errors="replace")
@@ -1107,20 +1108,18 @@ class Files(Tagged[Face]):
 
     def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
         """Check how many files each reader has not finished."""
-        *_, readers, unfinished = yield from self._state(channel)
         files = yield from self._stored_files(keys)
         [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
         done = [of for of, text in _fields(positions).items() if text == "done"]
         finished = Counter(each.partition(":")[2] for each in done)
-        for reader, count in zip(readers, unfinished, strict=True):
+        for reader, count in (yield from self._readers(channel)):
             if count != (left := len(files) - finished[reader]):
                 raise damage(self.component, keys[0], f"open:{reader}={count}", f"{left}")
 
-    def _check_records(self, channel: str, start: int, *numbers: int) -> Operation[Suspicions]:
+    def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
-        args = (self._clock.script_microseconds(), start, start + 999, *numbers)
-        [found] = yield [self._call("check", channel, *args)]
-        return self._found(found, _SKIPS)
+        [[*_, found]] = yield [self._check(channel, first, *numbers)]
+        return [] if found == -1 else self._found(found, _SKIPS)
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int

@@ -6,6 +6,7 @@ damaged. After each, every call is made on a new object, from the same state. It
 
 * ``same``: what it returns on undamaged data;
 * ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
+* ``blind``: a DamagedDataError for what `check()` does not name, of a subject that has one;
 * ``other``: such an error that names no shard or none of the keys, or, of a key of another type,
   another key;
 * ``check``: another result, silently, of damage that `check()` names;
@@ -41,7 +42,7 @@ from typing import Any, NamedTuple
 
 import redis
 from further import FURTHER, USED
-from subjects import MAP
+from subjects import MAP, unchecked
 from subjects import SUBJECTS as FIRST
 
 import shardkit
@@ -425,6 +426,8 @@ class Driver:
             result, detail = self.tried(name, called, call, right, usual, keys)
             if result == "wrong" and self.checks and named != {}:
                 result = "check"
+            if result == "damage" and named == {} and " is damaged" in detail:
+                result = "damage" if subject.check is unchecked else "blind"
             if called in subject.writes and self.checks and named is not None and result == "same":
                 after = self.named(name) or {}
                 # An index is indexed again as a whole, whatever else became damaged.
@@ -462,8 +465,8 @@ def _spelled(key: bytes) -> set[str]:
     return {key.decode(errors="backslashreplace"), re.sub("[^ -~]", "?", key.decode("latin-1"))}
 
 
-RESULTS = ("same", "damage", "other", "check", "wrong", "spread", "raw", "slow", "hang")
-WRONG = ("other", "spread", "raw", "slow", "hang")
+RESULTS = ("same", "damage", "blind", "other", "check", "wrong", "spread", "raw", "slow", "hang")
+WRONG = ("blind", "other", "spread", "raw", "slow", "hang")
 FACES = ("blocking", "awaiting")  # without check()
 
 

@@ -37,8 +37,8 @@ local function readers()
 end
 
 local function exists()
-  local state, names = redis.call('EXISTS', STATE), redis.call('EXISTS', NAMES)
-  if state < names then damaged(STATE, 'nothing', 'the state of a channel with files') end
+  local state = redis.call('EXISTS', STATE)
+  if state == 0 and redis.call('EXISTS', NAMES, FILES) > 0 then damaged(STATE, 'nothing', 'the state of a channel with files') end
   return state == 1
 end
 

@@ -1,4 +1,4 @@
--- Look for damage in files of a channel, and in a page of each list of them.
+-- Return a channel's state; look for damage in files, and in a page of each list of them.
 -- KEYS[1]  the state
 -- KEYS[2]  numbers by name
 -- KEYS[3]  files
@@ -14,10 +14,13 @@
 -- ARGV[2]  the first rank in the lists
 -- ARGV[3]  the last one
 -- ARGV[4]  and on: the files' numbers
--- Reply    what is damaged
+-- Reply    {the most bytes that it holds, those that it holds, 1 if it is closed, its readers,
+--          how many files each has not finished, what is damaged}; {-1} if there is no such channel
 --@reads
 --@include messaging/files_base
-local now, names = clock(ARGV[1]), readers()
+if not exists() then return {-1} end
+local now, names, open = clock(ARGV[1]), readers(), {}
+for n, reader in ipairs(names) do open[n] = open_of(reader) end
 
 local function check_file(n)
   for name in pairs(OF_FILE) do number_of(n, name) end
@@ -60,4 +63,4 @@ for list, check in pairs({
   local page = redis.call('ZRANGE', list, ARGV[2], ARGV[3])
   for _, problem in ipairs(damages(check, page)) do found[#found + 1] = problem end
 end
-return found
+return {state_of('limit'), state_of('held'), state_of('closed'), names, open, found}

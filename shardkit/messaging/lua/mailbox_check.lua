@@ -11,7 +11,7 @@
 local page, leases = redis.call('ZRANGE', LEASED, ARGV[1], ARGV[2], 'WITHSCORES'), {}
 for n = 1, #page, 2 do leases[#leases + 1] = {page[n], page[n + 1]} end
 local found = damages(function(lease) check_lease(unpack(lease)) end, leases)
-local fetched, held = redis.call('ZCOUNT', MESSAGES, '-inf', next), redis.call('ZCARD', LEASED)
+local fetched, held = redis.call('ZCOUNT', MESSAGES, 1, next), redis.call('ZCARD', LEASED)
 if ARGV[1] == '0' and fetched ~= held then
   found[#found + 1] = damage(LEASED, 'leases of ' .. held, fetched .. ', all up to ' .. next)
 end
