@@ -1,9 +1,5 @@
 -- Look for damage in a page of a chat's members, and in what all of them have yet to read.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the first one's rank
 -- ARGV[2]  the last one's
 -- Reply    {the members, what is damaged}

@@ -1,9 +1,5 @@
 -- Create a chat with its members and its first message, unless it exists.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  how many messages are kept as history
 -- ARGV[3]  the first message, as JSON without what comes before the sender; or nothing

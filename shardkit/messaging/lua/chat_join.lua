@@ -1,9 +1,5 @@
 -- Make users members of a chat, who see what is sent from now on; members stay where they are.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the number of the request
 -- ARGV[2]  and on: the users, each with the token in their list of chats
 -- Reply    {how many are new}; {-1} if there is no such chat, {-2, users} if the tokens of some

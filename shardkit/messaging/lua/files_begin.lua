@@ -1,15 +1,5 @@
 -- Begin or resume the publishing of a file.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the file's name
 -- ARGV[3]  the publisher's claim
@@ -49,7 +39,8 @@ end
 for _, reader in ipairs(number_of(n, 'chunks') == 0 and readers() or {}) do
   local entry = reader .. ':' .. padded(n)
   local is_done = redis.call('HGET', POSITIONS, field(n, reader)) == 'done'
-  if not (is_done or redis.call('ZSCORE', LEASED, entry)) then redis.call('ZADD', TODO, 0, entry) end
+  local is_taken = redis.call('ZSCORE', LEASED, entry)
+  if not is_done and not is_taken then redis.call('ZADD', TODO, 0, entry) end
 end
 set(n, 'reserved', '0')
 set(n, 'claim', ARGV[3])

@@ -1,15 +1,5 @@
 -- Lease the first file that a reader has not finished.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the reader
 -- ARGV[3]  for how many microseconds it is leased
@@ -18,7 +8,8 @@
 -- ARGV[6]  who waits if there is none, "<channel> <waiter>", or nothing
 -- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk,
 --          bytes of the file, the channel's limit};
---          {0, microseconds until the next lease ends, also of a publisher, or nothing, 1 if nothing will come};
+--          {0, microseconds until the next lease ends, of a reader or a publisher, or nothing,
+--          1 if nothing will come};
 --          {-1} if there is no such channel, {-2} no such reader
 --@include messaging/files_base
 if not exists() then return {-1} end

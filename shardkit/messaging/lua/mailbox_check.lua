@@ -1,8 +1,5 @@
 -- Look for damage in a page of a mailbox's leases, of which each fetched message has one.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the first one's rank
 -- ARGV[2]  the last one's
 -- Reply    what is damaged

@@ -1,11 +1,7 @@
--- Remove messages from a mailbox, oldest first, up to a limit; ids continue. What is damaged of it is
--- removed with the last one, so that it can be used again.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- Remove messages from a mailbox, oldest first, up to a limit; with the last one, what is damaged.
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the most messages, up to 1,000
--- Reply    how many were removed
+-- Reply    how many were removed; ids continue
 --@include messaging/base
 local MESSAGES, LEASED, STATE = KEYS[1], KEYS[2], KEYS[3]
 damages(check_format, {STATE}) -- stops if a later release wrote it

@@ -1,8 +1,5 @@
 -- Count what is in a mailbox.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- Reply    how many messages there are, and are leased; how many were dropped; the messages' bytes
 --@reads
 --@include messaging/mailbox_base

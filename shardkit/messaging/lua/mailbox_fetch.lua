@@ -1,8 +1,5 @@
 -- Lease or remove the oldest messages of a mailbox that are not leased.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the most messages, up to 1,000
 -- ARGV[3]  for how many microseconds they are leased; 0 to remove them

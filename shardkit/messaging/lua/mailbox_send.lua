@@ -1,8 +1,5 @@
 -- Put messages into a mailbox, unless it is full.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the most messages
 -- ARGV[3]  the most bytes
