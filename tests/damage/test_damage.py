@@ -75,8 +75,7 @@ TAKING = """
     remove_group reset restore revive rpop spop srem take take_all transfer turn_off unlist zpopmax
     zpopmin zrem zremrangebyrank zremrangebyscore
 """
-CREATING = {(index, call) for index in ("ads", "jobs", "search") for call in ("rebuild", "remove")}
-CREATING |= {(f"unique {precision}", "expected") for precision in ("exact", "60-bit", "compact")}
+CREATING = {(f"unique {precision}", "expected") for precision in ("exact", "60-bit", "compact")}
 CREATING |= {("changed list", "rebuild")}
 
 
