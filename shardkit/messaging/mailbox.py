@@ -318,7 +318,10 @@ class Mailboxes(Tagged[Face]):
 
     @operation
     def clear(self, owner: str) -> Operation[int]:
-        """Remove all messages of a mailbox, 1,000 an exchange; return their number."""
+        """Remove all messages of a mailbox, even a damaged one; return their number.
+
+        Ids continue. Cost: one exchange for 1,000 messages.
+        """
         removed = 0
         while True:
             [count] = yield [self._call("clear", owner, MOST_AT_ONCE)]

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from random import Random
+from typing import Any
 
 import pytest
 from faces import Face, Time, clocked, holder, keys_of
@@ -269,6 +270,28 @@ def test_a_last_id_that_is_no_number_is_named(kit: ShardKit) -> None:
     [found] = mail.check("anna")
     assert (found.key, found.found) == ("mailbox:{anna}:state", "last=many")
     assert "clear" in found.repair
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("last", "x"), ("next", 2**31), ("next", ""), ("bytes", -1), ("format", "x")],
+)
+def test_clearing_repairs_a_mailbox(face: Face, kit: ShardKit, field: str, value: Any) -> None:
+    mail = face.kit.mailboxes(component="one")
+    for body in range(3):
+        face.run(mail.send("anna", "ben", body))
+    face.run(mail.fetch("anna", 1))
+    kit.client("one").hset("mailbox:{anna}:state", field, value)
+    with pytest.raises(DamagedDataError, match=rf"mailbox:{{anna}}:state is damaged: {field}="):
+        face.run(mail.fetch("anna"))
+    [found] = face.list(mail.check("anna"))
+    assert (found.key, found.repair) == (
+        "mailbox:{anna}:state",
+        "clear(owner) removes all messages",
+    )
+    assert face.run(mail.clear("anna")) == 3
+    assert face.list(mail.check("anna")) == []
+    assert face.run(mail.send("anna", "ben", "new")) > 3
 
 
 def test_a_large_mailbox_is_cleared_in_portions(
