@@ -487,6 +487,11 @@ def _used(name: str, *uses: Callable[[Any], Any]) -> Subject:
     return SUBJECTS[name]._replace(fill=fill)
 
 
+def _lost(leased: Any) -> None:
+    """Lose a lease of a millisecond."""
+    time.sleep(0.01)  # until it has ended
+
+
 def _begun(files: Any) -> None:
     """Begin to publish a file, as a process that is still at it."""
     _send(files, files._call("begin", "logs", "", "begun.log", "a claim", 10**13))
@@ -497,7 +502,7 @@ USED = {
     "used mailboxes": _used(
         "mailboxes",
         lambda boxes: boxes.fetch("ada", 1, lease=86_400),
-        lambda boxes: (boxes.fetch("ada", 2, lease=0.001), time.sleep(0.01)),
+        lambda boxes: _lost(boxes.fetch("ada", 2, lease=0.001)),
     ),
     "used chats": _used(
         "chats",
@@ -509,7 +514,7 @@ USED = {
         _read_files,
         lambda files: files.publish("logs", io.BytesIO(b"a line\n" * 500), name="3.log"),
         lambda files: next(files.lines(files.take("logs", "ada", lease=86_400))),
-        lambda files: files.take("logs", "bo", lease=0.001) and time.sleep(0.01),
+        lambda files: _lost(files.take("logs", "bo", lease=0.001)),
         _begun,
     ),
 }
