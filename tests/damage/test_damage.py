@@ -269,12 +269,15 @@ def test_a_loss_is_named_by_calls_that_could_miss_it(driver: Driver, what: str) 
     assert stored(driver) == before
 
 
-@pytest.mark.parametrize("name", ["set", "hash", "sorted set", "numbered hash", "packed"])
+INDEXES = (b"}", b"parts", b":ends", b":starts", b":n:0")  # what the other keys are found by
+
+
+@pytest.mark.parametrize(
+    "name", ["set", "hash", "sorted set", "numbered hash", "packed", "list", "jobs", "ads"]
+)
 def test_nothing_is_left_of_a_structure_whatever_is_damaged(driver: Driver, name: str) -> None:
     before = driver.prepare(name)
-    damages = [
-        each for each in cases(driver.client, Random(1)) if each.key.endswith((b"}", b"parts"))
-    ]
+    damages = [each for each in cases(driver.client, Random(1)) if each.key.endswith(INDEXES)]
     for damage in damages:
         driver.restore(before)
         damage.act(driver.client)

@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
-from shardkit.errors import DamagedDataError, ParameterMismatchError, StructureError
+from shardkit.errors import DamagedDataError, StructureError
 from shardkit.operations.commands import Argument, Command, Reply, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, operation
@@ -65,7 +65,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         others = (yield from self._remove_others()) if force else 0
         try:
             return (yield from self._remove_all(lost)) + others > 0
-        except (DamagedDataError, ParameterMismatchError):  # or what tells who created it
+        except DamagedDataError:
             yield from self._restore_index()
             return (yield from self._remove_all(lost)) + others > 0
 
