@@ -626,7 +626,7 @@ def objects_in(directory: str | Path) -> dict[str, str]:
         ) from None
     if not isinstance(found, dict) or not all(map(is_text, (*found, *map(str, found.values())))):
         raise InvalidEntryError(f"{path} holds no objects", "use another backup")
-    objects = {
+    return {
         key: value
         for key, value in found.items()
         if isinstance(value, str) and not key.encode().startswith(CONFIG_KEYS)

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Final
 from zlib import crc32
 
-from shardkit.completion.names import check_text, key_id
+from shardkit.completion.names import check_text, key_id, stored_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Home
@@ -198,7 +198,7 @@ class AddressBook(Structure[Face]):
             page, begin = yield from self._read(keys, begin, end, each)
             members += page
             if not begin or len(members) >= limit:
-                return [self._name(member) for member in members[:limit]]
+                return [self._name(keys, member) for member in members[:limit]]
 
     @operation
     def count(self, group: str | int, prefix: str = "") -> Operation[int]:
@@ -241,7 +241,7 @@ class AddressBook(Structure[Face]):
         each = min(1000, self._max_per_part)
         while begin:
             members, begin = yield from self._read(keys, begin, end, each)
-            yield Page(self._name(member) for member in members)
+            yield Page(self._name(keys, member) for member in members)
 
     @operation
     def remove_group(self, group: str | int) -> Operation[bool]:
@@ -313,7 +313,7 @@ class AddressBook(Structure[Face]):
     def _fault(self, part: int, member: bytes) -> str:
         """Return the fault of a stored member; empty for a valid one."""
         try:
-            same = self._member(self._name(member)) == member
+            same = self._member(self._name([self.name], member)) == member
         except (DamagedDataError, InvalidArgumentError):
             same = False
         return _UNREADABLE if not same else "" if self._part(member) == part else _ELSEWHERE
@@ -379,11 +379,9 @@ class AddressBook(Structure[Face]):
         compared = self._compared("name", name)
         return compared + b"\0" + name.encode() if self.fold else compared
 
-    def _name(self, member: bytes) -> str:
-        try:
-            return (member.partition(b"\0")[2] if self.fold else member).decode()
-        except UnicodeDecodeError:
-            raise damage(self.component, self.name, f"name {shown(member)}", "UTF-8") from None
+    def _name(self, keys: Sequence[str], member: bytes) -> str:
+        name = member.partition(b"\0")[2] if self.fold else member
+        return stored_name(self.component, keys[crc32(member) % len(keys)], "name", name)
 
     def _compared(self, noun: str, text: str, *, empty: bool = False) -> bytes:
         check_text(self.name, noun, text, empty=empty)

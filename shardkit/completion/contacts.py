@@ -15,12 +15,12 @@ ZSET also has the times, and is as fast for a hundred thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import ClassVar, Final
+from typing import Any, ClassVar, Final
 
-from shardkit.completion.names import check_text, fold, key_id
-from shardkit.errors import InvalidArgumentError
+from shardkit.completion.names import check_text, fold, key_id, stored_name
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
@@ -38,7 +38,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, lengths
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import damage, stored_score
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000
@@ -157,7 +157,7 @@ class RecentContacts(Structure[Face]):
         contacts: dict[str, None] = {}
         for start in range(0, self.limit, BATCH_SIZE):
             [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
-            for contact in _texts(self.component, key, page):
+            for contact in self._names(key, page):
                 if fold(contact).startswith(wanted):
                     contacts.setdefault(contact)
                     if len(contacts) == limit:
@@ -175,7 +175,7 @@ class RecentContacts(Structure[Face]):
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
         [page] = yield [self._range(key, 0, limit, newest=False)]
-        contacts = list(_texts(self.component, key, page))
+        contacts = list(self._names(key, page))
         return contacts[::-1] if self.order == "list" else contacts
 
     @operation
@@ -196,13 +196,8 @@ class RecentContacts(Structure[Face]):
             raise InvalidArgumentError(f"{self.name}: a list has no times", 'set order="time"')
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
-        args = ("ZRANGE", key, 0, limit - 1, "REV", "WITHSCORES")
-        [flat] = yield [self._at(key, *args)]
-        times = (
-            stored_integer(self.component, key, "a time in microseconds", score, 0) / 1e6
-            for score in flat[1::2]
-        )
-        return list(zip(_texts(self.component, key, flat[::2]), times, strict=True))
+        [flat] = yield [self._range(key, 0, limit, newest=True, scores=True)]
+        return list(self._timed(key, flat))
 
     @operation
     def count(self, user: str | int) -> Operation[int]:
@@ -237,21 +232,29 @@ class RecentContacts(Structure[Face]):
         notes: Suspicions = []
         kind = "LIST" if self.order == "list" else "ZSET"
         [size] = yield from lengths(self.component, kind, [key], notes, "remove_all(user)", loses)
-        seen: set[bytes] = set()
+        seen: set[Any] = set()
         for start in range(0, size or 0, BATCH_SIZE):
-            [page] = yield [self._range(key, start, BATCH_SIZE, newest=True)]
-            for contact in page:
-                try:
-                    check_text(self.name, "contact", contact.decode())
-                except (UnicodeDecodeError, InvalidArgumentError):
-                    error = damage(self.component, key, f"contact {shown(contact)}", "a name")
-                    return [*notes, Suspicion(error, "remove_all(user)", loses)]
+            [flat] = yield [self._range(key, start, BATCH_SIZE, newest=True, scores=True)]
+            read: Callable[..., Iterator[Any]]
+            read = self._names if self.order == "list" else self._timed
+            try:
+                contacts = list(read(key, flat))
+            except DamagedDataError as error:
+                return [*notes, Suspicion(error, "remove_all(user)", loses)]
+            for contact in contacts:
                 if contact in seen and self.order == "list":
                     twice = f"contact {shown(contact)} twice"
-                    error = damage(self.component, key, twice, "each once")
-                    return [*notes, Suspicion(error, "touch(user, contact) leaves one")]
+                    wrong = damage(self.component, key, twice, "each once")
+                    return [*notes, Suspicion(wrong, "touch(user, contact) leaves one")]
                 seen.add(contact)
         return notes
+
+    def _names(self, key: str, page: Iterable[bytes]) -> Iterator[str]:
+        return (stored_name(self.component, key, "contact", contact) for contact in page)
+
+    def _timed(self, key: str, flat: Sequence[bytes]) -> Iterator[tuple[str, float]]:
+        for contact, score in zip(self._names(key, flat[::2]), flat[1::2], strict=True):
+            yield contact, stored_score(self.component, key, score) / 1e6
 
     def _touch(self, key: str, contacts: list[str]) -> Command | Transaction:
         if self.order == "time":
@@ -263,10 +266,13 @@ class RecentContacts(Structure[Face]):
         commands.append(self._at(key, "LTRIM", key, 0, self.limit - 1))
         return Transaction(self.component, key, tuple(commands))
 
-    def _range(self, key: str, start: int, size: int, *, newest: bool) -> Command:
+    def _range(
+        self, key: str, start: int, size: int, *, newest: bool, scores: bool = False
+    ) -> Command:
         if self.order == "time":
             sent: tuple[Argument, ...] = ("ZRANGE", key, start, start + size - 1)
-            return self._at(key, *sent, *(("REV",) if newest else ()))
+            more = [*(("REV",) if newest else ()), *(("WITHSCORES",) if scores else ())]
+            return self._at(key, *sent, *more)
         first, last = (start, start + size - 1) if newest else (-size, -1)
         return self._at(key, "LRANGE", key, first, last)
 
@@ -275,11 +281,3 @@ class RecentContacts(Structure[Face]):
 
     def _contact(self, contact: str) -> str:
         return check_text(self.name, "contact", contact)
-
-
-def _texts(component: str, key: str, contacts: Iterable[bytes]) -> Iterator[str]:
-    for contact in contacts:
-        try:
-            yield contact.decode()
-        except UnicodeDecodeError:
-            raise damage(component, key, f"contact {shown(contact)}", "UTF-8") from None

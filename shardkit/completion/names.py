@@ -6,7 +6,9 @@ from unicodedata import normalize
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import shown
+from shardkit.operations.commands import To
 from shardkit.routing.keys import key_bytes
+from shardkit.structures.base.damage import damage
 
 
 def fold(text: str) -> str:
@@ -36,6 +38,14 @@ def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str
             f"{owner}: {noun}={shown(value)} cannot be encoded as UTF-8", "remove lone surrogates"
         ) from None
     return value
+
+
+def stored_name(to: To, key: str, noun: str, stored: bytes) -> str:
+    """Return a name as `check_text` let it be stored."""
+    try:
+        return check_text(key, noun, stored.decode())
+    except (UnicodeDecodeError, InvalidArgumentError):
+        raise damage(to, key, f"{noun} {shown(stored)}", "a name, in UTF-8") from None
 
 
 def key_id(owner: str, noun: str, value: str | int) -> str:

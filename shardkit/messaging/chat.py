@@ -38,7 +38,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
+from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.messaging.messages import MOST_AT_ONCE, Message, decode_message, encode_message
 from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import wait_for
@@ -58,12 +58,10 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed
 from shardkit.structures.base.damage import (
     MOST_STORED,
     damage,
-    is_whole,
-    stored_integer,
     stored_score,
 )
 from shardkit.structures.base.server_clock import ServerClock
@@ -71,6 +69,7 @@ from shardkit.structures.base.server_clock import ServerClock
 MOST_HISTORY = 1_000_000
 STALE = 60.0  # seconds after which an unfinished join is refused
 _NO_MEMBER = -1
+_JOINS = "join(chat, user), of each"
 
 
 class ChatNews(NamedTuple):
@@ -418,8 +417,8 @@ class Chats(Tagged[Face]):
             check_integer(self.name, "cursor", cursor, 1, MOST_STORED)
         key = self._keys(chat)[0]
         newest = "+inf" if cursor is None else f"({cursor}"
-        args = ("ZRANGE", key, newest, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
-        [flat] = yield [self._at(key, *args)]
+        args = (newest, "-inf", "BYSCORE", "REV", "LIMIT", 0, limit, "WITHSCORES")
+        [flat] = yield [self._page(key, *args)]
         return self._decoded(chat, "…", flat)
 
     # ---- upkeep
@@ -454,13 +453,12 @@ class Chats(Tagged[Face]):
         yield typed
         if typed:
             return
-        yield (yield from confirmed(lambda: suspected(self._check_ids(keys))))
-        for key, one in ((keys[0], self._check_messages), (keys[1], self._check_members)):
-            cursor: Key = 0
-            while cursor != b"0":
-                scan = ("ZSCAN", key, cursor, "COUNT", MOST_AT_ONCE)
-                [(cursor, flat)] = yield [self._at(key, *scan)]
-                yield (yield from confirmed(partial(one, chat, flat[::2])))
+        [messages, members] = yield [self._at(key, "ZCARD", key) for key in keys[:2]]
+        skips = "acknowledge(chat, user, id) skips it"
+        for start in range(0, messages, MOST_AT_ONCE):
+            yield (yield from confirmed(partial(self._check_messages, keys[0], start, skips)))
+        for start in range(0, members or 1, MOST_AT_ONCE):
+            yield (yield from confirmed(partial(self._check_members, chat, start)))
 
     # ---- shared
 
@@ -585,10 +583,9 @@ class Chats(Tagged[Face]):
     def _decoded(self, chat: str, user: str, flat: Sequence[bytes]) -> list[Message]:
         remedy = f"acknowledge({chat!r}, {user!r}, id) skips it"
         key = self._keys(chat)[0]
-        score = partial(stored_score, self.component, key)
         return [
-            decode_message(self.component, key, score(flat[n + 1]), flat[n], remedy)
-            for n in range(0, len(flat), 2)
+            decode_message(self.component, key, int(id_), stored, remedy)
+            for id_, stored in zip(flat[::2], flat[1::2], strict=True)
         ]
 
     def _name(self, key: str, text: bytes) -> str:
@@ -602,74 +599,18 @@ class Chats(Tagged[Face]):
         listed = yield [self._at(key, "HEXISTS", key, chat) for key in lists]
         return [user for user, exists in zip(users, listed, strict=True) if not exists]
 
-    def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
-        notes: Suspicions = []
-        counts = yield from self._counts_of(keys, notes)
-        if not notes and counts[1] and not counts[2]:
-            lost = damage(self.component, keys[2], "nothing", "the state of a chat with members")
-            notes.append(Suspicion(lost))
-        if not notes and counts[2] and not counts[1]:  # the last member to leave removes the chat
-            lost = damage(self.component, keys[1], "nothing", "the members of a chat")
-            notes.append(Suspicion(lost, "join(chat, user), of each"))
-        return notes
-
-    def _check_ids(self, keys: Sequence[str]) -> Operation[None]:
-        """Check that there are all messages that some member has not acknowledged."""
-        messages, members, state, *_ = keys
-        [text, newest, lowest] = yield [
-            self._at(state, "HGET", state, "last"),
-            self._at(messages, "ZRANGE", messages, -1, -1, "WITHSCORES"),
-            self._at(members, "ZRANGE", members, 0, 0, "WITHSCORES"),
-        ]
-        if not lowest:
-            return
-        last = stored_integer(self.component, state, "last", text)
-        if newest and (latest := stored_score(self.component, messages, newest[1])) > last:
-            raise damage(self.component, state, f"last={last}", f"at least {latest}")
-        position = stored_score(self.component, members, lowest[1])
-        [unread] = yield [self._at(messages, "ZCOUNT", messages, f"({position}", "+inf")]
-        if unread != last - position:
-            found = f"{counted(unread, 'message')} after {position}"
-            raise damage(self.component, messages, found, f"all up to {last}")
-
-    def _check_messages(self, chat: str, stored: Sequence[bytes]) -> Operation[Suspicions]:
-        """Check that messages can be read."""
-        if not stored:
-            return []
-        key = self._keys(chat)[0]
-        [scores] = yield [self._at(key, "ZMSCORE", key, *stored)]
-        notes: Suspicions = []
-        for message, score in zip(stored, scores, strict=True):
-            if score is not None:
-                try:
-                    id_ = stored_score(self.component, key, score)
-                    decode_message(self.component, key, id_, message)
-                except DamagedDataError as error:
-                    notes.append(Suspicion(error, "acknowledge(chat, user, id) skips it"))
-        return notes
-
-    def _check_members(self, chat: str, users: Sequence[bytes]) -> Operation[Suspicions]:
-        """Check that positions are those of messages, and that lists are complete."""
-        if not users:
-            return []
-        messages, key, state, *_ = self._keys(chat)
-        [scores, text, newest] = yield [
-            self._at(key, "ZMSCORE", key, *users),
-            self._at(state, "HGET", state, "last"),
-            self._at(messages, "ZRANGE", messages, -1, -1, "WITHSCORES"),
-        ]
-        last = stored_integer(self.component, state, "last", text or b"0")
-        if newest and is_whole(float(newest[1])):
-            last = max(last, int(float(newest[1])))
-        notes = [
-            Suspicion(damage(self.component, key, f"{user!r} at {score!r}", f"at most {last}"))
-            for user, score in zip(users, scores, strict=True)
-            if score is not None and not (is_whole(float(score)) and float(score) <= last)
-        ]
-        names = []
-        for user, score in zip(users, scores, strict=True):
+    def _check_members(self, chat: str, start: int) -> Operation[Suspicions]:
+        """Check a chat as its calls read it, 1,000 of its members, and that lists are complete."""
+        key = self._keys(chat)[1]
+        try:
+            call = self._call("check", chat, start, start + MOST_AT_ONCE - 1)
+            [(users, found)] = yield [call]
+        except DamagedDataError as error:
+            return [Suspicion(error, _JOINS if error.key == key else "")]
+        notes, names = self._found(found), []
+        for user in users:
             try:
-                names += [self._name(key, user)] if score else []
+                names.append(self._name(key, user))
             except DamagedDataError as error:
                 notes.append(Suspicion(error, "remove the member", "the member"))
         return notes + [

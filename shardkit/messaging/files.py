@@ -43,7 +43,8 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -92,7 +93,7 @@ from shardkit.structures.base.arguments import (
     wait_seconds,
 )
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
-from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
 BYTE_LIMIT = 2**30
@@ -102,6 +103,7 @@ MOST_READERS = 100
 LEASE = 60.0
 ATTEMPTS = 5
 LONGEST_LINE = 2**24
+_SKIPS = "fail(file, reason, retry=False) skips the file"
 # The size of an exchange: larger ones need more memory, and are no faster.
 _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
@@ -320,10 +322,12 @@ class Files(Tagged[Face]):
         Cost: one exchange, O(n) for n files that not all readers have finished.
         """
         keys = self._keys(channel)
-        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (0, 1, 2, 3, 8)]
-        state, names, stored, positions, failed = map(_fields, (yield reads))
-        self._require(channel, 0 if state else -1)
-        readers = self._readers(keys[0], state.get("readers", ""))
+        reads = [self._at(keys[n], "HGETALL", keys[n]) for n in (1, 2, 3, 8)]
+        [state, *flat] = yield [self._check(channel), *reads]
+        self._require(channel, state[0])
+        limit, held, closed, readers, unfinished, _ = state
+        readers = [self._text(keys[0], "readers", name) for name in readers]
+        names, stored, positions, failed = map(_fields, flat)
         by_number = {number: name for name, number in names.items()}
         files = [
             self._file_status(keys, readers, number, stored, positions)
@@ -331,10 +335,10 @@ class Files(Tagged[Face]):
         ]
         return ChannelStatus(
             readers,
-            self._number(keys[0], state, "limit"),
-            self._number(keys[0], state, "held"),
-            state.get("closed") == "1",
-            {reader: self._number(keys[0], state, f"open:{reader}") for reader in readers},
+            limit,
+            held,
+            bool(closed),
+            dict(zip(readers, unfinished, strict=True)),
             sorted(files, key=lambda each: each.number),
             {
                 (reader, by_number.get(number.lstrip("0"), number)): reason
@@ -692,14 +696,24 @@ class Files(Tagged[Face]):
         yield typed
         if typed:
             return
-        stored = yield from confirmed(
-            lambda: suspected(self._stored_files(keys), "delete(channel), and publish again")
+        anew = "delete(channel), and publish again"
+        reads: Sequence[Callable[[], Operation[Any]]] = (
+            partial(self._readers, channel),
+            partial(self._stored_files, keys),
         )
-        yield stored
-        if stored:
+        for read in reads:
+            wrong = yield from confirmed(lambda read=read: suspected(read(), anew))  # type: ignore[misc]
+            yield wrong
+            if wrong:
+                return
+        yield (yield from confirmed(lambda: suspected(self._check_open(channel, keys), anew)))
+        readers = [reader for reader, _ in (yield from self._readers(channel))]
+        if not readers:
             return
-        readers, numbers = yield from self._stored_files(keys)
-        for number in numbers:
+        lists = yield [self._at(keys[n], "ZCARD", keys[n]) for n in (4, 5, 7)]
+        for start in range(0, max(lists) + 1, 1000):
+            yield (yield from confirmed(partial(self._check_records, channel, start)))
+        for number in (yield from self._stored_files(keys)):
             yield (yield from confirmed(partial(self._check_file, channel, keys, readers, number)))
 
     # ---- shared
@@ -1033,14 +1047,17 @@ class Files(Tagged[Face]):
             if page[0] >= end and not any(removed):
                 return
 
-    def _readers(self, key: str, text: str) -> list[str]:
-        try:
-            names = json.loads(text)
-            if isinstance(names, list) and all(isinstance(name, str) for name in names):
-                return names
-        except (ValueError, RecursionError):
-            pass
-        raise damage(self.component, key, f"readers={shown(text)}", "names as JSON")
+    def _check(self, channel: str, first: int = MOST_STORED, *numbers: int) -> Command:
+        now = self._clock.script_microseconds()
+        return self._call("check", channel, now, first, first + 999, *numbers)
+
+    def _readers(self, channel: str) -> Operation[list[tuple[str, int]]]:
+        """Return a channel's readers, with the number of files that each has not finished."""
+        [state] = yield [self._check(channel)]
+        if state[0] == -1:
+            return []
+        key = self._keys(channel)[0]
+        return [(self._text(key, "readers", n), left) for n, left in zip(*state[3:5], strict=True)]
 
     def _text(self, key: str, name: str, stored: bytes | None) -> str:
         text = (stored or b"").decode(errors="replace")
@@ -1055,12 +1072,10 @@ class Files(Tagged[Face]):
             raise damage(self.component, key, f"{name}={shown(text)}", "a position in the file")
         return position
 
-    def _numbers(self, key: str, fields: Iterable[str]) -> Iterator[int]:
-        """Return the numbers of files that have a name."""
-        for each in fields:
-            number, _, name = each.partition(":")
-            if name == "name":
-                yield stored_integer(self.component, key, "a file", number, 1)
+    def _numbers(self, key: str, fields: Iterable[str]) -> Sequence[int]:
+        """Return the numbers of files."""
+        numbers = dict.fromkeys(each.partition(":")[0] for each in fields if ":" in each)
+        return [stored_integer(self.component, key, "a file", each, 1) for each in numbers]
 
     def _number(self, key: str, fields: dict[str, str], name: str) -> int:
         return stored_integer(self.component, key, name, fields.get(name, "0"))
@@ -1082,31 +1097,38 @@ class Files(Tagged[Face]):
             if text != "done":
                 offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
-        return FileStatus(stored[f"{number}:name"], number, size, complete, offsets)
+        name = stored.get(f"{number}:name", "").encode() or None
+        text = self._text(keys[2], f"{number}:name", name)
+        return FileStatus(text, number, size, complete, offsets)
 
-    def _stored_files(self, keys: Sequence[str]) -> Operation[tuple[list[str], list[int]]]:
-        """Return the readers, and the numbers of the files that not all of them have finished."""
-        [flat, names, files] = yield [
-            self._at(keys[0], "HGETALL", keys[0]),
-            self._at(keys[1], "HLEN", keys[1]),
-            self._at(keys[2], "HKEYS", keys[2]),
-        ]
-        state = _fields(flat)
-        if not state and not names and not files:
-            return [], []
-        stored_integer(self.component, keys[0], "chunk", state.get("chunk"), 1, LARGEST_CHUNK)
-        if (last := self._number(keys[0], state, "last")) != names:
-            raise damage(self.component, keys[0], f"last={last}", f"{names}, one for each name")
-        texts = [each.decode(errors="replace") for each in files]
-        return self._readers(keys[0], state.get("readers", "")), [*self._numbers(keys[2], texts)]
+    def _stored_files(self, keys: Sequence[str]) -> Operation[Sequence[int]]:
+        """Return the numbers of the files that not all readers have finished."""
+        [files] = yield [self._at(keys[2], "HKEYS", keys[2])]
+        return self._numbers(keys[2], (each.decode(errors="replace") for each in files))
+
+    def _check_open(self, channel: str, keys: Sequence[str]) -> Operation[None]:
+        """Check how many files each reader has not finished."""
+        files = yield from self._stored_files(keys)
+        [positions] = yield [self._at(keys[3], "HGETALL", keys[3])]
+        done = [of for of, text in _fields(positions).items() if text == "done"]
+        finished = Counter(each.partition(":")[2] for each in done)
+        for reader, count in (yield from self._readers(channel)):
+            if count != (left := len(files) - finished[reader]):
+                raise damage(self.component, keys[0], f"open:{reader}={count}", f"{left}")
+
+    def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
+        """Check entries of lists, and records of files, as the calls read them."""
+        [[*_, found]] = yield [self._check(channel, first, *numbers)]
+        return [] if found == -1 else self._found(found, _SKIPS)
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int
     ) -> Operation[Suspicions]:
         """Check that the chunks of a file exist, with their right lengths, and are to be read."""
-        notes: Suspicions = []
-        steps = self._check_chunks(channel, keys, number, notes)
-        notes += yield from suspected(steps, "fail(file, reason, retry=False) skips the file")
+        notes = yield from self._check_records(channel, MOST_STORED, number)
+        if not notes:
+            steps = self._check_chunks(channel, keys, number, notes)
+            notes += yield from suspected(steps, _SKIPS)
         if not notes:
             for reader in readers:
                 steps = self._check_progress(keys, number, reader)
@@ -1133,18 +1155,14 @@ class Files(Tagged[Face]):
         self, channel: str, keys: Sequence[str], number: int, notes: Suspicions
     ) -> Operation[None]:
         key = keys[2]
-        names = [f"{number}:{name}" for name in ("chunks", "size", "freed")]
-        [texts, text] = yield [
+        names = [f"{number}:{name}" for name in ("chunks", "size", "freed", "name")]
+        [[*texts, name], text] = yield [
             self._at(key, "HMGET", key, *names),
             self._at(keys[0], "HGET", keys[0], "chunk"),
         ]
-        chunks, size, freed = (
-            stored_integer(self.component, key, name, value or b"0")
-            for name, value in zip(names, texts, strict=True)
-        )
-        chunk = stored_integer(self.component, keys[0], "chunk", text, 1, LARGEST_CHUNK)
-        if chunks != -(-size // chunk):
-            raise damage(self.component, key, f"{names[0]}={chunks}", f"those of {size:,} bytes")
+        self._text(key, names[3], name)
+        chunks, size, freed = (int(value or 0) for value in texts)
+        chunk = int(text)
         for page in pages(range(freed, chunks), 1000):
             chunk_keys = [self._chunk_key(channel, number, n) for n in page]
             lengths = yield Columns(self.component, "STRLEN", chunk_keys)
@@ -1152,7 +1170,7 @@ class Files(Tagged[Face]):
                 expected = min(chunk, size - n * chunk)
                 if length != expected:
                     wrong = damage(self.component, each, f"{length} bytes", f"{expected}")
-                    notes.append(Suspicion(wrong, "fail(file, reason, retry=False) skips the file"))
+                    notes.append(Suspicion(wrong, _SKIPS))
 
 
 @dataclass

@@ -29,7 +29,7 @@ After Redis in Action, section 6.5.1, whose reader loses popped messages when it
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -60,7 +60,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_seconds, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
-from shardkit.structures.base.damage import damage, stored_integer, stored_score
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 REFUSE = "refuse"
@@ -314,22 +314,14 @@ class Mailboxes(Tagged[Face]):
     @operation
     def counts(self, owner: str) -> Operation[MailboxCounts]:
         """Return the contents of a mailbox. Cost: one exchange, O(1)."""
-        messages, leased, state, _ = self._keys(owner)
-        reads = (
-            self._at(messages, "ZCARD", messages),
-            self._at(leased, "ZCARD", leased),
-            self._at(state, "HMGET", state, "dropped", "bytes"),
-        )
-        [(unread, held, numbers)] = yield [Transaction(self.component, messages, reads)]
-        dropped, size = (
-            stored_integer(self.component, state, field, text or b"0")
-            for field, text in zip(("dropped", "bytes"), numbers, strict=True)
-        )
-        return MailboxCounts(unread, held, dropped, size)
+        return (yield from self._counts(owner))
 
     @operation
     def clear(self, owner: str) -> Operation[int]:
-        """Remove all messages of a mailbox, 1,000 an exchange; return their number."""
+        """Remove all messages of a mailbox, even a damaged one; return their number.
+
+        Ids continue. Cost: one exchange for 1,000 messages.
+        """
         removed = 0
         while True:
             [count] = yield [self._call("clear", owner, MOST_AT_ONCE)]
@@ -344,24 +336,17 @@ class Mailboxes(Tagged[Face]):
         Cost: one exchange for 1,000 messages.
         """
         keys = self._keys(owner)
-        for one in (self._check_types, self._check_last):
-            wrong = yield from confirmed(partial(one, keys))
+        for one in (
+            partial(self._check_types, keys),
+            lambda: suspected(self._counts(owner), _CLEARS),  # as all calls read the state
+        ):
+            wrong = yield from confirmed(one)
             yield wrong
             if wrong:
                 return
-        id_ = 0
-        while True:
-            read = partial(self._messages_after, keys[0], id_)
-            try:
-                page = yield from read()
-            except DamagedDataError:  # there is no id after an impossible one
-                yield (yield from confirmed(partial(self._suspected, read)))
-                return
-            wrong = yield from confirmed(partial(self._check_messages, keys, id_))
-            yield wrong
-            if not page:
-                break
-            id_ = page[-1][0]
+        counts = yield from self._counts(owner)
+        for start in range(0, max(counts.unread, counts.leased), MOST_AT_ONCE):
+            yield (yield from confirmed(partial(self._check_page, owner, keys, start)))
         yield (yield from confirmed(partial(self._check_bytes, keys)))
 
     # ---- shared
@@ -408,7 +393,7 @@ class Mailboxes(Tagged[Face]):
                 decode_message(
                     self.component,
                     keys[0],
-                    stored_score(self.component, keys[0], id_),
+                    int(id_),
                     stored,
                     remedy,
                 )
@@ -419,18 +404,15 @@ class Mailboxes(Tagged[Face]):
             yield [self._release_call(owner, args)]
             raise
 
-    def _check_last(self, keys: Sequence[str]) -> Operation[Suspicions]:
-        notes = yield from suspected(self._last(keys[2]), _CLEARS)
-        [oldest] = yield [self._at(keys[0], "ZRANGE", keys[0], 0, 0, "WITHSCORES")]
-        if oldest and float(oldest[1]) < 1:
-            found = f"a score of {float(oldest[1]):g}"
-            notes.append(Suspicion(damage(self.component, keys[0], found, "an id"), _CLEARS))
-        return notes
+    def _counts(self, owner: str) -> Operation[MailboxCounts]:
+        [counts] = yield [self._call("counts", owner)]
+        return MailboxCounts(*counts)
 
-    def _last(self, key: str) -> Operation[int]:
-        """Return the last issued id."""
-        [last] = yield [self._at(key, "HGET", key, "last")]
-        return stored_integer(self.component, key, "last", last or b"0")
+    def _check_page(self, owner: str, keys: Sequence[str], start: int) -> Operation[Suspicions]:
+        [leases] = yield [self._call("check", owner, start, start + MOST_AT_ONCE - 1)]
+        acknowledges = "acknowledge(owner, [id]) removes it"
+        notes = yield from self._check_messages(keys[0], start, acknowledges, _CLEARS)
+        return self._found(leases, _CLEARS) + notes
 
     def _check_bytes(self, keys: Sequence[str]) -> Operation[Suspicions]:
         """Compare the count of bytes with the messages, if they are few enough for one read."""
@@ -444,28 +426,4 @@ class Mailboxes(Tagged[Face]):
         if len(messages) <= MOST_AT_ONCE and not right:
             counted = "no bytes" if text is None else f"bytes={shown(text)}"
             notes.append(Suspicion(damage(self.component, keys[2], counted, f"{held}"), _CLEARS))
-        return notes
-
-    def _suspected(self, read: Callable[[], Operation[Any]]) -> Operation[Suspicions]:
-        return (yield from suspected(read(), _CLEARS))
-
-    def _messages_after(self, key: str, id_: int) -> Operation[list[tuple[int, bytes]]]:
-        args = ("ZRANGE", key, f"({id_}", "+inf", "BYSCORE", "LIMIT", 0, MOST_AT_ONCE)
-        [flat] = yield [self._at(key, *args, "WITHSCORES")]
-        score = partial(stored_score, self.component, key)
-        return [(score(flat[n + 1]), flat[n]) for n in range(0, len(flat), 2)]
-
-    def _check_messages(self, keys: Sequence[str], after: int) -> Operation[Suspicions]:
-        """Check that messages can be read, and that their ids were issued."""
-        page = yield from self._messages_after(keys[0], after)
-        most = yield from self._last(keys[2])
-        notes: Suspicions = []
-        for id_, stored in page:
-            try:
-                decode_message(self.component, keys[0], id_, stored)
-            except DamagedDataError as error:
-                notes.append(Suspicion(error, "acknowledge(owner, [id]) removes it"))
-            if id_ > most:
-                lost = damage(self.component, keys[2], f"last={most}", f"{id_} or more")
-                notes.append(Suspicion(lost, "the next send sets it"))
         return notes

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+from shardkit.errors import DamagedDataError
+from shardkit.messaging.messages import MOST_AT_ONCE, decode_message
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure
 from shardkit.structures.base.arguments import check_prefix, check_tag
-from shardkit.structures.base.check import Suspicions, read_or_note
+from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 
@@ -41,6 +45,32 @@ class Tagged(Structure[Face]):
         reads = [self._at(key, name, key) for key, (_, name) in pairs]
         counts = yield from read_or_note(reads, notes, self._retyped, "its contents")
         return counts
+
+    def _found(self, texts: Iterable[bytes], repair: str = "") -> Suspicions:
+        """Return the damage that a script has found, by reading as the calls' scripts do."""
+        found = (json.loads(text.partition(b" ")[2]) for text in texts)
+        return [Suspicion(damage(self.component, *each), repair) for each in found]
+
+    def _check_messages(
+        self, key: str, start: int, repair: str, of_ids: str = ""
+    ) -> Operation[Suspicions]:
+        """Check that 1,000 messages can be read; ``of_ids`` repairs those with impossible ids."""
+        args = (start, start + MOST_AT_ONCE - 1, "WITHSCORES")
+        notes: Suspicions = []
+        try:
+            [flat] = yield [self._page(key, *args)]
+        except DamagedDataError as error:
+            return [Suspicion(error, of_ids)]
+        for id_, stored in zip(flat[::2], flat[1::2], strict=True):
+            try:
+                decode_message(self.component, key, int(id_), stored)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, repair))
+        return notes
+
+    def _page(self, key: str, *args: Argument) -> Command:
+        """Return a reading command for messages; the arguments are those of ZRANGE."""
+        return script_call(self.component, script("messaging/page"), [key], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         notes: Suspicions = []

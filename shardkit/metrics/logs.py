@@ -317,7 +317,7 @@ class Logs(RecordingStructure[Face]):
                     )
                     batch.append(Transaction(self.component, key, both))
                 for (level, new), (now, rows) in zip(wanted.items(), (yield batch), strict=True):
-                    count = stored_integer(self.component, state, f"{level}:added", now or b"0")
+                    count = stored_integer(self.component, state, f"{level}:added", now, missing=0)
                     later = max(0, count - added[level])
                     for stored in rows[later : later + new]:
                         entries.append(_entry(SEVERITIES[level], stored))

@@ -620,7 +620,7 @@ class TaskQueues(Structure[Face]):
             with suppress(ValueError, NewerFormatError):
                 name, args = decode_task(stored)
             text, mark, trace = reason.decode(errors="replace").partition(TRACEBACK)
-            taken = stored_integer(self.component, keys.attempts, shown(id_), attempts or b"0")
+            taken = stored_integer(self.component, keys.attempts, shown(id_), attempts, missing=0)
             letters.append(
                 DeadTask(
                     *(_id_text(id_), keys.queue, name, args, taken, text, at, stored),

@@ -81,7 +81,7 @@ def check_parts(
 def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> Stream[Damage]:
     """Check the documents of a part, 64 at a time. Cost: as `check`, and one exchange."""
     [[text]] = yield [part.read_state("next")]
-    last = stored_integer(part.to, part.state, "next", text or b"0")
+    last = stored_integer(part.to, part.state, "next", text, missing=0)
     chunks = yield from chunks_with_documents(part)
     ends = ((chunk * part.chunk, min((chunk + 1) * part.chunk, last)) for chunk in chunks)
     numbers = (bucket for low, high in ends for bucket in range(low // 128, -(-high // 128)))
@@ -152,8 +152,8 @@ def _run_check(call: Command, end: list[int]) -> Operation[tuple[list[int], Page
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:
     """Check that each id belongs to one word."""
     [[words, given_up]] = yield [part.read_state("words", "gone")]
-    most = stored_integer(part.to, part.state, "words", words or b"1", 1)
-    gone = stored_integer(part.to, part.state, "gone", given_up or b"0", 0)
+    most = stored_integer(part.to, part.state, "words", words, 1, missing=1)
+    gone = stored_integer(part.to, part.state, "gone", given_up, missing=0)
     held, starts = bytearray(most), f"{part.tag}starts"
     notes: Suspicions = []
     cursor: Key = 0
@@ -175,9 +175,10 @@ def _check_words(
     part: IndexPart, key: bytes, entries: list[tuple[bytes, Any]], held: bytearray
 ) -> Suspicions:
     for word, text in entries:
-        id_ = int(text) if text.isdigit() and len(text) < 9 else 0
-        if not id_:
-            return [Suspicion(damage(part.to, key, f"{shown(word)}={shown(text)}", "an id"))]
+        try:
+            id_ = stored_integer(part.to, key, shown(word), text, 1, 2**24 - 1)
+        except DamagedDataError as error:
+            return [Suspicion(error)]
         if not key.endswith(b":" + word[:3]):
             return [Suspicion(damage(part.to, key, shown(word), "words that begin so"))]
         if id_ < len(held):  # else it is new

@@ -345,7 +345,10 @@ class IndexParts:
             by_part.setdefault(self._place(id_of(one)), {})[id_of(one)] = one
         if not by_part:
             return Written(0, 0)
-        yield from open_all([self._metas[PRIMARY]], create=True)
+        created = any(one is not id_of(one) for some in by_part.values() for one in some.values())
+        yield from open_all([self.parameters], create=created)
+        if not self.parameters.checked:
+            return Written(0, 0)  # there is nothing to remove
         rest = {number: list(some.values()) for number, some in by_part.items()}
         existing, pending = 0, set()
         while rest:

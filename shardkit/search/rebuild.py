@@ -69,11 +69,14 @@ def rebuild_parts(parts: IndexParts, lossy: bool, progress: Progress | None) -> 
     """Store lost parameters, and index all documents again; see `DocumentStructure.rebuild`."""
     form, after = parts.form, parts.form.after_rebuilt
     yield from restore_parameters(parts.parameters)
-    yield from open_all([parts.parameters], create=True)
+    yield from open_all([parts.parameters])
     surveys = {}
     for part in parts.primary:
         surveys[part] = yield from _survey(part, form, lossy)
     total, done = sum(documents for documents, _ in surveys.values()), 0
+    if not total and not parts.parameters.checked:
+        return 0
+    yield from open_all([parts.parameters], create=True)
     for part, (_, keep_words) in surveys.items():
         rebuild = f"rebuild:{token_hex(8)}"
         words = yield from _set_aside(part, rebuild, keep_words)

@@ -28,6 +28,7 @@ from shardkit.structures.base.check import (
     contents,
     lengths,
     read_or_note,
+    suspected,
 )
 from shardkit.structures.base.damage import damage, is_whole, stored_integer
 
@@ -287,6 +288,10 @@ class NetworkCheck:
         statuses = [int(member) for member, at in entries if is_id(member) and is_whole(at)]
         if len(statuses) < len(entries):
             return [Suspicion(damage(layout.timelines, profile, "members of another kind", "ids"))]
+        if (yield from suspected(self.statuses.get(statuses))):  # as posts are read
+            for status in statuses:
+                notes += yield from suspected(self.statuses.get([status]), "delete the key", "it")
+            return notes
         authors = yield from self.statuses.authors(statuses)
         [texts] = yield from read_or_note([layout.at_user(pending, "ZRANGE", pending, 0, -1)], [])
         if any(text.endswith(b":%d" % uid) for text in texts or ()):

@@ -148,7 +148,7 @@ def test_a_check_names_what_is_no_contact(face: Face, kit: ShardKit, order: str)
     if order == "list":
         client.rpush("recent:1", "name 7")
         [found] = face.list(known.check(1))
-        assert found.found == "contact b'name 7' twice"
+        assert found.found == "contact 'name 7' twice"
         client.rpush("recent:1", b"\xff")
         client.lrem("recent:1", 0, "name 7")
     else:
@@ -178,7 +178,7 @@ def test_a_contact_that_is_no_text_is_named_by_who_reads_it(
     else:
         client.zadd("recent:1", {b"\xff": 2**40})
     for read in (known.complete, lambda user: known.oldest(user, 5)):
-        with pytest.raises(DamagedDataError, match=r"contact b'\\xff', where UTF-8 was expected"):
+        with pytest.raises(DamagedDataError, match=r"contact b'\\xff', where a name, in UTF-8"):
             face.run(read(1))
 
 

@@ -6,6 +6,7 @@ damaged. After each, every call is made on a new object, from the same state. It
 
 * ``same``: what it returns on undamaged data;
 * ``damage``: a DamagedDataError (or another ShardKitError that says what is wrong);
+* ``blind``: a DamagedDataError for what `check()` does not name, of a subject that has one;
 * ``other``: such an error that names no shard or none of the keys, or, of a key of another type,
   another key;
 * ``check``: another result, silently, of damage that `check()` names;
@@ -40,9 +41,9 @@ from random import Random
 from typing import Any, NamedTuple
 
 import redis
-from further import FURTHER
+from further import FURTHER, USED
 from resources import bounded
-from subjects import MAP
+from subjects import MAP, unchecked
 from subjects import SUBJECTS as FIRST
 
 import shardkit
@@ -54,10 +55,10 @@ from shardkit.operations.operation import Structure
 
 SUBJECTS = {
     name: subject._replace(
-        reads={**subject.reads, **FURTHER.get(name, ({}, {}))[0]},
-        writes={**subject.writes, **FURTHER.get(name, ({}, {}))[1]},
+        reads={**subject.reads, **FURTHER.get(name.removeprefix("used "), ({}, {}))[0]},
+        writes={**subject.writes, **FURTHER.get(name.removeprefix("used "), ({}, {}))[1]},
     )
-    for name, subject in FIRST.items()
+    for name, subject in {**FIRST, **USED}.items()
 }
 SLOW = 5_000
 ENDLESS = 1_000_000
@@ -427,6 +428,8 @@ class Driver:
             result, detail = self.tried(name, called, call, right, usual, keys)
             if result == "wrong" and self.checks and named != {}:
                 result = "check"
+            if result == "damage" and named == {} and " is damaged" in detail:
+                result = "damage" if subject.check is unchecked else "blind"
             if called in subject.writes and self.checks and named is not None and result == "same":
                 after = self.named(name) or {}
                 # An index is indexed again as a whole, whatever else became damaged.
@@ -464,8 +467,8 @@ def _spelled(key: bytes) -> set[str]:
     return {key.decode(errors="backslashreplace"), re.sub("[^ -~]", "?", key.decode("latin-1"))}
 
 
-RESULTS = ("same", "damage", "other", "check", "wrong", "spread", "raw", "slow", "hang")
-WRONG = ("other", "spread", "raw", "slow", "hang")
+RESULTS = ("same", "damage", "blind", "other", "check", "wrong", "spread", "raw", "slow", "hang")
+WRONG = ("blind", "other", "spread", "raw", "slow", "hang")
 FACES = ("blocking", "awaiting")  # without check()
 
 

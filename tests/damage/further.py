@@ -5,19 +5,34 @@ Releases stored what the reads of `subjects` returned (tests/golden), so these a
 
 from __future__ import annotations
 
+import io
+import time
 from collections.abc import Callable, Generator
 from datetime import timedelta
 from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
-from subjects import DAY, RANGES, SESSIONS, WORDS, Calls, _send, _uid, calls
+from subjects import (
+    DAY,
+    RANGES,
+    SESSIONS,
+    SUBJECTS,
+    WORDS,
+    Calls,
+    Subject,
+    _read_files,
+    _send,
+    _uid,
+    calls,
+)
 
 from shardkit.coordination import Leg
 from shardkit.geo import City, IpRange
 from shardkit.operations.commands import Command
 from shardkit.queues import NewTask
 from shardkit.social.fan_out import FanOutJob
+from shardkit.social.network import RELATION_SHARDS
 from shardkit.structures import Zstd
 
 NEXT_DAY = DAY + timedelta(1)
@@ -340,7 +355,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
             "repair": lambda n: n.repair(0),
             "rebuild": lambda n: n.rebuild(),
             "resume_fan_out": lambda n: n.resume_fan_out(
-                *FanOutJob.begin("post", _uid(n, "bo"), 4, "a note", subject=1)
+                *FanOutJob.begin(*("post", _uid(n, "bo"), RELATION_SHARDS, "a note"), subject=1)
             ),
         },
     ),
@@ -367,6 +382,7 @@ FURTHER: dict[str, tuple[Calls, Calls]] = {
         {},
         {
             "create": lambda files: files.create("new", ["bo"]),
+            "publish again": lambda files: files.publish("logs", io.BytesIO(b""), name="1.log"),
             "checkpoint": lambda files: files.checkpoint(files.take("logs", "bo", timeout=0)),
             "release": lambda files: files.release(files.take("logs", "bo", timeout=0)),
             "records": lambda files: len(
@@ -457,4 +473,48 @@ FURTHER |= {
         {"expire": lambda u: u.expire(DAY, 1000), "remove": lambda u: u.remove(DAY)},
     )
     for precision in ("bitmap", "hyperloglog")
+}
+
+
+def _used(name: str, *uses: Callable[[Any], Any]) -> Subject:
+    """A subject after some of its calls."""
+
+    def fill(structure: Any) -> None:
+        SUBJECTS[name].fill(structure)
+        for use in uses:
+            use(structure)
+
+    return SUBJECTS[name]._replace(fill=fill)
+
+
+def _lost(leased: Any) -> None:
+    """Lose a lease of a millisecond."""
+    time.sleep(0.01)  # until it has ended
+
+
+def _begun(files: Any) -> None:
+    """Begin to publish a file, as a process that is still at it."""
+    _send(files, files._call("begin", "logs", "", "begun.log", "a claim", 10**13))
+
+
+# Subjects whose data is not as it was written at first.
+USED = {
+    "used mailboxes": _used(
+        "mailboxes",
+        lambda boxes: boxes.fetch("ada", 1, lease=86_400),
+        lambda boxes: _lost(boxes.fetch("ada", 2, lease=0.001)),
+    ),
+    "used chats": _used(
+        "chats",
+        lambda chats: chats.acknowledge_many("bo", {"room": 3}),
+        lambda chats: (chats.leave("room", "cy"), chats.join("room", "cy")),
+    ),
+    "used files": _used(
+        "files",
+        _read_files,
+        lambda files: files.publish("logs", io.BytesIO(b"a line\n" * 500), name="3.log"),
+        lambda files: next(files.lines(files.take("logs", "ada", lease=86_400))),
+        lambda files: _lost(files.take("logs", "bo", lease=0.001)),
+        _begun,
+    ),
 }

@@ -726,3 +726,28 @@ def test_the_status_of_a_channel_may_be_asked_again(kit: ShardKit) -> None:
     batch: Any = next(kit.files(component="one").deferred.status("logs"))
     assert len(batch) == 5
     assert all(map(may_repeat, batch))
+
+
+def test_readers_learn_of_a_file_whose_publisher_never_comes(face: Face, kit: ShardKit) -> None:
+    class Unreadable(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            raise OSError(5, "Input/output error")
+
+    clock = Time()
+    files = clocked(face.kit, now=clock).files(component="many")
+    face.run(files.create("logs", ["x"], chunk_size=1000))
+    publish(face, files, b"one\n", "a.log")
+    with pytest.raises(OSError, match="Input/output"):
+        face.run(files.publish("logs", Unreadable(), name="b.log", lease=2))
+    face.run(files.close("logs"))
+    assert face.list(files.lines(face.run(files.take("logs", "x")))) == [b"one"]
+    assert face.run(files.take("logs", "x", timeout=0)) is None
+    assert face.list(files.check("logs")) == []
+    clock.at += 3
+    [stalled] = face.list(files.check("logs"))
+    assert (stalled.found, stalled.expected) == ("2:done=0", "1, or a publisher")
+    file = face.run(files.take("logs", "x", timeout=0))
+    with pytest.raises(FileStalledError, match="has no publisher"):
+        face.list(files.lines(file))
+    face.run(files.fail(file, "nobody publishes it", retry=False))
+    assert face.run(files.status("logs")).open == {"x": 1}  # a.log, which is leased

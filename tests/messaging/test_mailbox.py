@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from random import Random
+from typing import Any
 
 import pytest
 from faces import Face, Time, clocked, holder, keys_of
@@ -210,14 +211,17 @@ def test_what_is_damaged_is_named_and_blocks_nobody(kit: ShardKit) -> None:
     server.hset("mailbox:{anna}:state", "last", 2)
     found = {(damage.key, damage.found) for damage in mail.check("anna")}
     assert ("mailbox:{anna}:state", "last=2") in found
+    with pytest.raises(DamagedDataError, match="last=2, where an integer from 3"):
+        mail.send("anna", "ben", 4)
     server.hset("mailbox:{anna}:state", "last", 3)
     server.hset("mailbox:{anna}:state", "format", 2)
     with pytest.raises(NewerFormatError, match="has format 2, this release reads 1"):
         mail.send("anna", "ben", 4)
     server.delete("mailbox:{anna}:state")
     assert mail.send("anna", "ben", 4) == 4  # no id is given twice
-    [found] = mail.check("anna")  # the bytes of the others
-    assert (found.key, found.found[:6]) == ("mailbox:{anna}:state", "bytes=")
+    leased, counted = mail.check("anna")  # what was fetched, and the bytes of the others
+    assert (leased.key, leased.found) == ("mailbox:{anna}:leased", "leases of 2")
+    assert (counted.key, counted.found[:6]) == ("mailbox:{anna}:state", "bytes=")
     assert mail.clear("anna") == 3
     assert mail.counts("anna").bytes == 0
     assert not list(mail.check("anna"))
@@ -264,8 +268,30 @@ def test_a_last_id_that_is_no_number_is_named(kit: ShardKit) -> None:
     mail.send("anna", "ben", 1)
     kit.client("one").hset("mailbox:{anna}:state", "last", "many")
     [found] = mail.check("anna")
-    assert (found.key, found.found) == ("mailbox:{anna}:state", "last=b'many'")
+    assert (found.key, found.found) == ("mailbox:{anna}:state", "last=many")
     assert "clear" in found.repair
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("last", "x"), ("next", 2**31), ("next", ""), ("bytes", -1), ("format", "x")],
+)
+def test_clearing_repairs_a_mailbox(face: Face, kit: ShardKit, field: str, value: Any) -> None:
+    mail = face.kit.mailboxes(component="one")
+    for body in range(3):
+        face.run(mail.send("anna", "ben", body))
+    face.run(mail.fetch("anna", 1))
+    kit.client("one").hset("mailbox:{anna}:state", field, value)
+    with pytest.raises(DamagedDataError, match=rf"mailbox:{{anna}}:state is damaged: {field}="):
+        face.run(mail.fetch("anna"))
+    [found] = face.list(mail.check("anna"))
+    assert (found.key, found.repair) == (
+        "mailbox:{anna}:state",
+        "clear(owner) removes all messages",
+    )
+    assert face.run(mail.clear("anna")) == 3
+    assert face.list(mail.check("anna")) == []
+    assert face.run(mail.send("anna", "ben", "new")) > 3
 
 
 def test_a_large_mailbox_is_cleared_in_portions(

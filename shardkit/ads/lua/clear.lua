@@ -16,7 +16,8 @@ local chunks = chunks_of(state) -- others have no ads, and no bonuses
 
 for bucket = from, from + tonumber(ARGV[4]) - 1 do
   local first = 128 * bucket
-  for _, id in ipairs(call('HVALS', ids_key(first))) do call('UNLINK', counts_key(id)) end
+  local ids = redis.pcall('HVALS', ids_key(first))
+  for _, id in ipairs(ids) do call('UNLINK', counts_key(id)) end
   for _, chunk in ipairs(chunks) do
     local keys = {}
     for word = first, first + 127 do keys[#keys + 1] = bonuses_key(chunk, word) end

@@ -15,10 +15,11 @@ local function clock(said)
   return now[1] * 1000000 + now[2]
 end
 
--- A number of a HASH; 0 if there is none.
-local function count_of(key, field)
+-- A number of a HASH. One that is missing is 0, if it can be.
+local function count_of(key, field, lowest, highest)
   local text = redis.call('HGET', key, field)
-  return text and stored_integer(key, field, text, 0, MOST) or 0
+  if not text and (lowest or 0) == 0 then return 0 end
+  return stored_integer(key, field, text, lowest or 0, highest or MOST)
 end
 
 -- The id of a message, its score.
@@ -30,14 +31,34 @@ local function id_of(messages, score)
   return id
 end
 
+-- Ids and messages in turn.
+local function with_ids(messages, found)
+  for n = 2, #found, 2 do
+    found[n - 1], found[n] = digits(id_of(messages, found[n])), found[n - 1]
+  end
+  return found
+end
+
 -- The latest id. Ids continue even if the state was lost.
 local function last_id(state, messages)
+  local newest = redis.call('ZRANGE', messages, -1, -1, 'WITHSCORES')[2]
+  newest = newest and id_of(messages, newest) or 0
   local stored = redis.call('HGET', state, 'last')
-  if stored or redis.call('HEXISTS', state, 'format') == 1 then
-    stored = stored_integer(state, 'last', stored, 0, math.floor(MOST / 2))
+  if not stored and redis.call('HEXISTS', state, 'format') == 0 then return newest end
+  return stored_integer(state, 'last', stored, newest, math.floor(MOST / 2))
+end
+
+-- What is damaged of some records, told by the function that calls read each of them with.
+local function damages(read, records)
+  local found = {}
+  for _, record in ipairs(records) do
+    local sound, why = pcall(read, record)
+    if not sound then
+      found[#found + 1] = type(why) == 'table' and why.err or why -- as the server has it
+      if not string.find(found[#found], '^DAMAGED ') then error({err = found[#found]}) end
+    end
   end
-  local score = redis.call('ZRANGE', messages, -1, -1, 'WITHSCORES')[2]
-  return math.max(stored or 0, score and id_of(messages, score) or 0)
+  return found
 end
 
 -- Refuse what a later release wrote in another format.

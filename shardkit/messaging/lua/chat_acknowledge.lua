@@ -1,9 +1,5 @@
 -- Move a member's position in a chat forward, and remove what all have acknowledged.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the user
 -- ARGV[2]  the id up to which messages were processed
 -- ARGV[3]  the number of the request
@@ -13,7 +9,7 @@
 local position = position_of(ARGV[1])
 if not position then return -1 end
 local id = tonumber(ARGV[2])
-if id > last_id(STATE, MESSAGES) then return -2 end
+if id > last then return -2 end
 if id <= position then return earlier_reply(STATE, ARGV[3]) or 0 end
 redis.call('ZADD', MEMBERS, ARGV[2], ARGV[1])
 clean()

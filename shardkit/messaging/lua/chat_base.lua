@@ -8,23 +8,28 @@ local MESSAGES, MEMBERS, STATE, REFUSED, WAITERS = KEYS[1], KEYS[2], KEYS[3], KE
 local AT_ONCE = 1000
 check_format(STATE)
 
--- Whether the chat exists: its state and members do, until the last member leaves.
-local function exists()
-  local state, members = redis.call('EXISTS', STATE), redis.call('EXISTS', MEMBERS)
-  if state < members then damaged(STATE, 'nothing', 'the state of a chat with members') end
-  return state == 1
+-- The chat exists as long as its state and members do, until the last member leaves.
+local exists, last = redis.call('EXISTS', STATE) == 1, last_id(STATE, MESSAGES)
+local history = 0
+if exists then
+  history = stored_integer(STATE, 'history', redis.call('HGET', STATE, 'history'), 0, MOST)
+elseif redis.call('EXISTS', MEMBERS) == 1 then
+  damaged(STATE, 'nothing', 'the state of a chat with members')
+end
+
+local function check_members()
+  if exists and redis.call('EXISTS', MEMBERS) == 0 then
+    damaged(MEMBERS, 'nothing', 'the members of a chat')
+  end
 end
 
 -- The id up to which a member has acknowledged; nil if the user is no member of the chat.
 local function position_of(user)
-  if not exists() then return nil end
-  if redis.call('EXISTS', MEMBERS) == 0 then
-    damaged(MEMBERS, 'nothing', 'the members of a chat')
-  end
+  check_members()
   local score = redis.call('ZSCORE', MEMBERS, user)
   if not score then return nil end
   local position = tonumber(score)
-  if position < 0 or position % 1 ~= 0 or position > last_id(STATE, MESSAGES) then
+  if position < 0 or position % 1 ~= 0 or position > last then
     damaged(MEMBERS, user .. ' at ' .. score, 'the id of a message')
   end
   return position
@@ -34,18 +39,17 @@ end
 local function clean()
   local lowest = redis.call('ZRANGE', MEMBERS, 0, 0, 'WITHSCORES')[2]
   local done = redis.call('ZCOUNT', MESSAGES, '-inf', lowest)
-  local history = stored_integer(STATE, 'history', redis.call('HGET', STATE, 'history'), 0, MOST)
   local spare = redis.call('ZCARD', MESSAGES) - history
   local count = math.min(done, spare, AT_ONCE)
   if count > 0 then redis.call('ZREMRANGEBYRANK', MESSAGES, 0, count - 1) end
 end
 
 local function add(now, text)
-  local last = last_id(STATE, MESSAGES)
-  local id = digits(last + 1)
+  last = last + 1
+  local id = digits(last)
   redis.call('ZADD', MESSAGES, id, string.format('{"id":%s,"at":%.6f,%s', id, now / 1000000, text))
   redis.call('HSET', STATE, 'last', id)
-  return last + 1
+  return last
 end
 
 -- Have joins with a token fail that have not come through yet: they begin again with another one.

@@ -1,9 +1,5 @@
 -- Return what a member of a chat has not acknowledged yet, oldest first.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the user
 -- ARGV[2]  the most messages, up to 1,000
 -- ARGV[3]  who waits if there is none, "<channel> <waiter>", or nothing
@@ -19,4 +15,4 @@ if count == 0 then
 end
 local found = redis.call('ZRANGEBYSCORE', MESSAGES, after, '+inf', 'WITHSCORES',
   'LIMIT', 0, ARGV[2])
-return {position, count, found}
+return {position, count, with_ids(MESSAGES, found)}

@@ -1,9 +1,5 @@
 -- Refuse a join that has not come through for long, so that its user's list can forget the chat.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the user
 -- ARGV[3]  the token

@@ -1,9 +1,5 @@
 -- Send a message of a member to a chat, and wake who waits for it.
--- KEYS[1]  the messages
--- KEYS[2]  the members
--- KEYS[3]  the state
--- KEYS[4]  refused tokens
--- KEYS[5]  who waits
+-- KEYS     those of a chat, see chat_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the sender
 -- ARGV[3]  and on: messages, each as JSON without what comes before the sender

@@ -1,15 +1,5 @@
 -- Report chunks of a file that were stored, and reserve space for the next ones.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the file's number
 -- ARGV[3]  the publisher's claim
@@ -35,16 +25,10 @@ if stored > 0 then
   set(n, 'size', digits(number_of(n, 'size') + bytes))
   set(n, 'reserved', digits(math.max(0, number_of(n, 'reserved') - bytes)))
 end
-local was_done = number_of(n, 'done')
 if ARGV[8] == '1' then set(n, 'done', '1') end
-if chunks == 0 and (stored > 0 or (ARGV[8] == '1' and was_done == 0)) then
-  for _, reader in ipairs(readers()) do
-    redis.call('ZADD', TODO, 0, reader .. ':' .. padded(n))
-  end
-end
-set(n, 'until', digits(now + ARGV[4]))
+set(n, 'until', ARGV[8] == '1' and '0' or digits(now + ARGV[4]))
 if stored > 0 or ARGV[8] == '1' then wake(WAITERS, 1000) end
-local held, limit, reserved = count_of(STATE, 'held'), count_of(STATE, 'limit'), 0
+local held, limit, reserved = state_of('held'), state_of('limit'), 0
 for m = 10, #ARGV do
   local size = tonumber(ARGV[m])
   if held + size > limit then break end

@@ -14,18 +14,32 @@ local STATE, NAMES, FILES, POSITIONS, TODO, LEASED = unpack(KEYS, 1, 6)
 local CLAIMS, GARBAGE, FAILED, WAITERS, PUBLISHERS = unpack(KEYS, 7, 11)
 local AT_ONCE = 16  -- chunks that a publisher stores at most before it reports them
 check_format(STATE)
+-- The lowest and the highest value of the numbers of the state, and of a file.
+local OF_STATE = {limit = {1, 2 ^ 50}, chunk = {1, 67108864}, held = {0}, last = {0}, closed = {0, 1}}
+local OF_FILE = {chunks = {0}, size = {0}, done = {0, 1}, freed = {0}, left = {1, 100},
+  reserved = {0}, ['until'] = {0}}
+
+local function state_of(name)
+  return count_of(STATE, name, unpack(OF_STATE[name]))
+end
+
+local function open_of(reader)
+  return count_of(STATE, 'open:' .. reader)
+end
 
 local function readers()
   local text = redis.call('HGET', STATE, 'readers')
   local is_json, found = pcall(cjson.decode, text or '')
-  if not is_json or type(found) ~= 'table' then
-    damaged(STATE, 'readers=' .. (text or 'missing'), 'names as JSON')
-  end
+  local is_names = is_json and type(found) == 'table' and #found > 0
+  for _, name in ipairs(is_names and found or {}) do is_names = is_names and type(name) == 'string' end
+  if not is_names then damaged(STATE, 'readers=' .. (text or 'missing'), 'names as JSON') end
   return found
 end
 
 local function exists()
-  return redis.call('EXISTS', STATE) == 1
+  local state = redis.call('EXISTS', STATE)
+  if state == 0 and redis.call('EXISTS', NAMES, FILES) > 0 then damaged(STATE, 'nothing', 'the state of a channel with files') end
+  return state == 1
 end
 
 local function padded(number)
@@ -37,7 +51,7 @@ local function field(n, name)
 end
 
 local function number_of(n, name)
-  return count_of(FILES, field(n, name))
+  return count_of(FILES, field(n, name), unpack(OF_FILE[name]))
 end
 
 local function set(n, name, value)
@@ -46,7 +60,7 @@ end
 
 -- Give back space that was granted or used.
 local function release_bytes(bytes)
-  local held = count_of(STATE, 'held')
+  local held = state_of('held')
   redis.call('HSET', STATE, 'held', digits(math.max(0, held - bytes)))
 end
 
@@ -59,10 +73,6 @@ local function offset_of(n, reader)
   return offset <= number_of(n, 'size') and offset or 0
 end
 
-local function chunk_bytes()
-  return stored_integer(STATE, 'chunk', redis.call('HGET', STATE, 'chunk'), 1, 67108864)
-end
-
 -- The reader and the number of an entry of files to read, or of leased ones.
 local function parts_of(key, entry)
   local reader, n = string.match(entry, '^(.*):(%d+)$')
@@ -71,8 +81,8 @@ local function parts_of(key, entry)
 end
 
 -- Make garbage of the chunks of a file that all readers are past; forget it if nothing is left.
-local function free(n)
-  local chunk = chunk_bytes()
+local function free(n, left)
+  local chunk = state_of('chunk')
   local lowest, chunks, freed = math.huge, number_of(n, 'chunks'), number_of(n, 'freed')
   for _, reader in ipairs(readers()) do lowest = math.min(lowest, offset_of(n, reader)) end
   local past = math.min(chunks, math.floor(lowest / chunk))
@@ -82,7 +92,7 @@ local function free(n)
     redis.call('ZADD', GARBAGE, digits(bytes), range)
     set(n, 'freed', digits(past))
   end
-  if number_of(n, 'left') == 0 then
+  if left == 0 then
     -- All have given it up while it is published: what may be stored of it is garbage, too.
     local reserved = number_of(n, 'reserved')
     if number_of(n, 'done') == 0 and reserved > 0 then
@@ -99,9 +109,8 @@ end
 
 -- A reader is through with a file.
 local function finish(n, reader)
-  count_of(STATE, 'open:' .. reader)
-  local left = stored_integer(FILES, field(n, 'left'), redis.call('HGET', FILES, field(n, 'left')),
-    1, 100)
+  open_of(reader)
+  local left = number_of(n, 'left')
   local entry = reader .. ':' .. padded(n)
   redis.call('ZREM', LEASED, entry)
   redis.call('ZREM', TODO, entry)
@@ -109,7 +118,7 @@ local function finish(n, reader)
   redis.call('HSET', POSITIONS, field(n, reader), 'done')
   set(n, 'left', digits(left - 1))
   if redis.call('HINCRBY', STATE, 'open:' .. reader, -1) <= 0 then wake(WAITERS, 1000) end
-  free(n)
+  free(n, left - 1)
 end
 
 -- Return a leased file to those to read, or give it up after too many attempts.
@@ -129,16 +138,31 @@ local function return_or_fail(entry, reason, most)
 end
 
 -- Chunks to remove: no more than their bytes can be.
-local function garbage()
-  local found, chunk, limit = {}, chunk_bytes(), count_of(STATE, 'limit')
-  local stored = redis.call('ZRANGE', GARBAGE, 0, 9, 'WITHSCORES')
-  for at = 1, #stored, 2 do
-    local _, first, last = string.match(stored[at], '^(%d+):(%d+):(%d+)$')
-    local count = last and #stored[at] < 52 and last - first
-    if not count or count > math.max(AT_ONCE, math.min(stored[at + 1], limit) / chunk + 1) then
-      damaged(GARBAGE, stored[at], 'chunks of a file, as many as its score has bytes for')
-    end
-    found[#found + 1] = stored[at]
+local function check_garbage(entry)
+  local _, first, last = string.match(entry, '^(%d+):(%d+):(%d+)$')
+  local count, bytes = last and #entry < 52 and last - first, redis.call('ZSCORE', GARBAGE, entry)
+  local most = math.min(bytes, state_of('limit')) / state_of('chunk') + 1
+  if not count or count > math.max(AT_ONCE, most) then
+    damaged(GARBAGE, entry, 'chunks of a file, as many as its score has bytes for')
   end
+end
+
+local function garbage()
+  local found = redis.call('ZRANGE', GARBAGE, 0, 9)
+  for _, entry in ipairs(found) do check_garbage(entry) end
   return found
+end
+
+-- Whether there is a number for each name, so that none is given twice.
+local function check_names()
+  local last, names = state_of('last'), redis.call('HLEN', NAMES)
+  if last > names then damaged(NAMES, names .. ' names', last .. ', one for each file') end
+  if last < names then damaged(STATE, 'last=' .. last, names .. ', one for each name') end
+end
+
+local function check_size(n)
+  local chunks = number_of(n, 'chunks')
+  if chunks ~= math.ceil(number_of(n, 'size') / state_of('chunk')) then
+    damaged(FILES, field(n, 'chunks') .. '=' .. chunks, 'those of its size')
+  end
 end

@@ -1,15 +1,5 @@
 -- Begin or resume the publishing of a file.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the file's name
 -- ARGV[3]  the publisher's claim
@@ -19,33 +9,38 @@
 --          {-3, microseconds} while another process publishes it
 --@include messaging/files_base
 if not exists() then return {-1} end
-local now, chunk = clock(ARGV[1]), chunk_bytes()
+local now, chunk = clock(ARGV[1]), state_of('chunk')
 local n = redis.call('HGET', NAMES, ARGV[2])
 if n then
   n = stored_integer(NAMES, ARGV[2], n, 1, MOST)
-  if redis.call('HEXISTS', FILES, field(n, 'name')) == 0 or number_of(n, 'done') == 1 then
+  local name = redis.call('HGET', FILES, field(n, 'name')) or ARGV[2]
+  if name ~= ARGV[2] then damaged(NAMES, ARGV[2] .. '=' .. n, 'the number of the file') end
+  if redis.call('HEXISTS', FILES, field(n, 'left')) == 0 or number_of(n, 'done') == 1 then
     return {0, n}
   end
   local left = number_of(n, 'until') - now
   if left > 0 and redis.call('HGET', FILES, field(n, 'claim')) ~= ARGV[3] then
     return {-3, digits(left)}
   end
-  if number_of(n, 'chunks') ~= math.ceil(number_of(n, 'size') / chunk) then
-    damaged(FILES, field(n, 'chunks') .. '=' .. number_of(n, 'chunks'), 'those of its size')
-  end
+  check_size(n)
   release_bytes(number_of(n, 'reserved'))
 else
-  if count_of(STATE, 'closed') == 1 then return {-2} end
-  local last, names = count_of(STATE, 'last'), redis.call('HLEN', NAMES)
-  if last > names then damaged(NAMES, names .. ' names', last .. ', one for each file') end
-  if last < names then damaged(STATE, 'last=' .. last, names .. ', one for each name') end
-  for _, reader in ipairs(readers()) do count_of(STATE, 'open:' .. reader) end
+  if state_of('closed') == 1 then return {-2} end
+  check_names()
+  local names = readers()
+  for _, reader in ipairs(names) do open_of(reader) end
   n = redis.call('HINCRBY', STATE, 'last', 1)
   redis.call('HSET', NAMES, ARGV[2], digits(n))
   set(n, 'name', ARGV[2])
-  local names = readers()
   set(n, 'left', digits(#names))
   for _, reader in ipairs(names) do redis.call('HINCRBY', STATE, 'open:' .. reader, 1) end
+end
+-- Readers have it on their lists from now on: they learn if its publisher never comes.
+for _, reader in ipairs(number_of(n, 'chunks') == 0 and readers() or {}) do
+  local entry = reader .. ':' .. padded(n)
+  local is_done = redis.call('HGET', POSITIONS, field(n, reader)) == 'done'
+  local is_taken = redis.call('ZSCORE', LEASED, entry)
+  if not is_done and not is_taken then redis.call('ZADD', TODO, 0, entry) end
 end
 set(n, 'reserved', '0')
 set(n, 'claim', ARGV[3])

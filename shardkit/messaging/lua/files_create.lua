@@ -1,15 +1,5 @@
 -- Create a channel of files.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the readers, as JSON
 -- ARGV[2]  the most bytes that are held
 -- ARGV[3]  the bytes of a chunk

@@ -1,15 +1,5 @@
 -- Report how far a reader has come in a file, and extend or end the lease.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the file's number
 -- ARGV[3]  the reader
@@ -35,7 +25,7 @@ local size = number_of(n, 'size')
 local left, failed, full = number_of(n, 'until') - now, 0, 0
 if ARGV[6] ~= '' then
   redis.call('HSET', POSITIONS, field(n, reader), ARGV[6])
-  free(n)
+  free(n, number_of(n, 'left'))
 end
 if ARGV[7] == 'done' then
   finish(n, reader)
@@ -50,11 +40,11 @@ else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
   if done == 0 and chunks == tonumber(ARGV[10]) then
     wait(WAITERS, ARGV[11])
-    local chunk, held = chunk_bytes(), count_of(STATE, 'held')
+    local chunk, held = state_of('chunk'), state_of('held')
     local freed = number_of(n, 'freed') * chunk
     local alone = held == size - freed and offset_of(n, reader) < freed + chunk
     local waited_for = redis.call('SCARD', PUBLISHERS) > 0
-    if alone and waited_for and held + chunk > count_of(STATE, 'limit') then full = 1 end
+    if alone and waited_for and held + chunk > state_of('limit') then full = 1 end
   end
 end
 return {chunks, done, digits(left), garbage(), failed, full, size}

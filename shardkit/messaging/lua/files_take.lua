@@ -1,15 +1,5 @@
 -- Lease the first file that a reader has not finished.
--- KEYS[1]  the state
--- KEYS[2]  numbers by name
--- KEYS[3]  files
--- KEYS[4]  positions
--- KEYS[5]  files to read
--- KEYS[6]  leased ones
--- KEYS[7]  claims
--- KEYS[8]  garbage
--- KEYS[9]  reasons of failures
--- KEYS[10]  readers who wait
--- KEYS[11]  publishers who wait
+-- KEYS     those of a channel, see files_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the reader
 -- ARGV[3]  for how many microseconds it is leased
@@ -18,7 +8,8 @@
 -- ARGV[6]  who waits if there is none, "<channel> <waiter>", or nothing
 -- Reply    {1, number, name, chunks, 1 if it is complete, position, attempts, bytes of a chunk,
 --          bytes of the file, the channel's limit};
---          {0, microseconds until the next lease ends, or nothing, 1 if nothing will come};
+--          {0, microseconds until the next lease ends, of a reader or a publisher, or nothing,
+--          1 if nothing will come};
 --          {-1} if there is no such channel, {-2} no such reader
 --@include messaging/files_base
 if not exists() then return {-1} end
@@ -28,27 +19,31 @@ if not known then return {-2} end
 local ended = redis.call('ZRANGEBYSCORE', LEASED, '-inf', digits(now), 'LIMIT', 0, 100)
 for _, entry in ipairs(ended) do return_or_fail(entry, 'its lease ended', tonumber(ARGV[5])) end
 
-local chunk = chunk_bytes()
+local chunk, stalls = state_of('chunk'), math.huge
 local entries = redis.call('ZRANGEBYLEX', TODO, '[' .. reader .. ':', '(' .. reader .. ';',
-  'LIMIT', 0, 100)
+  'LIMIT', 0, 1000)
 for _, entry in ipairs(entries) do
   local _, n = parts_of(TODO, entry)
   local chunks, done = number_of(n, 'chunks'), number_of(n, 'done')
   local position = redis.call('HGET', POSITIONS, field(n, reader)) or ''
   local offset = tonumber(string.match(position, '^(%d+) ') or 0)
   local name = redis.call('HGET', FILES, field(n, 'name'))
-  -- A file that has lost its name is leased, too: so it is given up after its attempts.
-  if done == 1 or math.floor(offset / chunk) < chunks or not name then
+  local left = number_of(n, 'until') - now
+  -- A file that has lost its name is leased, too: so it is given up after its attempts. One that
+  -- nobody publishes any more is leased, so that its reader can tell.
+  if done == 1 or math.floor(offset / chunk) < chunks or left <= 0 or not name then
     local said = redis.call('HGET', CLAIMS, entry) or ''
     local attempts = tonumber(string.match(said, ' (%d+)$') or 0) + 1
     redis.call('ZREM', TODO, entry)
     redis.call('ZADD', LEASED, digits(now + ARGV[3]), entry)
     redis.call('HSET', CLAIMS, entry, ARGV[4] .. ' ' .. digits(attempts))
     return {1, n, name, chunks, done, position, attempts, chunk, number_of(n, 'size'),
-      count_of(STATE, 'limit')}
+      state_of('limit')}
   end
+  stalls = math.min(stalls, left)
 end
-local finished = count_of(STATE, 'closed') == 1 and count_of(STATE, 'open:' .. reader) == 0
+local finished = state_of('closed') == 1 and open_of(reader) == 0
 if not finished then wait(WAITERS, ARGV[6]) end
 local first = redis.call('ZRANGE', LEASED, 0, 0, 'WITHSCORES')[2]
-return {0, first and digits(math.max(0, first - now)) or '', finished and 1 or 0}
+local again = math.min(first and math.max(0, first - now) or math.huge, stalls)
+return {0, again < math.huge and digits(again) or '', finished and 1 or 0}

@@ -1,8 +1,5 @@
 -- Remove messages from a mailbox that were processed.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  and on: their ids
 -- Reply    how many there were
 --@include messaging/mailbox_base

@@ -1,8 +1,5 @@
 -- Lease or remove the oldest messages of a mailbox that are not leased.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the most messages, up to 1,000
 -- ARGV[3]  for how many microseconds they are leased; 0 to remove them
@@ -10,13 +7,13 @@
 -- Reply    {ids, messages, microseconds until the next lease ends, or nothing}
 --@include messaging/mailbox_base
 local now, limit, lease = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local ids, messages, next = {}, {}, count_of(STATE, 'next')
-if next > last_id(STATE, MESSAGES) then
-  damaged(STATE, 'next=' .. digits(next), 'at most the latest id')
+local ids, messages, ended = {}, {}, {}
+local leased = redis.call('ZRANGEBYSCORE', LEASED, '-inf', digits(now), 'WITHSCORES',
+  'LIMIT', 0, limit)
+for n = 1, #leased, 2 do
+  check_lease(leased[n], leased[n + 1])
+  ended[#ended + 1] = leased[n]
 end
-
-local ended = redis.call('ZRANGEBYSCORE', LEASED, '-inf', digits(now), 'LIMIT', 0, limit)
-for _, id in ipairs(ended) do stored_integer(LEASED, 'an id', id, 1, MOST) end
 table.sort(ended, function(a, b) return tonumber(a) < tonumber(b) end)
 for _, id in ipairs(ended) do
   local message = message_of(id)
@@ -27,12 +24,15 @@ for _, id in ipairs(ended) do
   end
 end
 if #ids < limit then
-  local fresh = redis.call('ZRANGEBYSCORE', MESSAGES, '(' .. digits(next), '+inf', 'WITHSCORES',
-    'LIMIT', 0, limit - #ids)
+  local fresh = with_ids(MESSAGES, redis.call('ZRANGEBYSCORE', MESSAGES, '(' .. digits(next),
+    '+inf', 'WITHSCORES', 'LIMIT', 0, limit - #ids))
   for n = 1, #fresh, 2 do
-    ids[#ids + 1], messages[#messages + 1] = digits(id_of(MESSAGES, fresh[n + 1])), fresh[n]
+    ids[#ids + 1], messages[#messages + 1] = fresh[n], fresh[n + 1]
   end
-  if #fresh > 0 then redis.call('HSET', STATE, 'next', ids[#ids]) end
+  if #fresh > 0 then
+    next = tonumber(ids[#ids])
+    redis.call('HSET', STATE, 'next', ids[#ids])
+  end
 end
 for n, id in ipairs(ids) do
   if lease > 0 then

@@ -1,8 +1,5 @@
 -- Give back leased messages: the next fetch gets them. Also those that were removed, if given.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the number of the request
 -- ARGV[2]  and on: the id of each, and the message if it was removed, or nothing
 -- Reply    how many were given back

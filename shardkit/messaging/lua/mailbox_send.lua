@@ -1,8 +1,5 @@
 -- Put messages into a mailbox, unless it is full.
--- KEYS[1]  the messages
--- KEYS[2]  the leased ones
--- KEYS[3]  the state
--- KEYS[4]  who waits
+-- KEYS     those of a mailbox, see mailbox_base.lua
 -- ARGV[1]  the time in microseconds; empty for the server's clock
 -- ARGV[2]  the most messages
 -- ARGV[3]  the most bytes
@@ -11,8 +8,7 @@
 -- Reply    for each its id, or 0 if it was refused
 --@include messaging/mailbox_base
 local now, most, most_bytes = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local last, bytes = last_id(STATE, MESSAGES), count_of(STATE, 'bytes')
-local count, dropped, reply = redis.call('ZCARD', MESSAGES), 0, {}
+local count, removed, reply = redis.call('ZCARD', MESSAGES), 0, {}
 
 local function is_full(size)
   return count >= most or bytes + size > most_bytes
@@ -21,9 +17,9 @@ end
 -- At most 1,000 in a call; the rest is dropped by the next one.
 local function drop_oldest()
   local oldest = redis.call('ZRANGE', MESSAGES, 0, 0, 'WITHSCORES')
-  if #oldest == 0 or dropped == 1000 then return false end
+  if #oldest == 0 or removed == 1000 then return false end
   remove(oldest[2], oldest[1])
-  count, bytes, dropped = count - 1, bytes - #oldest[1], dropped + 1
+  count, bytes, removed = count - 1, bytes - #oldest[1], removed + 1
   return true
 end
 
@@ -44,6 +40,6 @@ for n = 5, #ARGV do
   end
 end
 redis.call('HSET', STATE, 'format', '1', 'last', digits(last))
-if dropped > 0 then redis.call('HINCRBY', STATE, 'dropped', dropped) end
+if removed > 0 then redis.call('HSET', STATE, 'dropped', digits(dropped + removed)) end
 pass_on()
 return reply

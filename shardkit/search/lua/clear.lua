@@ -8,8 +8,8 @@
 --@include search/base
 local removed = 0
 
--- With a damaged state, a rebuild, or pending numbers, the keys are searched among all
--- of the server.
+-- With a damaged state, a rebuild, or pending numbers, or where ids or words are lost, the keys are
+-- searched among all of the server.
 local function scan(cursor)
   local next, keys = unpack(call('SCAN', cursor, 'MATCH', pattern_of_all(), 'COUNT', '2000'))
   for _, key in ipairs(keys) do
@@ -30,9 +30,13 @@ local buckets = floor(math.max(math.min(state.next, last) - 1, state.words - 1, 
 
 for bucket = from, math.min(from + size - 1, buckets) do
   local first = 128 * bucket
-  local ids = call('HVALS', ids_key(first))
-  for _, id in ipairs(ids) do call('UNLINK', document_key(id)) end
-  removed = removed + #ids
+  local ids, found = redis.pcall('HVALS', ids_key(first)), 0
+  if ids.err then return scan('0') end
+  for _, id in ipairs(ids) do found = found + call('UNLINK', document_key(id)) end
+  removed = removed + found
+  local at = floor(first % CHUNK / 8)
+  local live = redis.pcall('BITCOUNT', live_key(floor(first / CHUNK)), at, at + 15)
+  if found ~= live then return scan('0') end
   call('UNLINK', ids_key(first), values_key(first))
   for _, chunk in ipairs(chunks) do
     local keys = {short_key(chunk, first)}
@@ -46,11 +50,17 @@ for _, chunk in ipairs(chunks) do
   call('UNLINK', live_key(chunk))
   for place = 1, tonumber(ARGV[2]) do call('UNLINK', column_key(place, chunk)) end
 end
-local starts = call('SRANDMEMBER', starts_key(), '2000')
-for _, start in ipairs(starts) do call('UNLINK', lexicon_key(start)) end
+local starts = redis.pcall('SRANDMEMBER', starts_key(), '2000')
+if starts.err then return scan('0') end
+for _, start in ipairs(starts) do
+  local words = redis.pcall('HLEN', lexicon_key(start))
+  if type(words) == 'number' then call('HINCRBY', KEYS[1], 'gone', words) end
+  call('UNLINK', lexicon_key(start))
+end
 if #starts == 2000 then
   call('SREM', starts_key(), unpack(starts))
   return {from + size, removed}
 end
+if tonumber(call('HGET', KEYS[1], 'gone') or 0) < state.words - 1 then return scan('0') end
 call('UNLINK', starts_key(), moves_key(), KEYS[1])
 return {0, removed}

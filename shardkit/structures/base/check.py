@@ -148,6 +148,24 @@ def lengths(
     return (yield from read_or_note(commands, notes, repair, loses))
 
 
+def wrong_lengths(
+    to: To, keys: Sequence[str], full: int, repair: str = "", loses: str = "", type_repair: str = ""
+) -> Operation[Suspicions]:
+    """Return which of some STRINGs are there in another length than their only one.
+
+    Cost: one exchange.
+    """
+    notes: Suspicions = []
+    names = ("STRLEN", "EXISTS")
+    commands = [Command(to, key, (name, key)) for name in names for key in keys]
+    replies = yield from read_or_note(commands, notes, type_repair or repair, "what the key holds")
+    for key, length, exists in zip(keys, replies, replies[len(keys) :], strict=False):
+        if exists and length not in (None, full):
+            error = damage(to, key, f"{length} bytes", f"{full} bytes")
+            notes.append(Suspicion(error, repair, loses))
+    return notes
+
+
 def contents(
     to: To,
     kind: str,

@@ -14,13 +14,17 @@ _DIGITS = re.compile("0|-?[1-9][0-9]{0,19}")  # as commands such as HINCRBY read
 
 def stored_integer(
     to: To,
-    key: str,
+    key: str | bytes,
     field: str,
     text: bytes | str | None,
     lowest: int = 0,
     highest: int = MOST_STORED,
+    *,
+    missing: int | None = None,
 ) -> int:
-    """Return a number that is stored as digits in a field of a key."""
+    """Return a number that is stored as digits in a field of a key; ``missing`` if none is."""
+    if text is None and missing is not None:
+        return missing
     digits = text.decode("latin-1") if isinstance(text, bytes) else text or ""
     if _DIGITS.fullmatch(digits) and lowest <= int(digits) <= highest:
         return int(digits)

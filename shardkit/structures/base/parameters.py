@@ -337,7 +337,11 @@ class Metadata:
             raise ParameterMismatchError(
                 f"{self.key}: {self._name!r} was created with other parameters: "
                 f"{differences(stored, self.parameters)}",
-                "open it with its own parameters: they say where its data is",
+                "open it with its own parameters: they say where its data is"
+                + "".join(
+                    f"; if this release has no parameter {field}, use the one that wrote it"
+                    for field in sorted(stored.keys() - self.parameters.keys())[:1]
+                ),
             )
         # A reader does not create the structure, and checks again next time.
         created = create and self._creates

@@ -114,6 +114,14 @@ class Compressed:
             packed = b"%c%b" % (_MARKS + number, packed)
         return packed if len(packed) <= len(plain) else _PLAIN + plain
 
+    def can_decode(self, stored: bytes) -> bool:
+        """Return whether the dictionaries that are here decode a value, as far as there are any."""
+        try:
+            self.decode(stored)
+        except StructureError:
+            return dictionary_of(stored) not in self.coders
+        return True
+
     def decode(self, stored: bytes) -> Any:
         """Return the value.
 

@@ -22,7 +22,7 @@ dictionaries pay nothing for all this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic
 
 from shardkit.errors import InvalidArgumentError, StructureError
@@ -51,6 +51,7 @@ class CodedValues(Generic[V]):
         self._name = name
         self.raw = isinstance(codec, Raw)
         self._loaded = False
+        self._generation: int | None = None
         self._compressed: Compressed | None = None
         if isinstance(codec, Compressed):
             self.codec = self._compressed = Compressed(codec.packing, codec.inner)
@@ -72,21 +73,39 @@ class CodedValues(Generic[V]):
         yield from self._read(compressed)
 
     def load_missing(self, stored: Iterable[bytes | None]) -> Operation[None]:
-        """Read the dictionaries again if one of these values needs one that is missing here.
+        """Read the dictionaries again if those that are here cannot decode these values.
 
-        Cost: none; one exchange if another process has trained.
+        Cost: none; one exchange if another process has trained, or has deleted the structure.
         """
         compressed = self._compressed
         if compressed is None:
             return
-        needed = {dictionary_of(value) for value in stored if value} - {0}
-        if needed - compressed.coders.keys():
-            yield from self._read(compressed)
-            missing = needed - compressed.coders.keys()
+        needed = {dictionary_of(value): value for value in stored if value}
+        needed.pop(0, None)
+        replaced = not all(map(compressed.can_decode, needed.values()))
+        if replaced or needed.keys() - compressed.coders.keys():
+            yield from self._read(compressed, anew=replaced)
+            missing = needed.keys() - compressed.coders.keys()
             # Numbers beyond those that are there are the values' damage.
             if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
                 found = f"no dictionary {min(missing)}"
                 raise damage(self._to, self.key, found, "that of stored values")
+
+    def of_generation(
+        self, generation: int, pairs: Sequence[tuple[bytes, Any]]
+    ) -> Operation[Sequence[tuple[bytes, Any]]]:
+        """Return fields and values, encoded again if others have created the structure again.
+
+        Cost: none; one exchange then.
+        """
+        known, self._generation = self._generation, generation
+        if known in (None, generation) or self._compressed is None:
+            return pairs
+        values = [self._compressed.decode(value) for _, value in pairs]
+        self.reset()
+        yield from self.load()
+        encoded = map(self._compressed.encode, values)
+        return [(field, value) for (field, _), value in zip(pairs, encoded, strict=True)]
 
     def build_dictionary(self, samples: Iterable[Any]) -> bytes:
         """Return a dictionary for values like these, for `add_dictionary`. Pure, but slow."""
@@ -151,9 +170,9 @@ class CodedValues(Generic[V]):
             )
         return self._compressed
 
-    def _read(self, compressed: Compressed) -> Operation[None]:
+    def _read(self, compressed: Compressed, *, anew: bool = False) -> Operation[None]:
         [flat] = yield [Command(self._to, self.key, ("HGETALL", self.key))]
-        coders: dict[int, Coder] = dict(compressed.coders)
+        coders: dict[int, Coder] = {} if anew else dict(compressed.coders)
         for field, dictionary in zip(flat[::2], flat[1::2], strict=True):
             number = stored_integer(self._to, self.key, "a field", field, 1, MOST_DICTIONARIES)
             if number not in coders:

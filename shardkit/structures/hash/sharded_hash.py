@@ -654,6 +654,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         yield from self._values.load()
         pair = self._pair(key, value)
         yield from self._open(create=True)
+        [pair] = yield from self._values.of_generation(self.meta.generation, [pair])
         return int((yield from self._expiry.set(*pair, *options, *chain(*times))))
 
     @stream
@@ -802,15 +803,25 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
                 f"{self.name}: field {shown(field)}: {error.message}", error.remedy
             ) from None
 
-    def _hset(self, pairs: list[tuple[bytes, Argument]]) -> Operation[int]:
+    def _hset(self, pairs: Sequence[tuple[bytes, Argument]]) -> Operation[int]:
         yield from self._open(create=True)
+        pairs = yield from self._values.of_generation(self.meta.generation, pairs)
         replies = yield from self.layout.write(pairs, _setting)
+        yield from self._correct(pairs)
         return sum(new for _, new in replies)
+
+    def _correct(self, written: Sequence[tuple[bytes, Argument]]) -> Operation[None]:
+        """Write values again if others created the hash again, with another dictionary."""
+        pairs = yield from self._values.of_generation(self.meta.generation, written)
+        if pairs is not written:
+            yield from self.layout.write(pairs, _setting)
 
     def _write_one(self, name: str, field: bytes, value: Argument) -> Operation[Reply]:
         yield from self._open(create=True)
-        written = [(field, value)]
+        written = yield from self._values.of_generation(self.meta.generation, [(field, value)])
         [(_, reply)] = yield from self.layout.write(written, lambda f, v: (name, f[0], v[0]))
+        if reply:
+            yield from self._correct(written)
         return reply
 
     @property

@@ -45,7 +45,13 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, ClassVar, Generic
 
-from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError, counted
+from shardkit.errors import (
+    CrossShardError,
+    DamagedDataError,
+    InvalidArgumentError,
+    ParameterMismatchError,
+    counted,
+)
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import completed
 from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
@@ -65,10 +71,11 @@ from shardkit.operations.operation import (
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name, check_some
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.damage import stored_integer
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
@@ -516,11 +523,21 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         return (yield from find(places, "LPOS", value, "COUNT", 1))
 
     def _restore_index(self) -> Operation[None]:
+        held = yield from restore_ends(self._scripts)
+        # Of whatever length: the ends that are left are those of an empty list.
+        for parts in pages(held, PARTS_AT_ONCE):
+            yield [self._at(key, "UNLINK", key) for key in map(self.part_key, parts)]
         yield from restore_ends(self._scripts)
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""
-        removed = yield from self._send_to_all(self.meta.present_generation, "UNLINK")
+        try:
+            removed = yield from self._send_to_all(self.meta.present_generation, "UNLINK")
+        except ParameterMismatchError:
+            self._reset()
+            yield from self._open()  # raises it again if others created the list
+            ends = self._scripts.keys[1]
+            raise damage(self.component, ends, "others", "copies of the parameters") from None
         self._reset()
         return removed
 

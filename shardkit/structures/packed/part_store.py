@@ -11,21 +11,19 @@ from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Columns, Command, Partial, Replies, script_call
+from shardkit.operations.commands import Argument, Command, Partial, Replies, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import (
     Damage,
-    Suspicion,
     Suspicions,
     check_registered,
     confirmed,
-    lengths,
     register_existing,
     suspected,
+    wrong_lengths,
 )
-from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import HIGHEST, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
@@ -33,6 +31,7 @@ from shardkit.structures.base.writes import PartReply, send_to_parts, settled_wr
 from shardkit.structures.packed.addressing import PartCommands, ReadRange, RecordLayout
 
 IDS_AT_ONCE = 1000
+_REMOVES = "rebuild() removes it"
 _FIRST_PARTS = 1024  # searched even if they are not registered
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
@@ -107,12 +106,13 @@ class PartStore:
             if len(data) <= read.last - read.first
         }
         if short:
-            keys, full = list(map(self.part_key, sorted(short))), self.layout.part_bytes
-            lengths = yield Columns(self.component, "STRLEN", keys)
-            for key, length in zip(keys, lengths, strict=True):
-                if length not in (0, full):
-                    raise damage(self.component, key, f"{length} bytes", f"{full} bytes")
+            yield from self.verify_lengths(sorted(short))
         return list(replies)
+
+    def verify_lengths(self, parts: Iterable[int]) -> Operation[None]:
+        """Check that parts that exist have their full length."""
+        for note in (yield from self._check_lengths(list(parts))):
+            raise note.error
 
     def write(
         self,
@@ -205,19 +205,13 @@ class PartStore:
         return [part for part in range(_FIRST_PARTS) if part not in registered]
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
-        notes: Suspicions = []
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
-        stored_lengths = yield from lengths(
-            self.component, "STRING", keys, notes, "rebuild() removes it", "what the key holds"
+        repairs = (
+            "rebuild() gives it its length",
+            "records beyond the cut, lost already",
+            _REMOVES,
         )
-        for key, length in zip(keys, stored_lengths, strict=True):
-            if length not in (None, 0, full):
-                error = damage(self.component, key, f"{length} bytes", f"{full} bytes")
-                loses = "records beyond the cut, lost already"
-                if length > full:
-                    loses = f"{length - full} bytes that no record is in"
-                notes.append(Suspicion(error, "rebuild() gives it its length", loses))
-        return notes
+        return (yield from wrong_lengths(self.component, keys, full, *repairs))
 
     def restore_registry(self) -> Operation[None]:
         """Register the first existing parts; remove invalid ones."""
@@ -230,20 +224,16 @@ class PartStore:
         """Give all parts their length; return how many parts are registered."""
         parts, full = (yield from self.registry.read()), self.layout.part_bytes
         for some in pages(parts, PARTS_AT_ONCE):
-            keys, notes = list(map(self.part_key, some)), Suspicions()
-            stored_lengths = yield from lengths(self.component, "STRING", keys, notes)
-            yield [
-                Command(self.component, key, ("UNLINK", key), idempotent=True)
-                for key in (note.error.key for note in notes)
-            ]
-            for key, length in zip(keys, stored_lengths, strict=True):
-                if length is not None and 0 < length < full:
-                    # The last bit, unless another client created the part in between.
-                    extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
-                    yield [Command(self.component, key, extend, idempotent=True)]
-                elif length is not None and length > full:
-                    [held] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
-                    yield [Command(self.component, key, ("SET", key, held, "KEEPTTL"))]
+            for error, repair, _ in (yield from self._check_lengths(some)):
+                key = error.key
+                if repair == _REMOVES:
+                    yield [Command(self.component, key, ("UNLINK", key), idempotent=True)]
+                    continue
+                # The last bit, unless another client created the part in between.
+                extend = ("BITFIELD", key, "INCRBY", "u1", 8 * full - 1, 0)
+                yield [Command(self.component, key, extend, idempotent=True)]
+                [held] = yield [Command(self.component, key, ("GETRANGE", key, 0, full - 1))]
+                yield [Command(self.component, key, ("SET", key, held, "KEEPTTL"))]
         return len(parts)
 
     def part_key(self, part: int) -> str:

@@ -363,7 +363,7 @@ class PackedRecords(ExpirableStructure[Face]):
             ids: only these records; a repeated id counts again.
 
         Cost: as `aggregate`. Records of one bit are counted by their servers: one BITCOUNT a part,
-        an exchange for every 1,000 parts.
+        two exchanges for every 1,000 parts.
         """
         if flag is not None and self.format.field(flag).type.bits != 1:
             raise InvalidArgumentError(
@@ -374,6 +374,7 @@ class PackedRecords(ExpirableStructure[Face]):
             total = 0
             for parts in pages((yield from self.store.parts()), PARTS_AT_ONCE):
                 keys = [self.part_key(part) for part in parts]
+                yield from self.store.verify_lengths(parts)
                 total += sum((yield Columns(self.component, "BITCOUNT", keys)))
             return total
         if flag is None:

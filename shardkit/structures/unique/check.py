@@ -16,7 +16,6 @@ from shardkit.structures.base.check import (
     check_registered,
     confirmed,
     contents,
-    lengths,
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.unique.days import BitmapDay, SetDay
@@ -33,7 +32,7 @@ def check_day(day: SetDay | BitmapDay) -> Stream[Damage]:
         if isinstance(day, SetDay):
             yield (yield from confirmed(partial(_check_sets, day, some)))
         else:
-            yield (yield from confirmed(partial(_check_bitmaps, day, some)))
+            yield (yield from confirmed(partial(day.wrong_lengths, some)))
 
 
 def _check_registered(day: BitmapDay) -> Operation[Suspicions]:
@@ -61,16 +60,5 @@ def _check_sets(day: SetDay, parts: Sequence[int]) -> Operation[Suspicions]:
         if wrong:
             found = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
             error = damage(day.component, key, found, "only ids of this part")
-            notes.append(Suspicion(error))
-    return notes
-
-
-def _check_bitmaps(day: BitmapDay, parts: Sequence[int]) -> Operation[Suspicions]:
-    notes: Suspicions = []
-    keys, full = list(map(day.part_key, parts)), -(-day.part_size // 8)
-    stored_lengths = yield from lengths(day.component, "STRING", keys, notes)
-    for key, length in zip(keys, stored_lengths, strict=True):
-        if length not in (None, 0, full):
-            error = damage(day.component, key, f"{length} bytes", f"{full} bytes")
             notes.append(Suspicion(error))
     return notes

@@ -18,12 +18,13 @@ from datetime import date
 from typing import Final
 
 from shardkit.operations.commands import Command, Home, To
-from shardkit.operations.operation import Operation
+from shardkit.operations.operation import Operation, pages
 from shardkit.routing.partition import part_count
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
 from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, plan_key
 from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
@@ -31,6 +32,7 @@ from shardkit.structures.unique.sizing import expected_after, expected_for, part
 
 DAYS_CACHED: Final = 64
 _PARTS_LOOKED_AT: Final = 256
+_MOST_LOOKED_AT: Final = 4096
 
 
 class DayPlanner:
@@ -77,8 +79,8 @@ class DayPlanner:
         if not self.plans:
             raise self.settings.refusal("plans nothing", "count(day) says how many came")
 
-    def day(self, day: date, *, write: bool = False) -> Operation[Day]:
-        """Return a day's data.
+    def day(self, day: date, *, write: bool = False, verify: bool = True) -> Operation[Day]:
+        """Return a day's data; unless told otherwise, its plan must agree with its ids.
 
         Cost: none when this process knows the day, else one exchange, or two to store a plan; the
         first day costs one or two more, to compare the counter's parameters.
@@ -94,8 +96,8 @@ class DayPlanner:
         data: Day
         if self.plans:
             before = self.count_key(date.fromordinal(max(day.toordinal() - 1, 1)))
-            data, decided = yield from self._find(key, before, store=write)
-            if not decided:  # another process may still plan it otherwise
+            data, decided = yield from self._find(key, before, store=write, verify=verify)
+            if not (decided and verify):  # another process may still plan it otherwise
                 return data
         elif self.settings.precision == "bitmap":
             data = BitmapDay(self.component, key, self._part_size)
@@ -114,7 +116,9 @@ class DayPlanner:
         """Drop the cached data of a removed day."""
         self._days.pop(day, None)
 
-    def _find(self, key: str, before: str, *, store: bool) -> Operation[tuple[SetDay, bool]]:
+    def _find(
+        self, key: str, before: str, *, store: bool, verify: bool
+    ) -> Operation[tuple[SetDay, bool]]:
         """Return a planned day, and whether its plan is final."""
         plan, meta = plan_key(key), meta_key(key)
         field = "parts" if self._compact else "total"
@@ -150,7 +154,7 @@ class DayPlanner:
                 self._get(plan),  # another process may have been first
             ]
             expected = self._stored_plan(plan, stored)
-        if size is not None and stored is not None and size != self._size(expected):
+        if verify and None not in (size, stored) and size != self._size(expected):
             yield from self._check_size(key, size, expected)
         return self._set_day(key, expected, size), stored is not None or size is not None
 
@@ -183,19 +187,21 @@ class DayPlanner:
     def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
         """Check a day whose size does not follow from its plan: created by other rules, or damaged.
 
-        It checks whether some ids are in the parts where that size puts them.
+        It checks whether ids are in the parts where that size puts them, an id of each part.
         """
         day, partition = self._set_day(key, expected, size), self.settings.partition
+        yield from day.unlisted_parts()
         if partition is None:  # an id is of 32 bits: where it belongs is not stored
             wanted = f"parts={self._size(expected)}, as it was planned"
             raise damage(self.component, meta_key(key), f"parts={size}", wanted)
         wanted = f"total={self._size(expected)}, as it was planned"
         place = hashed_partition(key, partition, size, self._part_size)
-        parts = range(min(day.parts, 100))
-        replies = yield [day.read("SRANDMEMBER", part) for part in parts]
-        for part, member in zip(parts, replies, strict=True):
-            if member is not None and place(member) != part:
-                raise damage(self.component, meta_key(key), f"total={size}", wanted)
+        most = min(max(day.parts, day.planned_parts), _MOST_LOOKED_AT)
+        for parts in pages(range(most), PARTS_AT_ONCE):
+            replies = yield [day.read("SRANDMEMBER", part) for part in parts]
+            for part, member in zip(parts, replies, strict=True):
+                if member is not None and place(member) != part:
+                    raise damage(self.component, meta_key(key), f"total={size}", wanted)
 
     def _set_day(self, key: str, expected: int, size: int | None = None) -> SetDay:
         """Return a day; its size, as stored in its parameters, follows from what is expected."""

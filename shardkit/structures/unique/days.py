@@ -52,12 +52,13 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.check import KEYS_CHECKED
+from shardkit.structures.base.check import KEYS_CHECKED, Suspicions, wrong_lengths
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, send_to_parts, settle, unstable
+from shardkit.structures.unique import hyperloglog
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
@@ -236,7 +237,7 @@ class DayInParts(ABC):
                 Command(self.home, self.key, ("GET", self.key)),
                 Command(self.component, index, ("EXISTS", index)),
             ]
-            counted = stored_integer(self.home, self.key, "count", text or b"0")
+            counted = stored_integer(self.home, self.key, "count", text, missing=0)
             if counted <= total or not exists:
                 return
             yield Pause(_UNTIL_REMOVED)
@@ -404,7 +405,7 @@ class SetDay(DayInParts):
         return range(self.parts), self.meta.checked
 
     def unlisted_parts(self) -> Operation[Iterable[int]]:
-        """Return the numbers that follow."""
+        """Return the numbers that follow, of no far larger plan."""
         yield from ()
         if self.planned_parts > self.parts + _MOST_UNLISTED:
             found = f"a plan of {self.planned_parts} parts"
@@ -474,22 +475,25 @@ class BitmapDay(DayInParts):
                 yield first + 8 * at + bit
 
     def checked(self, part: int, reply: bytes | None) -> bytes:
-        """Return a part as read, checked: empty, or of its full length."""
-        self._check_length(part, len(reply or b""))
+        """Return a part as read, checked: empty if it does not exist, or of its full length."""
+        full = -(-self.part_size // 8)
+        if reply is not None and len(reply) != full:
+            raise damage(
+                self.component, self.part_key(part), f"{len(reply)} bytes", f"{full} bytes"
+            )
         return reply or b""
 
-    def _check_length(self, part: int, length: int) -> None:
-        full = -(-self.part_size // 8)
-        if length not in (0, full):
-            raise damage(self.component, self.part_key(part), f"{length} bytes", f"{full} bytes")
+    def wrong_lengths(self, parts: Iterable[int]) -> Operation[Suspicions]:
+        """Return the parts that exist in another length. Cost: one exchange."""
+        keys = list(map(self.part_key, parts))
+        return (yield from wrong_lengths(self.component, keys, -(-self.part_size // 8)))
 
     def size(self) -> Operation[int | None]:
-        """See `DayInParts.size`; parts are of their full length. Cost: two commands a part."""
+        """See `DayInParts.size`; parts are of their full length. Cost: three commands a part."""
         parts, _ = yield from self.existing_parts()
         for page in pages(parts, PARTS_AT_ONCE):
-            lengths = yield [self.read("STRLEN", part) for part in page]
-            for part, length in zip(page, lengths, strict=True):
-                self._check_length(part, length)
+            for note in (yield from self.wrong_lengths(page)):
+                raise note.error
         return (yield from super().size())
 
     def prepare(self, parts: Iterable[int]) -> Operation[None]:
@@ -557,6 +561,13 @@ class HyperLogLogDay:
         count = Command(self.home, self.key, ("PFCOUNT", self.key))
         [[before, _, after]] = yield [Transaction(self.home, self.key, (count, add, count))]
         return max(0, int(after) - int(before))
+
+    def registers(self) -> Operation[bytes]:
+        """Return the registers of the day; those of no visitor if nobody came."""
+        [stored] = yield [Command(self.home, self.key, ("GET", self.key))]
+        if stored is None:
+            return bytes(hyperloglog.REGISTERS)
+        return hyperloglog.registers(stored, self.home, self.key)
 
     def locate(self, visitor: Visitor) -> Operation[VisitorPlace]:
         """Return where a visitor is counted."""

@@ -25,7 +25,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 
-from shardkit.errors import StructureError
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import To
+from shardkit.structures.base.damage import damage
 
 REGISTERS = 16_384
 _HEADER = 16
@@ -34,7 +36,7 @@ _MOST = 2**64  # values that are hashed differ in no more ways
 _ALPHA = 0.5 / math.log(2)
 
 
-def registers(stored: bytes, key: str = "") -> bytes:
+def registers(stored: bytes, to: To = "", key: str = "") -> bytes:
     """Return the 16,384 registers of a stored HyperLogLog, a byte each."""
     if stored[:4] == b"HYLL" and len(stored) >= _HEADER:
         body = stored[_HEADER:]
@@ -42,7 +44,7 @@ def registers(stored: bytes, key: str = "") -> bytes:
         values = bytes(_dense(body)) if dense else _sparse(body)
         if len(values) == REGISTERS and max(values) <= _HIGHEST:
             return values
-    raise StructureError(f"{key}: is not a HyperLogLog", "find what wrote to it, or delete it")
+    raise damage(to, key, shown(stored), "a HyperLogLog", "find what wrote to it, or delete it")
 
 
 def estimate(values: bytes) -> int:
@@ -77,7 +79,7 @@ def _sparse(body: bytes) -> bytes:
             values += bytes([(code >> 2 & 31) + 1]) * ((code & 3) + 1)
         elif code & 0x40:
             at += 1
-            values += bytes(((code & 63) << 8 | body[at]) + 1)
+            values += bytes(((code & 63) << 8 | int.from_bytes(body[at : at + 1])) + 1)
         else:
             values += bytes((code & 63) + 1)
         at += 1

@@ -69,7 +69,7 @@ def _count_sets(days: Sequence[SetDay], which: Which) -> Operation[int]:
     if missing:
         replies = yield [Command(day.home, day.key, ("GET", day.key)) for day in missing]
         for day, count in zip(missing, replies, strict=True):
-            came = stored_integer(day.home, day.key, "count", count or b"0")
+            came = stored_integer(day.home, day.key, "count", count, missing=0)
             if came > 0:
                 raise StructureError(
                     f"{day.key}: {day.meta.key}, which locates the ids of "
@@ -177,9 +177,9 @@ def _estimate(days: Sequence[HyperLogLogDay]) -> Operation[int]:
     for page in pages(keys, REGISTERS_AT_ONCE):
         replies = yield [Command(home, key, ("GET", key)) for key in page]
         estimates = [
-            hyperloglog.registers(reply, key)
+            hyperloglog.registers(reply, home, key)
             for key, reply in zip(page, replies, strict=True)
-            if reply
+            if reply is not None
         ]
         merged = bytes(map(max, merged, *estimates)) if estimates else merged
     return hyperloglog.estimate(merged)

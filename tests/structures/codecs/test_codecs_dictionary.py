@@ -166,3 +166,34 @@ def test_no_dictionary_stays_cached_after_the_hash_was_deleted(face: Face) -> No
     assert face.run(records.hget("b")) == TREES[0]
     face.run(records.hset("a", TREES[1]))
     assert face.run(opened(face, "tokens").hmget("a", "b")) == [TREES[1], TREES[0]]
+
+
+@pytest.mark.parametrize("options", [{"groups": 1}, {"total": 50, "part_size": 64}])
+@pytest.mark.parametrize("later", [False, True])
+def test_a_kept_hash_follows_a_dictionary_that_others_replaced(
+    face: Face, kit: ShardKit, options: dict[str, Any], later: bool
+) -> None:
+    def opened() -> Any:
+        return face.kit.hash("records", component="one", codec="zstd", **options)
+
+    kept, other = opened(), opened()
+    face.run(kept.train(CITIES))
+    face.run(kept.hset("a", CITIES[0]))
+    face.run(other.delete())
+    face.run(other.train(TREES))
+    face.run(other.hset("a", TREES[0]))
+    if later:  # after the lease of parameters that were read
+        kept.meta._read_at -= 10
+    assert face.run(kept.hget("a")) == TREES[0]
+    assert face.run(kept.hgetall()) == {"a": TREES[0]}
+
+    face.run(other.delete())
+    face.run(other.train(CITIES))
+    face.run(other.hset("a", CITIES[0]))
+    if later:
+        kept.meta._read_at -= 10
+    face.run(kept.hset(mapping={"a": TREES[1], "b": TREES[2]}))
+    face.run(kept.hsetnx("c", TREES[3]))
+    read = face.run(opened().hgetall())
+    assert read == dict(zip("abc", TREES[1:4], strict=True))
+    assert face.list(opened().check()) == []

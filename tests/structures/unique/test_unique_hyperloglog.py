@@ -10,7 +10,7 @@ import pytest
 from faces import Face, sessions
 
 from shardkit import ShardKit
-from shardkit.errors import StructureError
+from shardkit.errors import DamagedDataError
 from shardkit.local import LocalServer
 from shardkit.structures.unique.hyperloglog import REGISTERS, estimate, registers
 
@@ -55,8 +55,8 @@ def test_registers_that_are_all_full_are_counted() -> None:
     "stored", [b"", b"5", b"HYLL", b"HYLL" + bytes(12), b"HYLL\1" + bytes(99), FULL]
 )
 def test_a_value_that_is_not_a_hyperloglog_is_refused(stored: bytes) -> None:
-    with pytest.raises(StructureError, match="unique:1: is not a HyperLogLog"):
-        registers(stored, "unique:1")
+    with pytest.raises(DamagedDataError, match=r"unique:1 is damaged: .*, where a HyperLogLog"):
+        registers(stored, "one", "unique:1")
 
 
 @pytest.mark.parametrize("component", ["one", "many", "both"])

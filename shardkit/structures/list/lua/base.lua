@@ -1,7 +1,8 @@
 -- Included by the scripts of lists: reads and stores a list's ends.
--- A list has three KEYS: its parameters, its ends and its signal; and three ARGV: the prefix of its
--- parts' keys, how many values a part holds, and their type. Only the ends determine which parts
--- exist, so parts are not in KEYS; they have the same {tag}.
+-- A list has three KEYS: its parameters, <name>:meta, its ends, <name>:ends, and its signal,
+-- <name>:signal; and three ARGV: the prefix of its parts' keys, how many values a part holds, and
+-- their type. Only the ends determine which parts exist, so parts are not in KEYS; they have the same
+-- {tag}.
 -- The ends are a HASH: first and last are the numbers of the end parts, left and right how many
 -- values they hold; part_size and values are copies of the parameters; due is the list's expiry, in
 -- milliseconds since 1970. Parts between the ends are full. Its numbers are far below 2^53, so they

@@ -1,10 +1,6 @@
 -- Do the next step of a list's unfinished work.
--- KEYS[1]  its parameters, a HASH: <name>:meta
--- KEYS[2]  where it ends, a HASH: <name>:ends
--- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its parts begin with: <name>:
--- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values
+-- KEYS     those of a list, see base.lua
+-- ARGV[1]  to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  how many parts to visit where values are searched or moved
 -- ARGV[5]  how many where they are not
 -- Reply    1 if more is left to do, else 0; -1 if there is none

@@ -1,10 +1,6 @@
 -- Insert a value before or after another that is in some parts of a list, as LINSERT does.
--- KEYS[1]  its parameters, a HASH: <name>:meta
--- KEYS[2]  where it ends, a HASH: <name>:ends
--- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its parts begin with: <name>:
--- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values
+-- KEYS     those of a list, see base.lua
+-- ARGV[1]  to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  BEFORE or AFTER
 -- ARGV[5]  the value to search for, from the left
 -- ARGV[6]  the new value

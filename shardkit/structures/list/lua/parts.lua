@@ -1,10 +1,6 @@
 -- Return some parts of a list, from one end to the other.
--- KEYS[1]  its parameters, a HASH: <name>:meta
--- KEYS[2]  where it ends, a HASH: <name>:ends
--- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its parts begin with: <name>:
--- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values
+-- KEYS     those of a list, see base.lua
+-- ARGV[1]  to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  1 from left to right, -1 from right to left
 -- ARGV[5]  the number of the next part; empty for the first in that direction
 -- ARGV[6]  the number of the last one; empty for the last in that direction

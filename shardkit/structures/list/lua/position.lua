@@ -1,10 +1,6 @@
 -- Find the indexes of a value in some parts of a list, as LPOS does.
--- KEYS[1]  its parameters, a HASH: <name>:meta
--- KEYS[2]  where it ends, a HASH: <name>:ends
--- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its parts begin with: <name>:
--- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values
+-- KEYS     those of a list, see base.lua
+-- ARGV[1]  to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  the value
 -- ARGV[5]  which occurrence to begin with: from 1 on the left, or from -1 on the right
 -- ARGV[6]  how many indexes at most; 0 for all

@@ -1,10 +1,6 @@
 -- Return a range of a list.
--- KEYS[1]  its parameters, a HASH: <name>:meta
--- KEYS[2]  where it ends, a HASH: <name>:ends
--- KEYS[3]  its signal, a LIST: <name>:signal
--- ARGV[1]  what the keys of its parts begin with: <name>:
--- ARGV[2]  how many values a part takes, according to the caller
--- ARGV[3]  the type of its values
+-- KEYS     those of a list, see base.lua
+-- ARGV[1]  to ARGV[3]: those of a list, see base.lua
 -- ARGV[4]  the first value, as LRANGE has it
 -- ARGV[5]  the last one
 -- ARGV[6]  how many values the reply may have

@@ -288,8 +288,11 @@ local function read_task(list)
   list.removes, list.result = unpack(redis.call('HMGET', list.ends, 'removes', 'result'))
   if task.removed then
     stored_integer(list.ends, 'removed', string.format('%.0f', task.removed), 0, 2 ^ 52)
-    if not (list.removes and list.result) then
-      damaged(list.ends, 'removes=missing', 'what is removed')
+    local place = list.prefix .. 'removed:'
+    local own = list.result and string.sub(list.result, 1, #place) == place
+    if not (list.removes and own and #list.result == #place + 16) then
+      local found = (list.removes and 'result=' or 'removes=') .. (list.result or 'missing')
+      damaged(list.ends, found, 'what is removed, and where it is counted')
     end
   end
   check_task(list, task)

@@ -14,7 +14,7 @@ local length, whole = redis.call('STRLEN', KEYS[1]), tonumber(ARGV[1])
 local due = length > 0 and redis.call('PEXPIRETIME', KEYS[1])
 if due and due ~= tonumber(ARGV[2]) then return {2, due} end
 if length ~= whole then
-  if length > 0 then
+  if length > 0 or redis.call('EXISTS', KEYS[1]) == 1 then
     local wanted = {KEYS[1], length .. ' bytes', ARGV[1] .. ' bytes'}
     return redis.error_reply('DAMAGED ' .. cjson.encode(wanted))
   end

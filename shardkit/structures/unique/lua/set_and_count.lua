@@ -8,11 +8,10 @@
 if KEYS[2] then -- fails before a bit is set if it is no counter
   stored_integer(KEYS[2], 'count', redis.call('GET', KEYS[2]) or '0', 0, 2 ^ 52)
 end
-local length = redis.call('STRLEN', KEYS[1])
-if length > 0 and length ~= math.ceil(ARGV[1] / 8) then
+local length, created = redis.call('STRLEN', KEYS[1]), redis.call('EXISTS', KEYS[1]) == 0
+if not created and length ~= math.ceil(ARGV[1] / 8) then
   damaged(KEYS[1], length .. ' bytes', math.ceil(ARGV[1] / 8) .. ' bytes')
 end
-local created = length == 0
 if created then
   -- The last bit first: a string that grows is given twice the bytes that it needs.
   redis.call('SETBIT', KEYS[1], ARGV[1] - 1, 0)
