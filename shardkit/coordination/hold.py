@@ -21,8 +21,8 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
@@ -34,16 +34,16 @@ from shardkit.coordination.keys import MICROSECONDS, running
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Command
+from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
 from shardkit.operations.kept import kept_with
+from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation
 
 T = TypeVar("T")
 
 logger = logging.getLogger("shardkit.coordination")
-
-_RENEWAL_FAILED = log_records.fields("lock-renewal-failed")
 
 # Parts of its time after which a hold is renewed, and tried again after a failure.
 RENEWED_AFTER = 1 / 3
@@ -170,6 +170,10 @@ class Hold(Generic[Face]):
                     about = log_records.fields("lock-callback-failed", lock=str(key))
                     logger.exception("%s: on_lost failed", key, extra=about)
 
+    def patience(self) -> float:
+        """Return the seconds that a renewal may take: less than what is left, for another try."""
+        return max(LONG_ENOUGH, self.remaining * 2 / 3)
+
     def renew(self) -> Operation[float | None]:
         """Extend it, tolerating errors while it lasts.
 
@@ -227,31 +231,36 @@ class _Schedule:
     wakes it once; it then sleeps until the first of them would have been due.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self,
+        monotonic: Callable[[], float],
+        lock: AbstractContextManager[Any],
+        wake: Callable[[], object],
+    ) -> None:
+        self._monotonic = monotonic
+        self._lock = lock  # also of those who call `sleep` and `due`
+        self._wake = wake
         self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []
         self._numbers = count()
         self._most = 64  # entries before those that ended are removed
         self._wakes_at = inf  # when the renewing thread wakes by itself
 
-    def add(self, hold: Hold[Any], at: float) -> bool:
-        """Add a hold; return whether the renewing thread must be woken."""
-        heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
-        if len(self._heap) > self._most:
-            self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
-            heapq.heapify(self._heap)
-            self._most = max(64, 2 * len(self._heap))
-        if at >= self._wakes_at:
-            return False
-        self._wakes_at = at
-        return True
+    def add(self, hold: Hold[Any], wait: float) -> None:
+        """Renew a hold in ``wait`` seconds; wake the renewing thread if it sleeps longer."""
+        at = self._monotonic() + wait
+        with self._lock:
+            heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
+            if len(self._heap) > self._most:
+                self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
+                heapq.heapify(self._heap)
+                self._most = max(64, 2 * len(self._heap))
+            if at < self._wakes_at:
+                self._wakes_at = at
+                self._wake()
 
-    def add_all(self, holds: list[Hold[Any]], waits: Sequence[float | None], now: float) -> None:
-        for hold, wait in zip(holds, waits, strict=True):
-            if wait is not None:
-                self.add(hold, now + wait)
-
-    def sleep(self, now: float) -> float | None:
+    def sleep(self) -> float | None:
         """Return the seconds to sleep: 0 if a hold is due, None for ever."""
+        now = self._monotonic()
         while self._heap and not _lasts(self._heap[0][2]()):
             heapq.heappop(self._heap)
         if self._heap:
@@ -260,13 +269,24 @@ class _Schedule:
             self._wakes_at = inf
         return None if self._wakes_at == inf else max(0.0, self._wakes_at - now)
 
-    def due(self, now: float) -> list[Hold[Any]]:
-        holds = []
+    def due(self) -> list[Job]:
+        """Return the renewals that are due; each adds the hold again."""
+        now, jobs = self._monotonic(), []
         while self._heap and self._heap[0][0] <= now:
             hold = heapq.heappop(self._heap)[2]()
             if hold is not None and not hold.released:
-                holds.append(hold)
-        return holds
+                jobs.append(Job(*hold.place, self._renew(hold), hold.patience))
+        return jobs
+
+    def _renew(self, hold: Hold[Any]) -> Operation[None]:
+        wait: float | None = hold.ttl * RETRIED_AFTER
+        try:
+            wait = yield from hold.renew()
+        except Exception:  # a bug must not end the renewals
+            about = log_records.fields("lock-renewal-failed")
+            logger.exception("cannot renew holds", extra=about)
+        if wait is not None:
+            self.add(hold, wait)
 
 
 def _lasts(hold: Hold[Any] | None) -> bool:
@@ -274,17 +294,17 @@ def _lasts(hold: Hold[Any] | None) -> bool:
 
 
 class Renewals:
-    """Renews a blocking kit's holds in a thread, all that are due in one exchange."""
+    """Renews a blocking kit's holds, those of each server by themselves."""
 
     def __init__(self, driver: BlockingDriver, monotonic: Callable[[], float]) -> None:
-        self._driver = driver
+        self._lanes = Lanes(driver, "shardkit-renewals")
         self._monotonic = monotonic
         self._reset()
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
-        self._schedule = _Schedule()
+        self._changed = changed = threading.Condition(threading.Lock())
+        self._schedule = _Schedule(self._monotonic, changed, lambda: changed.notify())
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -292,35 +312,25 @@ class Renewals:
         """Renew a hold until it is released, lost or no longer referenced."""
         if self._pid != os.getpid():
             self._reset()
-        at = self._monotonic() + hold.ttl * RENEWED_AFTER
-        with self._changed:
-            wake = self._schedule.add(hold, at)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._run, name="shardkit-renewals", daemon=True
-                )
-                self._thread.start()
-            elif wake:
-                self._changed.notify()
+        self._schedule.add(hold, hold.ttl * RENEWED_AFTER)
+        if self._thread is None:
+            with self._changed:
+                if self._thread is None and not self._closed:
+                    self._thread = threading.Thread(
+                        target=self._run, name="shardkit-renewals", daemon=True
+                    )
+                    self._thread.start()
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                due: list[Hold[Any]] = []
+                due: list[Job] = []
                 while not due and not self._closed:
-                    self._changed.wait(self._schedule.sleep(self._monotonic()))
-                    due = self._schedule.due(self._monotonic())
+                    self._changed.wait(self._schedule.sleep())
+                    due = self._schedule.due()
                 if self._closed:
                     return
-            try:
-                waits = self._driver.together(*(hold.renew() for hold in due))
-            except Exception:  # each handles its own; this thread serves the others
-                logger.exception(
-                    "cannot renew holds", extra=log_records.fields("lock-renewal-failed")
-                )
-                waits = [hold.ttl * RETRIED_AFTER for hold in due]
-            with self._changed:
-                self._schedule.add_all(due, waits, self._monotonic())
+            self._lanes.start(due)
             del due  # so that a dropped hold is collected
 
     def close(self) -> None:
@@ -344,14 +354,14 @@ class AsyncRenewals:
         loop = asyncio.get_running_loop()
         kept = kept_with(loop, self)
         renewal = kept.get("renewal")
-        if renewal is None or renewal[2].done():
-            schedule, changed = _Schedule(), asyncio.Event()
-            renewing = _renew(self._driver, self._monotonic, schedule, changed)
-            task = loop.create_task(renewing, name="shardkit-renewals")
-            renewal = kept["renewal"] = schedule, changed, task
+        if renewal is None or renewal[1].done():
+            changed = asyncio.Event()
+            schedule = _Schedule(self._monotonic, nullcontext(), changed.set)
+            lanes = AsyncLanes(self._driver, "shardkit-renewals")
+            task = loop.create_task(_renew(lanes, schedule, changed), name="shardkit-renewals")
+            renewal = kept["renewal"] = schedule, task
             self._tasks.add(task)
-        if renewal[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
-            renewal[1].set()
+        renewal[0].add(hold, hold.ttl * RENEWED_AFTER)
 
     def close(self) -> None:
         """Stop: holds expire."""
@@ -361,27 +371,16 @@ class AsyncRenewals:
         self._tasks.clear()
 
 
-async def _renew(
-    driver: AwaitingDriver,
-    monotonic: Callable[[], float],
-    schedule: _Schedule,
-    changed: asyncio.Event,
-) -> None:
+async def _renew(lanes: AsyncLanes, schedule: _Schedule, changed: asyncio.Event) -> None:
     """Renew a loop's holds; for as long as the loop and the kit exist."""
-    while True:
-        seconds = schedule.sleep(monotonic())
-        if seconds != 0:
-            changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await changed.wait()
-        due = schedule.due(monotonic())
-        if not due:
-            continue
-        try:
-            waits = await driver.together(*(hold.renew() for hold in due))
-        except Exception:  # each handles its own; this task serves the others
-            logger.exception("cannot renew holds", extra=log_records.fields("lock-renewal-failed"))
-            waits = [hold.ttl * RETRIED_AFTER for hold in due]
-        schedule.add_all(due, waits, monotonic())
-        del due  # so that a dropped hold is collected
+    try:
+        while True:
+            seconds = schedule.sleep()
+            if seconds != 0:
+                changed.clear()
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(seconds):
+                        await changed.wait()
+            lanes.start(schedule.due())
+    finally:
+        lanes.close()

@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, TypeAlias, overload
+from typing import Any, NamedTuple, Self, TypeAlias, overload
 
 from shardkit.errors import DamagedDataError, NewerFormatError, ShardErrors, ShardFailure, few
 
@@ -131,7 +131,17 @@ class Transaction(NamedTuple):
 
 
 class Partial(list["Command | Transaction"]):
-    """A batch whose failures are values, so that the operation can use the other replies."""
+    """A batch whose failures are values, so that the operation can use the other replies.
+
+    A server that has not answered after ``seconds`` has failed; by default its entry decides.
+    """
+
+    seconds: float | None = None
+
+    def within(self, seconds: float) -> Self:
+        """Return the batch with a time limit for each server."""
+        self.seconds = seconds
+        return self
 
 
 class Coalesced(list["Command | Transaction"]):
