@@ -337,10 +337,7 @@ def _checked(function: Callable[P, T]) -> Callable[P, T]:
         nonlocal check
         if check is None:  # at first use, when all modules are loaded
             check = argument_check(function)
-        try:
-            check(args[0], args[1:], kwargs)
-        except InvalidArgumentError as error:
-            raise refusal(error, lambda: function(*args, **kwargs)) from None
+        check(args[0], args[1:], kwargs)
         return function(*args, **kwargs)
 
     return call
