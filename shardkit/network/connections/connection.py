@@ -51,6 +51,7 @@ from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
     AsyncLimitedParser,
+    CommandPacker,
     LimitedParser,
     MasterChangingError,
     Reconnects,
@@ -69,6 +70,7 @@ from shardkit.network.connections.redis_private import (
     wants_reconnect,
 )
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
+from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.steps import arun_steps, run_steps
@@ -282,6 +284,7 @@ class Closable(ReplyLimits):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
+        kwargs.setdefault("command_packer", CommandPacker())
         super().__init__(*args, **kwargs)
 
     @property
@@ -1143,6 +1146,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
     _blocking_for: float | None = None
 
     def pack_command(self, *args: Any) -> Any:
+        require_printable(args)
         packed = super().pack_command(*args)  # type: ignore[misc]
         if args[0] in _MAY_BLOCK:
             self._packed = packed, _blocking_seconds(args)

@@ -35,7 +35,7 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, ClusterNode
-from redis.connection import DefaultParser
+from redis.connection import DefaultParser, HiredisRespSerializer
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -50,6 +50,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
+from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -324,6 +325,15 @@ def health_check_is_due(connection: Any, now: float) -> bool:
     """Whether the server must be checked before the next use."""
     interval = getattr(connection, "health_check_interval", 0)  # those in memory have none
     return bool(interval) and now > connection.next_health_check
+
+
+class CommandPacker(HiredisRespSerializer):
+    """Packs commands of redis-py's; refuses the integers at which hiredis would crash."""
+
+    def pack(self, *args: Any) -> Any:
+        """Pack a command."""
+        require_printable(args)
+        return super().pack(*args)  # type: ignore[no-untyped-call]
 
 
 # ---- awaiting connections
