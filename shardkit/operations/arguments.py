@@ -41,9 +41,9 @@ Seconds: TypeAlias = float | dates.timedelta
 SINGLE = (str, bytes, bytearray, memoryview)
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
-MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
+_MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
 
-_ALWAYS_PRINTABLE = frozenset({str, bytes, float})
+PRINTABLE = frozenset({str, bytes, float})  # whatever the value
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -90,7 +90,7 @@ def _is_text(value: object) -> bool:
 
 def _is_integer(value: object) -> bool:
     return (
-        isinstance(value, int) and value.__class__ is not bool and value.bit_length() <= MOST_BITS
+        isinstance(value, int) and value.__class__ is not bool and value.bit_length() <= _MOST_BITS
     )
 
 
@@ -289,11 +289,7 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
 def require_printable(args: Iterable[Any]) -> None:
     """Raise InvalidArgumentError for an argument of a command at which hiredis would crash."""
     for value in args:
-        if (
-            value.__class__ not in _ALWAYS_PRINTABLE
-            and isinstance(value, int)
-            and value.bit_length() > MOST_BITS
-        ):
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
             raise InvalidArgumentError(
                 f"an integer {shown(value)} cannot be sent", "give its digits as text"
             )

@@ -38,8 +38,9 @@ end
 local was_done = number_of(n, 'done')
 if ARGV[8] == '1' then set(n, 'done', '1') end
 if chunks == 0 and (stored > 0 or (ARGV[8] == '1' and was_done == 0)) then
-  for _, reader in ipairs(readers()) do
-    redis.call('ZADD', TODO, 0, reader .. ':' .. padded(n))
+  for _, reader in ipairs(readers()) do  -- an earlier release began it
+    local entry = reader .. ':' .. padded(n)
+    if not redis.call('ZSCORE', LEASED, entry) then redis.call('ZADD', TODO, 0, entry) end
   end
 end
 set(n, 'until', digits(now + ARGV[4]))

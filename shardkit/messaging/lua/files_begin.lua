@@ -45,7 +45,10 @@ else
   set(n, 'name', ARGV[2])
   local names = readers()
   set(n, 'left', digits(#names))
-  for _, reader in ipairs(names) do redis.call('HINCRBY', STATE, 'open:' .. reader, 1) end
+  for _, reader in ipairs(names) do
+    redis.call('HINCRBY', STATE, 'open:' .. reader, 1)
+    redis.call('ZADD', TODO, 0, reader .. ':' .. padded(n))
+  end
 end
 set(n, 'reserved', '0')
 set(n, 'claim', ARGV[3])

@@ -333,7 +333,7 @@ class CommandPacker(HiredisRespSerializer):
     def pack(self, *args: Any) -> Any:
         """Pack a command."""
         require_printable(args)
-        return super().pack(*args)  # type: ignore[no-untyped-call]
+        return super().pack(*args)
 
 
 # ---- awaiting connections

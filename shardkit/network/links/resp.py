@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import require_printable
+from shardkit.operations.arguments import PRINTABLE, require_printable
 from shardkit.operations.commands import Argument
 
 CHUNK_BYTES = 256 * 1024
@@ -50,7 +50,8 @@ class Chunk:
 
 def pack_command(args: tuple[Any, ...]) -> bytes:
     """Pack one command whose arguments have the right types; others raise what hiredis raises."""
-    require_printable(args)
+    if not PRINTABLE.issuperset(map(type, args)):
+        require_printable(args)
     return _pack(args)
 
 

@@ -266,7 +266,7 @@ def open_again(
     """Open a structure once more after a write; see `settle`."""
     meta.data_ruled_out = True  # the data is that of this write
     try:
-        yield from open_all([meta], create=True, again=True)
+        yield from open_all([meta], create=True, anew=True)
     except ParameterMismatchError:
         if undo:
             yield list(undo)
