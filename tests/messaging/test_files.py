@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import random
 import re
 import threading
@@ -726,3 +727,50 @@ def test_the_status_of_a_channel_may_be_asked_again(kit: ShardKit) -> None:
     batch: Any = next(kit.files(component="one").deferred.status("logs"))
     assert len(batch) == 5
     assert all(map(may_repeat, batch))
+
+
+class Unreadable(io.RawIOBase):
+    """A source that fails at once."""
+
+    def seek(self, to: int, whence: int = 0) -> int:
+        return to
+
+    def read(self, size: int = -1) -> bytes:
+        raise OSError(5, "Input/output error")
+
+
+def test_readers_of_a_file_whose_publisher_failed_before_its_first_chunk_are_told(
+    face: Face,
+) -> None:
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    with pytest.raises(OSError, match="Input/output"):
+        face.run(files.publish("logs", Unreadable(), name="a", lease=0.3))
+    face.run(files.close("logs"))
+    file = face.run(files.take("logs", "x", timeout=20))
+    with pytest.raises(FileStalledError, match="has no publisher"):
+        face.list(files.lines(file))
+    [damage] = face.list(files.check("logs"))
+    assert damage.expected == "a publisher, as of now"
+    face.run(files.fail(file, "nobody publishes it", retry=False))
+    assert face.list(files.take_all("logs", "x")) == []
+    assert face.list(files.check("logs")) == []
+
+
+def test_names_that_are_not_utf_8_and_text_are_refused_before_anything_is_announced(
+    face: Face, tmp_path: Path
+) -> None:
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    for name in (b"a", b"caf\xe9", b"z"):
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(b"one\n")
+    with pytest.raises(InvalidArgumentError, match=r"file names 'caf\\udce9': not UTF-8"):
+        face.list(files.publish_directory("logs", tmp_path))
+    with pytest.raises(InvalidArgumentError, match="open as text"):
+        face.run(files.publish("logs", io.StringIO("one"), name="text"))
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
+        face.run(files.publish("logs", path))
+    assert face.run(files.publish("logs", path, name="cafe")).new
+    names = [each.name for each in face.run(files.status("logs")).files]
+    assert names == ["a", "z", "cafe"]

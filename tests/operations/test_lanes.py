@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from arranged import map_of
-from faces import Face, eventually, faced
+from faces import Face, faced
 
 from shardkit.local import LocalServer
 from shardkit.queues import AsyncWorker, Worker
