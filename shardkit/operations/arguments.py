@@ -294,9 +294,12 @@ def require_printable(args: Iterable[Any]) -> None:
     """Raise InvalidArgumentError for an argument of a command at which hiredis would crash."""
     for value in args:
         if isinstance(value, int) and value.bit_length() > _MOST_BITS:
-            raise InvalidArgumentError(
-                f"an integer {shown(value)} cannot be sent", "give its digits as text"
-            )
+            try:
+                str(value)
+            except ValueError as error:
+                raise InvalidArgumentError(
+                    f"an integer cannot be sent: {error}", "give its digits as text"
+                ) from None
 
 
 def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exception:
@@ -334,17 +337,18 @@ def rows_of(
         yield row
 
 
-def check_calls(owner: type, *also: str) -> None:
+def check_calls(owner: type, *also: str, makes_only: bool = False) -> None:
     """Have the public methods of a class, and those in ``also``, check their arguments.
 
-    Operations check theirs themselves.
+    Operations check theirs themselves. Methods that only make objects, ``makes_only``, are called
+    for their own error.
     """
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
-            setattr(owner, name, _checked(method))
+            setattr(owner, name, _checked(method, makes_only or name == "__init__"))
 
 
-def _checked(function: Callable[P, T]) -> Callable[P, T]:
+def _checked(function: Callable[P, T], makes_only: bool) -> Callable[P, T]:
     check: Callable[[Any, Any, Any], None] | None = None
 
     @wraps(function)
@@ -352,7 +356,12 @@ def _checked(function: Callable[P, T]) -> Callable[P, T]:
         nonlocal check
         if check is None:  # at first use, when all modules are loaded
             check = argument_check(function)
-        check(args[0], args[1:], kwargs)
+        try:
+            check(args[0], args[1:], kwargs)
+        except InvalidArgumentError as error:
+            if makes_only:
+                raise refusal(error, lambda: function(*args, **kwargs)) from None
+            raise
         return function(*args, **kwargs)
 
     return call
