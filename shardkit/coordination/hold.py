@@ -22,7 +22,8 @@ import os
 import threading
 import weakref
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
+from contextvars import Context
 from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
@@ -37,7 +38,6 @@ from shardkit.operations.commands import Command
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
-from shardkit.operations.kept import kept_with
 from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation
 
@@ -224,59 +224,11 @@ class OwnHolds(list[tuple[tuple[int, int], T]]):
                     self.remove(entry)
 
 
-class _Schedule:
-    """When to renew each hold. A hold without references is left to expire.
+class _Renewing:
+    """Renews holds by jobs; each adds its hold again."""
 
-    Waking the renewing thread costs more than a lock. So a program that acquires many short holds
-    wakes it once; it then sleeps until the first of them would have been due.
-    """
-
-    def __init__(
-        self,
-        monotonic: Callable[[], float],
-        lock: AbstractContextManager[Any],
-        wake: Callable[[], object],
-    ) -> None:
-        self._monotonic = monotonic
-        self._lock = lock  # also of those who call `sleep` and `due`
-        self._wake = wake
-        self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []
-        self._numbers = count()
-        self._most = 64  # entries before those that ended are removed
-        self._wakes_at = inf  # when the renewing thread wakes by itself
-
-    def add(self, hold: Hold[Any], wait: float) -> None:
-        """Renew a hold in ``wait`` seconds; wake the renewing thread if it sleeps longer."""
-        at = self._monotonic() + wait
-        with self._lock:
-            heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
-            if len(self._heap) > self._most:
-                self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
-                heapq.heapify(self._heap)
-                self._most = max(64, 2 * len(self._heap))
-            if at < self._wakes_at:
-                self._wakes_at = at
-                self._wake()
-
-    def sleep(self) -> float | None:
-        """Return the seconds to sleep: 0 if a hold is due, None for ever."""
-        now = self._monotonic()
-        while self._heap and not _lasts(self._heap[0][2]()):
-            heapq.heappop(self._heap)
-        if self._heap:
-            self._wakes_at = self._heap[0][0]
-        elif self._wakes_at <= now:
-            self._wakes_at = inf
-        return None if self._wakes_at == inf else max(0.0, self._wakes_at - now)
-
-    def due(self) -> list[Job]:
-        """Return the renewals that are due; each adds the hold again."""
-        now, jobs = self._monotonic(), []
-        while self._heap and self._heap[0][0] <= now:
-            hold = heapq.heappop(self._heap)[2]()
-            if hold is not None and not hold.released:
-                jobs.append(Job(*hold.place, self._renew(hold), hold.patience))
-        return jobs
+    def _job(self, hold: Hold[Any]) -> Job:
+        return Job(*hold.place, self._renew(hold), hold.patience)
 
     def _renew(self, hold: Hold[Any]) -> Operation[None]:
         wait: float | None = hold.ttl * RETRIED_AFTER
@@ -286,15 +238,23 @@ class _Schedule:
             about = log_records.fields("lock-renewal-failed")
             logger.exception("cannot renew holds", extra=about)
         if wait is not None:
-            self.add(hold, wait)
+            self._add(hold, wait)
+
+    def add(self, hold: Hold[Any]) -> None:
+        """Renew a hold until it is released, lost or no longer referenced."""
+        self._add(hold, hold.ttl * RENEWED_AFTER)
+
+    def _add(self, hold: Hold[Any], wait: float) -> None:
+        """Renew a hold in ``wait`` seconds."""
+        raise NotImplementedError
 
 
-def _lasts(hold: Hold[Any] | None) -> bool:
-    return hold is not None and not hold.released
+class Renewals(_Renewing):
+    """Renews a blocking kit's holds: a thread tells which are due, lanes renew them.
 
-
-class Renewals:
-    """Renews a blocking kit's holds, those of each server by themselves."""
+    Waking the thread costs more than a lock. So a program that acquires many short holds wakes it
+    once; it then sleeps until the first of them would have been due.
+    """
 
     def __init__(self, driver: BlockingDriver, monotonic: Callable[[], float]) -> None:
         self._lanes = Lanes(driver, "shardkit-renewals")
@@ -303,35 +263,62 @@ class Renewals:
 
     def _reset(self) -> None:
         self._pid = os.getpid()
-        self._changed = changed = threading.Condition(threading.Lock())
-        self._schedule = _Schedule(self._monotonic, changed, lambda: changed.notify())
+        self._changed = threading.Condition(threading.Lock())
+        self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []  # by when they are due
+        self._numbers = count()
+        self._most = 64  # entries before those that ended are removed
+        self._wakes_at = inf  # when the thread wakes by itself
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold until it is released, lost or no longer referenced."""
+    def _add(self, hold: Hold[Any], wait: float) -> None:
         if self._pid != os.getpid():
             self._reset()
-        self._schedule.add(hold, hold.ttl * RENEWED_AFTER)
-        if self._thread is None:
-            with self._changed:
-                if self._thread is None and not self._closed:
-                    self._thread = threading.Thread(
-                        target=self._run, name="shardkit-renewals", daemon=True
-                    )
-                    self._thread.start()
+        at = self._monotonic() + wait
+        with self._changed:
+            heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
+            if len(self._heap) > self._most:
+                self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
+                heapq.heapify(self._heap)
+                self._most = max(64, 2 * len(self._heap))
+            if at < self._wakes_at:
+                self._wakes_at = at
+                self._changed.notify()
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._run, name="shardkit-renewals", daemon=True
+                )
+                self._thread.start()
 
     def _run(self) -> None:
         while True:
             with self._changed:
                 due: list[Job] = []
                 while not due and not self._closed:
-                    self._changed.wait(self._schedule.sleep())
-                    due = self._schedule.due()
+                    self._changed.wait(self._sleep(self._monotonic()))
+                    due = self._due(self._monotonic())
                 if self._closed:
                     return
             self._lanes.start(due)
             del due  # so that a dropped hold is collected
+
+    def _sleep(self, now: float) -> float | None:
+        """Return the seconds to sleep: 0 if a hold is due, None for ever."""
+        while self._heap and not _lasts(self._heap[0][2]()):
+            heapq.heappop(self._heap)
+        if self._heap:
+            self._wakes_at = self._heap[0][0]
+        elif self._wakes_at <= now:
+            self._wakes_at = inf
+        return None if self._wakes_at == inf else max(0.0, self._wakes_at - now)
+
+    def _due(self, now: float) -> list[Job]:
+        jobs = []
+        while self._heap and self._heap[0][0] <= now:
+            hold = heapq.heappop(self._heap)[2]()
+            if hold is not None and not hold.released:
+                jobs.append(self._job(hold))
+        return jobs
 
     def close(self) -> None:
         """Stop: holds expire."""
@@ -341,46 +328,27 @@ class Renewals:
                 self._changed.notify()
 
 
-class AsyncRenewals:
-    """Renews an async kit's holds, in a task of each event loop."""
+def _lasts(hold: Hold[Any] | None) -> bool:
+    return hold is not None and not hold.released
 
-    def __init__(self, driver: AwaitingDriver, monotonic: Callable[[], float]) -> None:
-        self._driver = driver
-        self._monotonic = monotonic
-        self._tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
 
-    def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold until it is released, lost or no longer referenced."""
-        loop = asyncio.get_running_loop()
-        kept = kept_with(loop, self)
-        renewal = kept.get("renewal")
-        if renewal is None or renewal[1].done():
-            changed = asyncio.Event()
-            schedule = _Schedule(self._monotonic, nullcontext(), changed.set)
-            lanes = AsyncLanes(self._driver, "shardkit-renewals")
-            task = loop.create_task(_renew(lanes, schedule, changed), name="shardkit-renewals")
-            renewal = kept["renewal"] = schedule, task
-            self._tasks.add(task)
-        renewal[0].add(hold, hold.ttl * RENEWED_AFTER)
+class AsyncRenewals(_Renewing):
+    """Renews an async kit's holds, each by a timer of its event loop."""
+
+    def __init__(self, driver: AwaitingDriver) -> None:
+        self._lanes = AsyncLanes(driver, "shardkit-renewals")
+        self._closed = False
+
+    def _add(self, hold: Hold[Any], wait: float) -> None:
+        # Without the caller's deadline.
+        loop, context = asyncio.get_running_loop(), Context()
+        loop.call_later(wait, self._start, weakref.ref(hold), context=context)
+
+    def _start(self, found: weakref.ref[Hold[Any]]) -> None:
+        hold = found()
+        if hold is not None and not hold.released and not self._closed:
+            self._lanes.start([self._job(hold)])
 
     def close(self) -> None:
         """Stop: holds expire."""
-        for task in list(self._tasks):
-            if not task.get_loop().is_closed():
-                task.get_loop().call_soon_threadsafe(task.cancel)
-        self._tasks.clear()
-
-
-async def _renew(lanes: AsyncLanes, schedule: _Schedule, changed: asyncio.Event) -> None:
-    """Renew a loop's holds; for as long as the loop and the kit exist."""
-    try:
-        while True:
-            seconds = schedule.sleep()
-            if seconds != 0:
-                changed.clear()
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(seconds):
-                        await changed.wait()
-            lanes.start(schedule.due())
-    finally:
-        lanes.close()
+        self._closed = True

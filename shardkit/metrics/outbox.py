@@ -113,7 +113,7 @@ class Outbox:
         """Drop everything in a forked child: its parent sends it."""
         self._lock = threading.Lock()
         self._backlogs: dict[Hashable, _Backlog] = {}
-        self._further: list[Transaction] = []
+        self._answered: list[tuple[Any, Sequence[Any], Any]] = []
         self._sender = secrets.token_hex(8)
         self.waiting = self.dropped = 0
         self._recorder.discard()
@@ -142,7 +142,8 @@ class Outbox:
     def further(self) -> list[Job]:
         """Return what writes what followed from the replies."""
         with self._lock:
-            further, self._further = self._further, []
+            answered, self._answered = self._answered, []
+            further = self._recorder.sent(answered)
         return [Job(each.to, each.key, self._write(each), _unlimited) for each in further]
 
     def _next(self, place: Hashable, backlog: _Backlog) -> Command | None:
@@ -171,7 +172,7 @@ class Outbox:
                         if damage_in(reply) is not None:  # retries would fail, too
                             self._drop(backlog)
                         break
-                    self._further += self._recorder.sent([(place, backlog.request, reply)])
+                    self._answered.append((place, backlog.request, reply))
                     self.waiting -= len(backlog.request)
                     backlog.request = []
                     following = self._next(place, backlog)

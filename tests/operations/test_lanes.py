@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                 face.run(tasks.enqueue(queues[0], "note", [before]))
                 asked = time.monotonic()
                 assert face.eventually(lambda n=before: len(done) > n)
-                assert done[-1] - asked < 2, "a task waits for another server"
+                assert done[-1] - asked < 3.5, "a task waits for another server"
                 assert not held.lost
                 assert not majority.lost
             assert face.run(tasks.counts(queues[0])).taken == 1, "its lease is renewed"
