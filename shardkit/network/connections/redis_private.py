@@ -35,7 +35,7 @@ from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, ClusterNode
-from redis.connection import DefaultParser, HiredisRespSerializer
+from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,  # noqa: A004 - redis-py's own
@@ -50,7 +50,6 @@ from redis.utils import str_if_bytes
 
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
-from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import current
 
 # ---- blocking connections. Written in C, as they are used at every call.
@@ -105,7 +104,7 @@ class _Limited:
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
-        self._connection = weakref.ref(connection)
+        give_parser_to(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
         limit = getattr(connection, "max_reply_bytes", 2**63)
@@ -310,6 +309,37 @@ def has_unread(connection: Any) -> bool:
     return stream is not None and bool(stream._buffer)
 
 
+def give_parser_to(connection: Any) -> None:
+    """Have a connection's parser keep to the limits of that connection."""
+    if isinstance(parser := connection._parser, _Limited):
+        parser._connection = weakref.ref(connection)
+
+
+_ADDRESS = ("_host", "host", "port", "path", "service_name")
+
+
+@cache
+def _slots_of(kind: Any) -> list[str]:
+    slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+    return [name for name in slots if not name.startswith("__")]
+
+
+def move_connection(connection: Any, to: Any) -> None:
+    """Make an empty object of the same class what a connection is.
+
+    What is left is unconnected, and tells only where it led, which redis-py puts into metrics.
+    """
+    kind: Any = type(connection)
+    for name in _slots_of(kind):
+        if hasattr(connection, name):
+            setattr(to, name, getattr(connection, name))
+            delattr(connection, name)
+    to.__dict__ = known = connection.__dict__
+    connection.__dict__ = {name: known[name] for name in _ADDRESS if name in known}
+    connection._sock = connection._reader = connection._writer = None
+    give_parser_to(to)
+
+
 def expect_as_one(connection: Any, count: int) -> None:
     """Have a connection return the next replies as one list, in which errors are values."""
     connection._parser._reader.feed(b"*%d\r\n" % count)
@@ -325,15 +355,6 @@ def health_check_is_due(connection: Any, now: float) -> bool:
     """Whether the server must be checked before the next use."""
     interval = getattr(connection, "health_check_interval", 0)  # those in memory have none
     return bool(interval) and now > connection.next_health_check
-
-
-class CommandPacker(HiredisRespSerializer):
-    """Packs commands of redis-py's; refuses the integers at which hiredis would crash."""
-
-    def pack(self, *args: Any) -> Any:
-        """Pack a command."""
-        require_printable(args)
-        return super().pack(*args)
 
 
 # ---- awaiting connections
