@@ -200,8 +200,7 @@ def _give_back(
     """Release holds that have not been released, in one exchange; return the replies."""
     by_place = {(lock.component, lock.key): lock for lock in locks}
     given = [hold for hold in holds if not hold.returned]
-    batch = Partial([by_place[hold.place].give_back(hold) for hold in given])
-    batch.seconds = seconds
+    batch = Partial([by_place[hold.place].give_back(hold) for hold in given], seconds)
     replies = yield from surely(batch)
     for hold, reply in zip(given, replies, strict=True):
         hold.returned = not isinstance(reply, ShardFailure)
@@ -345,8 +344,9 @@ class QuorumLock(Structure[Face]):
         asked = [lock.new_attempt(self._ttl) for lock in self._locks]
         # Even where no answer comes: it may be acquired there.
         undo = Partial(
-            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
-        ).within(self._patience)
+            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)],
+            self._patience,
+        )
         try:
             majority, damage = yield from self._ask(asked)
         except Interrupted:
@@ -359,7 +359,7 @@ class QuorumLock(Structure[Face]):
     def _ask(
         self, asked: Sequence[tuple[str, Command, float]]
     ) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
-        replies = yield Partial([command for _, command, _ in asked]).within(self._patience)
+        replies = yield Partial([command for _, command, _ in asked], self._patience)
         holds: list[Hold[Any]] = []
         failed, damage = 0, None
         for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
@@ -371,7 +371,7 @@ class QuorumLock(Structure[Face]):
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
             claims = [hold.claim_token(token) for hold in holds]
-            known = yield Partial(claims).within(self._patience)
+            known = yield Partial(claims, self._patience)
             sure = [
                 hold
                 for hold, reply in zip(holds, known, strict=True)

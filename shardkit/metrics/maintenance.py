@@ -148,7 +148,7 @@ class Maintenance(Structure[Face]):
                 self._at(flag, "HGET", why, "reason"),
             )
             batch.append(Transaction(self.component, flag, reads))
-        replies = yield Partial(batch).within(FRESH)
+        replies = yield Partial(batch, FRESH)
         with suppress(ShardErrors):  # damaged data is an error
             raise_failures(replies)
         came = [reply for reply in replies if isinstance(reply, list)]

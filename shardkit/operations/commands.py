@@ -22,7 +22,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, NamedTuple, Self, TypeAlias, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 from shardkit.errors import DamagedDataError, NewerFormatError, ShardErrors, ShardFailure, few
 
@@ -136,12 +136,11 @@ class Partial(list["Command | Transaction"]):
     A server that has not answered after ``seconds`` has failed; by default its entry decides.
     """
 
-    seconds: float | None = None
-
-    def within(self, seconds: float) -> Self:
-        """Return the batch with a time limit for each server."""
+    def __init__(
+        self, commands: Iterable[Command | Transaction] = (), seconds: float | None = None
+    ) -> None:
+        super().__init__(commands)
         self.seconds = seconds
-        return self
 
 
 class Coalesced(list["Command | Transaction"]):
