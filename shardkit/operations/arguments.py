@@ -112,7 +112,7 @@ _SIMPLE: dict[Any, Kind] = {
     dates.timedelta: Kind(lambda v: isinstance(v, dates.timedelta), "a timedelta"),
 }
 
-_PATH = Kind(lambda v: isinstance(v, str), "text")
+_PATH = Kind(lambda v: isinstance(v, str) and bool(os.fsencode(v)), "text")
 _KEYS = {int, str, bytes}
 
 
@@ -153,7 +153,7 @@ def kind_of(annotation: Any) -> Kind | None:
 
 def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
     kinds = [kind_of(one) for one in annotations]
-    if any(typing.get_origin(one) is os.PathLike for one in annotations):  # no text perhaps
+    if any(typing.get_origin(one) is os.PathLike for one in annotations):  # perhaps not UTF-8
         kinds = [_PATH if kind is _SIMPLE[str] else kind for kind in kinds]
     found = [kind for kind in kinds if kind is not None]
     if len(found) < len(kinds):

@@ -133,14 +133,14 @@ class Transaction(NamedTuple):
 class Partial(list["Command | Transaction"]):
     """A batch whose failures are values, so that the operation can use the other replies.
 
-    A server that has not answered after ``seconds`` has failed; by default its entry decides.
+    A server that has not answered after ``patience`` seconds has failed; by default its entry says.
     """
 
     def __init__(
-        self, commands: Iterable[Command | Transaction] = (), seconds: float | None = None
+        self, commands: Iterable[Command | Transaction] = (), patience: float | None = None
     ) -> None:
         super().__init__(commands)
-        self.seconds = seconds
+        self.patience = patience
 
 
 class Coalesced(list["Command | Transaction"]):

@@ -88,8 +88,8 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
-        if isinstance(step, Partial) and step.seconds is not None:
-            return self._send_within(step, step.seconds)
+        if isinstance(step, Partial) and step.patience is not None:
+            return self._send_within(step, step.patience)
         return self._send(step)
 
     def _call(self, step: Call | _Calls) -> Any:

@@ -48,7 +48,7 @@ LONGEST_PAUSE = 0.1
 LATENESS = 0.1
 # Seconds for the answer of one of several servers; then the others are served without it, and it is
 # asked again after a pause, which is doubled each time.
-PATIENCE = 1.0
+PATIENCE = 2.0
 LONGEST_ABSENCE = 10.0
 
 
@@ -196,7 +196,7 @@ class Claim:
         queues = self._queues[first:end]
         take = self._commands.take(queues, self._lease, claim, waits=waits)
         batch = UndoablePartial([take, *more], undo)
-        batch.seconds = PATIENCE if len(set(self._servers)) > 1 else None
+        batch.patience = PATIENCE if len(set(self._servers)) > 1 else None
         return batch
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:

@@ -316,9 +316,9 @@ def test_any_message_is_recorded(message: object, kit: ShardKit) -> None:
 
 def test_a_refused_call_records_nothing(kit: ShardKit) -> None:
     logs, counters = kit.logs(component="one"), kit.counters(component="one")
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="severity"):
         logs.record("shop", "x", severity=[])  # type: ignore[arg-type]
-    with pytest.raises(InvalidArgumentError):
+    with pytest.raises(InvalidArgumentError, match="count"):
         counters.hit("x", "many")  # type: ignore[arg-type]
     assert logs.flush()
     assert counters.flush()
