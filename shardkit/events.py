@@ -104,6 +104,9 @@ class CommandsSent:
         names_of: returns their names; see ``name``.
         commands_of: returns the commands, each a name and its arguments.
         begun: the time, by `time.perf_counter`.
+        group: the events of all shards that share one exchange with the server, in the order in
+            which they end; empty for a single one.
+        error: set when they have failed.
     """
 
     shard: str
@@ -112,6 +115,8 @@ class CommandsSent:
     names_of: Callable[[], Iterable[str]] = field(repr=False)
     commands_of: Callable[[], Iterable[Sequence[Any]]] = field(default=tuple, repr=False)
     begun: float = field(default_factory=time.perf_counter, repr=False)
+    group: Sequence[CommandsSent] = field(default=(), repr=False)
+    error: BaseException | None = field(default=None, repr=False)
 
     @property
     def name(self) -> str:
@@ -404,6 +409,7 @@ def settled(
     connection that tasks share, or 0.
     """
     seconds = (ended or time.perf_counter()) - event.begun
+    event.error = error or refusal
     if error is None:
         waited = max(0.0, written - event.begun) if written else None
         emit(CommandsFinished(event, seconds, refused or refusal is not None, waited, refusal))

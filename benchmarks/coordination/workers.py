@@ -84,15 +84,18 @@ def _raw(port: int, mode: str, limit: int) -> Callable[[], None]:
             0,
         )
     )
-    giving = packed("EVALSHA", release.sha, 4, *keys, id_, "release")
+    giving = packed("EVALSHA", release.sha, 4, *keys, id_, "release", 0)
+
+    def ask(command: bytes, size: int) -> bytes:
+        sock.sendall(command)
+        reply = sock.recv(4096)
+        assert reply.startswith(b"*%d\r\n" % size), reply
+        return reply
 
     def pair() -> None:
-        while True:
-            sock.sendall(taking)
-            if not sock.recv(4096).startswith(b"*4\r\n:0\r\n"):
-                break
-        sock.sendall(giving)
-        sock.recv(4096)
+        while ask(taking, 4).startswith(b"*4\r\n:0\r\n"):
+            pass
+        assert ask(giving, 5).startswith(b"*5\r\n:1\r\n")
 
     return pair
 

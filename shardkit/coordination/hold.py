@@ -21,8 +21,9 @@ import logging
 import os
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from itertools import count
 from math import inf
 from typing import Any, Generic, Protocol, TypeVar
@@ -34,16 +35,15 @@ from shardkit.coordination.keys import MICROSECONDS, running
 from shardkit.errors import ClosedError, LockLostError, ShardKitError
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Command
+from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
-from shardkit.operations.kept import kept_with
+from shardkit.operations.lanes import AsyncLanes, Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation
 
 T = TypeVar("T")
 
 logger = logging.getLogger("shardkit.coordination")
-
-_RENEWAL_FAILED = log_records.fields("lock-renewal-failed")
 
 # Parts of its time after which a hold is renewed, and tried again after a failure.
 RENEWED_AFTER = 1 / 3
@@ -170,6 +170,10 @@ class Hold(Generic[Face]):
                     about = log_records.fields("lock-callback-failed", lock=str(key))
                     logger.exception("%s: on_lost failed", key, extra=about)
 
+    def patience(self) -> float:
+        """Return the seconds that a renewal may take: less than what is left, for another try."""
+        return max(LONG_ENOUGH, self.remaining * 2 / 3)
+
     def renew(self) -> Operation[float | None]:
         """Extend it, tolerating errors while it lasts.
 
@@ -220,37 +224,85 @@ class OwnHolds(list[tuple[tuple[int, int], T]]):
                     self.remove(entry)
 
 
-class _Schedule:
-    """When to renew each hold. A hold without references is left to expire.
+class _Renewing:
+    """Renews holds by jobs; each adds its hold again."""
 
-    Waking the renewing thread costs more than a lock. So a program that acquires many short holds
-    wakes it once; it then sleeps until the first of them would have been due.
+    def _job(self, hold: Hold[Any]) -> Job:
+        return Job(*hold.place, self._renew(hold), hold.patience)
+
+    def _renew(self, hold: Hold[Any]) -> Operation[None]:
+        wait: float | None = hold.ttl * RETRIED_AFTER
+        try:
+            wait = yield from hold.renew()
+        except Exception:  # a bug must not end the renewals
+            about = log_records.fields("lock-renewal-failed")
+            logger.exception("cannot renew holds", extra=about)
+        if wait is not None:
+            self._add(hold, wait)
+
+    def add(self, hold: Hold[Any]) -> None:
+        """Renew a hold until it is released, lost or no longer referenced."""
+        self._add(hold, hold.ttl * RENEWED_AFTER)
+
+    def _add(self, hold: Hold[Any], wait: float) -> None:
+        """Renew a hold in ``wait`` seconds."""
+        raise NotImplementedError
+
+
+class Renewals(_Renewing):
+    """Renews a blocking kit's holds: a thread tells which are due, lanes renew them.
+
+    Waking the thread costs more than a lock. So a program that acquires many short holds wakes it
+    once; it then sleeps until the first of them would have been due.
     """
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []
+    def __init__(self, driver: BlockingDriver, monotonic: Callable[[], float]) -> None:
+        self._lanes = Lanes(driver, "shardkit-renewals")
+        self._monotonic = monotonic
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition(threading.Lock())
+        self._heap: list[tuple[float, int, weakref.ref[Hold[Any]]]] = []  # by when they are due
         self._numbers = count()
         self._most = 64  # entries before those that ended are removed
-        self._wakes_at = inf  # when the renewing thread wakes by itself
+        self._wakes_at = inf  # when the thread wakes by itself
+        self._thread: threading.Thread | None = None
+        self._closed = False
 
-    def add(self, hold: Hold[Any], at: float) -> bool:
-        """Add a hold; return whether the renewing thread must be woken."""
-        heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
-        if len(self._heap) > self._most:
-            self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
-            heapq.heapify(self._heap)
-            self._most = max(64, 2 * len(self._heap))
-        if at >= self._wakes_at:
-            return False
-        self._wakes_at = at
-        return True
+    def _add(self, hold: Hold[Any], wait: float) -> None:
+        if self._pid != os.getpid():
+            self._reset()
+        at = self._monotonic() + wait
+        with self._changed:
+            heapq.heappush(self._heap, (at, next(self._numbers), weakref.ref(hold)))
+            if len(self._heap) > self._most:
+                self._heap = [entry for entry in self._heap if _lasts(entry[2]())]
+                heapq.heapify(self._heap)
+                self._most = max(64, 2 * len(self._heap))
+            if at < self._wakes_at:
+                self._wakes_at = at
+                self._changed.notify()
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(
+                    target=self._run, name="shardkit-renewals", daemon=True
+                )
+                self._thread.start()
 
-    def add_all(self, holds: list[Hold[Any]], waits: Sequence[float | None], now: float) -> None:
-        for hold, wait in zip(holds, waits, strict=True):
-            if wait is not None:
-                self.add(hold, now + wait)
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                due: list[Job] = []
+                while not due and not self._closed:
+                    self._changed.wait(self._sleep(self._monotonic()))
+                    due = self._due(self._monotonic())
+                if self._closed:
+                    return
+            self._lanes.start(due)
+            del due  # so that a dropped hold is collected
 
-    def sleep(self, now: float) -> float | None:
+    def _sleep(self, now: float) -> float | None:
         """Return the seconds to sleep: 0 if a hold is due, None for ever."""
         while self._heap and not _lasts(self._heap[0][2]()):
             heapq.heappop(self._heap)
@@ -260,68 +312,13 @@ class _Schedule:
             self._wakes_at = inf
         return None if self._wakes_at == inf else max(0.0, self._wakes_at - now)
 
-    def due(self, now: float) -> list[Hold[Any]]:
-        holds = []
+    def _due(self, now: float) -> list[Job]:
+        jobs = []
         while self._heap and self._heap[0][0] <= now:
             hold = heapq.heappop(self._heap)[2]()
             if hold is not None and not hold.released:
-                holds.append(hold)
-        return holds
-
-
-def _lasts(hold: Hold[Any] | None) -> bool:
-    return hold is not None and not hold.released
-
-
-class Renewals:
-    """Renews a blocking kit's holds in a thread, all that are due in one exchange."""
-
-    def __init__(self, driver: BlockingDriver, monotonic: Callable[[], float]) -> None:
-        self._driver = driver
-        self._monotonic = monotonic
-        self._reset()
-
-    def _reset(self) -> None:
-        self._pid = os.getpid()
-        self._changed = threading.Condition(threading.Lock())
-        self._schedule = _Schedule()
-        self._thread: threading.Thread | None = None
-        self._closed = False
-
-    def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold until it is released, lost or no longer referenced."""
-        if self._pid != os.getpid():
-            self._reset()
-        at = self._monotonic() + hold.ttl * RENEWED_AFTER
-        with self._changed:
-            wake = self._schedule.add(hold, at)
-            if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
-                    target=self._run, name="shardkit-renewals", daemon=True
-                )
-                self._thread.start()
-            elif wake:
-                self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                due: list[Hold[Any]] = []
-                while not due and not self._closed:
-                    self._changed.wait(self._schedule.sleep(self._monotonic()))
-                    due = self._schedule.due(self._monotonic())
-                if self._closed:
-                    return
-            try:
-                waits = self._driver.together(*(hold.renew() for hold in due))
-            except Exception:  # each handles its own; this thread serves the others
-                logger.exception(
-                    "cannot renew holds", extra=log_records.fields("lock-renewal-failed")
-                )
-                waits = [hold.ttl * RETRIED_AFTER for hold in due]
-            with self._changed:
-                self._schedule.add_all(due, waits, self._monotonic())
-            del due  # so that a dropped hold is collected
+                jobs.append(self._job(hold))
+        return jobs
 
     def close(self) -> None:
         """Stop: holds expire."""
@@ -331,57 +328,27 @@ class Renewals:
                 self._changed.notify()
 
 
-class AsyncRenewals:
-    """Renews an async kit's holds, in a task of each event loop."""
+def _lasts(hold: Hold[Any] | None) -> bool:
+    return hold is not None and not hold.released
 
-    def __init__(self, driver: AwaitingDriver, monotonic: Callable[[], float]) -> None:
-        self._driver = driver
-        self._monotonic = monotonic
-        self._tasks: weakref.WeakSet[asyncio.Task[None]] = weakref.WeakSet()
 
-    def add(self, hold: Hold[Any]) -> None:
-        """Renew a hold until it is released, lost or no longer referenced."""
-        loop = asyncio.get_running_loop()
-        kept = kept_with(loop, self)
-        renewal = kept.get("renewal")
-        if renewal is None or renewal[2].done():
-            schedule, changed = _Schedule(), asyncio.Event()
-            renewing = _renew(self._driver, self._monotonic, schedule, changed)
-            task = loop.create_task(renewing, name="shardkit-renewals")
-            renewal = kept["renewal"] = schedule, changed, task
-            self._tasks.add(task)
-        if renewal[0].add(hold, self._monotonic() + hold.ttl * RENEWED_AFTER):
-            renewal[1].set()
+class AsyncRenewals(_Renewing):
+    """Renews an async kit's holds, each by a timer of its event loop."""
+
+    def __init__(self, driver: AwaitingDriver) -> None:
+        self._lanes = AsyncLanes(driver, "shardkit-renewals")
+        self._closed = False
+
+    def _add(self, hold: Hold[Any], wait: float) -> None:
+        # Without the caller's deadline.
+        loop, context = asyncio.get_running_loop(), Context()
+        loop.call_later(wait, self._start, weakref.ref(hold), context=context)
+
+    def _start(self, found: weakref.ref[Hold[Any]]) -> None:
+        hold = found()
+        if hold is not None and not hold.released and not self._closed:
+            self._lanes.start([self._job(hold)])
 
     def close(self) -> None:
         """Stop: holds expire."""
-        for task in list(self._tasks):
-            if not task.get_loop().is_closed():
-                task.get_loop().call_soon_threadsafe(task.cancel)
-        self._tasks.clear()
-
-
-async def _renew(
-    driver: AwaitingDriver,
-    monotonic: Callable[[], float],
-    schedule: _Schedule,
-    changed: asyncio.Event,
-) -> None:
-    """Renew a loop's holds; for as long as the loop and the kit exist."""
-    while True:
-        seconds = schedule.sleep(monotonic())
-        if seconds != 0:
-            changed.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await changed.wait()
-        due = schedule.due(monotonic())
-        if not due:
-            continue
-        try:
-            waits = await driver.together(*(hold.renew() for hold in due))
-        except Exception:  # each handles its own; this task serves the others
-            logger.exception("cannot renew holds", extra=log_records.fields("lock-renewal-failed"))
-            waits = [hold.ttl * RETRIED_AFTER for hold in due]
-        schedule.add_all(due, waits, monotonic())
-        del due  # so that a dropped hold is collected
+        self._closed = True

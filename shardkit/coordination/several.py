@@ -40,6 +40,7 @@ from shardkit.errors import (
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Command, Partial, Pause, Replies, damage_in, raise_failures
+from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
@@ -47,6 +48,8 @@ from shardkit.structures.base.server_clock import ServerClock
 LONGEST_PAUSE = 0.1
 # The part of a hold's time that allows for clocks of different speeds.
 DRIFT = 0.01
+# The part of a hold's time for which a server is waited for.
+PATIENCE = 0.1
 
 
 class MultiLock(Structure[Face]):
@@ -191,11 +194,13 @@ class MultiLock(Structure[Face]):
             )
 
 
-def _give_back(locks: Iterable[Holdable[Any]], holds: Sequence[Hold[Any]]) -> Operation[Replies]:
+def _give_back(
+    locks: Iterable[Holdable[Any]], holds: Sequence[Hold[Any]], seconds: float | None = None
+) -> Operation[Replies]:
     """Release holds that have not been released, in one exchange; return the replies."""
     by_place = {(lock.component, lock.key): lock for lock in locks}
     given = [hold for hold in holds if not hold.returned]
-    batch = Partial([by_place[hold.place].give_back(hold) for hold in given])
+    batch = Partial([by_place[hold.place].give_back(hold) for hold in given], seconds)
     replies = yield from surely(batch)
     for hold, reply in zip(given, replies, strict=True):
         hold.returned = not isinstance(reply, ShardFailure)
@@ -290,6 +295,7 @@ class QuorumLock(Structure[Face]):
         wait_seconds(key, wait, "wait")
         self._wait = in_seconds(wait)
         self._ttl: float = in_seconds(ttl)
+        self._patience = max(LONG_ENOUGH, self._ttl * PATIENCE)
         self._monotonic = (clock or ServerClock()).monotonic
         self._held: OwnHolds[QuorumHold] = OwnHolds()
 
@@ -316,7 +322,7 @@ class QuorumLock(Structure[Face]):
             DeadlineExceeded: the caller's deadline has passed.
 
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
-        does not answer costs its timeout.
+        does not answer costs a tenth of ``ttl``.
         """
         wait = wait_given(self._locks[0].key, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait
@@ -338,7 +344,8 @@ class QuorumLock(Structure[Face]):
         asked = [lock.new_attempt(self._ttl) for lock in self._locks]
         # Even where no answer comes: it may be acquired there.
         undo = Partial(
-            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)]
+            [lock.abandon_call(id_) for lock, (id_, _, _) in zip(self._locks, asked, strict=True)],
+            self._patience,
         )
         try:
             majority, damage = yield from self._ask(asked)
@@ -352,7 +359,7 @@ class QuorumLock(Structure[Face]):
     def _ask(
         self, asked: Sequence[tuple[str, Command, float]]
     ) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
-        replies = yield Partial([command for _, command, _ in asked])
+        replies = yield Partial([command for _, command, _ in asked], self._patience)
         holds: list[Hold[Any]] = []
         failed, damage = 0, None
         for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
@@ -363,7 +370,8 @@ class QuorumLock(Structure[Face]):
                 holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
         if len(holds) >= self._needed:
             token = max(hold.token for hold in holds)
-            known = yield Partial([hold.claim_token(token) for hold in holds])
+            claims = [hold.claim_token(token) for hold in holds]
+            known = yield Partial(claims, self._patience)
             sure = [
                 hold
                 for hold, reply in zip(holds, known, strict=True)
@@ -402,7 +410,7 @@ class QuorumLock(Structure[Face]):
             locks[each.place]._own(each)
         self._held.forget(hold)
         lost = hold.lost
-        replies = yield from _give_back(self._locks, hold.holds)
+        replies = yield from _give_back(self._locks, hold.holds, self._patience)
         kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
         return not lost and kept >= self._needed
 

@@ -10,7 +10,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
 from shardkit.network.connections.redis_private import slot_owners
 from shardkit.network.rules import ConfigFacts, judge
-from shardkit.network.server_queries import ServerErrors, client_of
+from shardkit.network.server_queries import ServerErrors, client_of, query_all
 from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.lua import script
@@ -470,15 +470,18 @@ def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     nodes: list[dict[str, Any]] = []
     slots = Counter(owners[0].name for owners in slot_owners(cluster).values())
     failure: Exception | None = None
-    for node in sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name)):
+    found = sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name))
+    answers = query_all(
+        {node.name: partial(cluster.info, target_nodes=node) for node in found}, TIMEOUT
+    )
+    for node in found:
         row = {"address": node.name, "role": _ROLES.get(node.server_type, node.server_type)}
         row["slots"] = slots[node.name] or None
         nodes.append(row)
-        try:
-            info = cluster.info(target_nodes=node)
-        except ServerErrors as error:
-            failure = error
-            row.update(state="down", error=str(error) or type(error).__name__)
+        info = answers[node.name]
+        if isinstance(info, Exception):
+            failure = info
+            row.update(state="down", error=str(info) or type(info).__name__)
             continue
         role = _ROLES.get(str(info.get("role")), "")
         row.update(

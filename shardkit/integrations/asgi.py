@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Unpack
 
@@ -34,6 +34,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 RETRY_AFTER = 60
+LIVENESS = ("/live", "/health/live")
 
 
 def lifespan(
@@ -73,6 +74,21 @@ def request_kit(scope: Scope) -> AsyncShardKit:
     return kit  # type: ignore[no-any-return]
 
 
+class _OfKit:
+    """What a middleware makes with a kit; made anew when the application starts with another."""
+
+    def __init__(self, given: AsyncShardKit | None, make: Callable[[AsyncShardKit], Any]) -> None:
+        self._given, self._make = given, make
+        self._kit: AsyncShardKit | None = None
+        self._made: Any = None
+
+    def __call__(self, scope: Scope) -> Any:
+        kit = self._given or request_kit(scope)
+        if kit is not self._kit:
+            self._kit, self._made = kit, self._make(kit)
+        return self._made
+
+
 class TimingMiddleware:
     """Times every request by its route; see `shardkit.metrics.AccessTimes`.
 
@@ -94,10 +110,8 @@ class TimingMiddleware:
         kit: AsyncShardKit | None = None,
     ) -> None:
         self._app = app
-        self._component = component
         self._context = context or route_of
-        self._kit = kit
-        self._times: Any = None
+        self._times = _OfKit(kit, lambda kit: kit.access_times(component=component))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -109,10 +123,7 @@ class TimingMiddleware:
             await self._app(scope, receive, send)
         finally:
             seconds = time.perf_counter() - began
-            if self._times is None:
-                kit = self._kit or request_kit(scope)
-                self._times = kit.access_times(component=self._component)
-            self._times.record(self._context(scope), seconds)
+            self._times(scope).record(self._context(scope), seconds)
 
 
 class MaintenanceMiddleware:
@@ -123,6 +134,8 @@ class MaintenanceMiddleware:
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         kit: a kit; by default the one of `lifespan`.
+        open_paths: paths that are answered as usual; by default liveness probes, whose failure
+            would have every process restarted.
     """
 
     def __init__(
@@ -132,20 +145,17 @@ class MaintenanceMiddleware:
         component: str,
         part: str = "",
         kit: AsyncShardKit | None = None,
+        open_paths: Collection[str] = LIVENESS,
     ) -> None:
         self._app = app
-        self._component = component
         self._part = part
-        self._kit = kit
-        self._flag: Any = None
+        self._flag = _OfKit(kit, lambda kit: kit.maintenance(component=component))
+        self._open_paths = frozenset(open_paths)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
-        if scope["type"] == "http":
-            if self._flag is None:
-                kit = self._kit or request_kit(scope)
-                self._flag = kit.maintenance(component=self._component)
-            state: MaintenanceState | None = await self._flag.state(self._part)
+        if scope["type"] == "http" and scope["path"] not in self._open_paths:
+            state: MaintenanceState | None = await self._flag(scope).state(self._part)
             if state is not None:
                 headers = [(b"content-type", b"text/plain; charset=utf-8")]
                 headers.append((b"retry-after", str(retry_after(state)).encode()))

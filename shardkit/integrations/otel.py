@@ -24,7 +24,7 @@ from functools import lru_cache
 from typing import Any
 
 from shardkit import events
-from shardkit.errors import RoutingError, extra
+from shardkit.errors import RoutingError, extra, few
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.pool import live_pools, watchers
 from shardkit.routing.command_keys import key_positions
@@ -124,12 +124,12 @@ class _Telemetry:
 
     def __call__(self, event: events.Event) -> None:
         if isinstance(event, events.CommandsFinished):
-            self._commands(event.sent, event.seconds, event.error, event.refused)
+            self._commands(event.sent, event.seconds, event.refused)
             if event.waited is not None:
                 pool = event.sent.shard or event.sent.address
                 self._times[_QUEUE].record(event.waited, {_POOL: pool})
         elif isinstance(event, events.CommandsFailed):
-            self._commands(event.sent, event.seconds, event.error, False)
+            self._commands(event.sent, event.seconds, False)
         elif isinstance(event, events.CallStarted):
             span = self._tracer.start_span(event.name, kind=SpanKind.INTERNAL)
             event.note = span, context.attach(trace.set_span_in_context(span))
@@ -143,27 +143,33 @@ class _Telemetry:
         elif isinstance(event, events.ConnectionOpened):
             self._times[_CREATE].record(event.seconds, {_POOL: event.shard or event.address})
 
-    def _commands(
-        self, sent: events.CommandsSent, seconds: float, error: BaseException | None, refused: bool
-    ) -> None:
-        name = sent.name
-        if sent.count > 1:
+    def _commands(self, sent: events.CommandsSent, seconds: float, refused: bool) -> None:
+        group = sent.group or [sent]
+        if sent is not group[-1]:
+            return  # one span for the exchange
+        count, error = sum(each.count for each in group), _first_error(group)
+        names = {each.name for each in group}
+        name = names.pop() if len(names) == 1 else ""
+        if count > 1:
             name = f"PIPELINE {name}".rstrip()
         attributes: dict[str, Any] = {
             "db.system.name": "redis",
             "db.operation.name": name,
             **_place(sent.address),
         }
+        if len({each.address for each in group}) > 1:  # databases of the server
+            del attributes["db.namespace"]
         if error is not None:
             attributes["error.type"] = _type(error)
         self._times[_DURATION].record(seconds, attributes)
-        if sent.count > 1:
-            attributes["db.operation.batch.size"] = sent.count
-        attributes["shardkit.shard"] = sent.shard
+        if count > 1:
+            attributes["db.operation.batch.size"] = count
+        attributes["shardkit.shard"] = few([each.shard for each in group], ", ")
         if refused:
             attributes["shardkit.refused"] = True
         if self._keys:
-            attributes["shardkit.keys"] = _keys(sent.commands_of(), self._keys)
+            commands = (args for each in group for args in each.commands_of())
+            attributes["shardkit.keys"] = _keys(commands, self._keys)
         now = time.time_ns()
         span = self._tracer.start_span(
             f"{name} {attributes.get('db.namespace', '')}".rstrip(),
@@ -199,6 +205,10 @@ class _Telemetry:
                 found[_pool_name(pool.policy), state] += count
         for (name, state), count in found.items():
             yield Observation(count, {_POOL: name, "db.client.connection.state": state})
+
+
+def _first_error(group: Iterable[events.CommandsSent]) -> BaseException | None:
+    return next((each.error for each in group if each.error is not None), None)
 
 
 def _pool_name(policy: CallPolicy) -> str:

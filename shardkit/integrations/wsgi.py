@@ -13,11 +13,11 @@ A kit that is opened before a server forks its workers works in each of them.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Unpack
 
 import shardkit
-from shardkit.integrations.asgi import body_of, retry_after
+from shardkit.integrations.asgi import LIVENESS, body_of, retry_after
 from shardkit.kit.kit import KitOptions, ShardKit, Where
 
 __all__ = ["MaintenanceWSGI", "TimingWSGI", "init_flask"]
@@ -115,18 +115,27 @@ class MaintenanceWSGI:
         kit: a kit.
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
+        open_paths: paths that are answered as usual; see `asgi.MaintenanceMiddleware`.
     """
 
     def __init__(
-        self, app: WSGIApplication, kit: ShardKit, *, component: str, part: str = ""
+        self,
+        app: WSGIApplication,
+        kit: ShardKit,
+        *,
+        component: str,
+        part: str = "",
+        open_paths: Collection[str] = LIVENESS,
     ) -> None:
         self._app = app
         self._flag = kit.maintenance(component=component)
         self._part = part
+        self._open_paths = frozenset(open_paths)
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Any:
         """Handle a request."""
-        state = self._flag.state(self._part)
+        is_open = environ.get("PATH_INFO") in self._open_paths
+        state = None if is_open else self._flag.state(self._part)
         if state is None:
             return self._app(environ, start_response)
         headers = [("Content-Type", "text/plain; charset=utf-8")]

@@ -518,7 +518,7 @@ class AsyncShardKit(Kit[Awaiting]):
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
         self._driver = self.driver = AwaitingDriver(self.plane.alink())
-        self._renewals = AsyncRenewals(self.driver, self._clock.monotonic)
+        self._renewals = AsyncRenewals(self.driver)
 
     def _component(self, name: str) -> Component:
         return self.topology.last_known(name)

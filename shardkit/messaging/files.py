@@ -109,6 +109,7 @@ _IN_FLIGHT = 2**22  # bytes, but one chunk at least
 _MOST_CHUNKS = 16
 _NUMBER = re.compile("[0-9]{1,16}")
 _NAME = re.compile("[0-9]{1,16}:name")
+_UNDECODABLE = re.compile("[\ud800-\udfff]")
 _RANGE = re.compile(rb"[0-9]{1,16}:[0-9]{1,16}:[0-9]{1,16}")
 
 
@@ -418,10 +419,13 @@ class Files(Tagged[Face]):
         """
         limits = self._publisher_limits(timeout, lease)
         path = None if isinstance(source, io.IOBase) else Path(source)
+        if isinstance(source, io.TextIOBase):
+            raise InvalidArgumentError(
+                f"{self.name}: source={shown(source)} is open as text", 'open it with mode="rb"'
+            )
         if name is None:
             name = path.name if path else os.path.basename(str(getattr(source, "name", "")))
-        if not name or not isinstance(name, str):
-            raise InvalidArgumentError(f"{self.name}: name={shown(name)}", "give the file's name")
+        self._check_names(name)
         file: Any = source if path is None else (yield Call(open, (path, "rb")))
         try:
             return (yield from self._publish(channel, file, name, limits, progress))
@@ -442,7 +446,8 @@ class Files(Tagged[Face]):
     ) -> Stream[PublishedFile]:
         """Publish the files of a directory in the order of their names; see `publish`.
 
-        Leaves out sub-directories, and files that were published before.
+        Leaves out sub-directories, and files that were published before. A name that is not UTF-8
+        is an error, after all other files are published.
 
         Args:
             channel: the channel.
@@ -453,7 +458,10 @@ class Files(Tagged[Face]):
             progress: see `publish`.
         """
         limits = self._publisher_limits(timeout, lease)
-        for file in (yield Call(_regular_files, (Path(path), pattern))):
+        files = yield Call(_regular_files, (Path(path), pattern))
+        for file in files:
+            if _UNDECODABLE.search(file.name):
+                continue
             opened = yield Call(open, (file, "rb"))
             try:
                 yield Page(
@@ -461,6 +469,7 @@ class Files(Tagged[Face]):
                 )
             finally:
                 opened.close()
+        self._check_names(*(file.name for file in files))
 
     @stream
     def publish_parts(
@@ -494,6 +503,7 @@ class Files(Tagged[Face]):
         limits = self._publisher_limits(timeout, lease)
         check_integer(self.name, "part_size", part_size, 1, 2**50)
         source = Path(path)
+        self._check_names(source.name)
         lines: Any = yield Call(_open_decoded, (source,))
         try:
             for n, (start, end) in enumerate((yield Call(_cut_at_lines, (lines, part_size)))):
@@ -733,6 +743,14 @@ class Files(Tagged[Face]):
                 f"{self.name}: reader={shown(reader)}", "give up to 100 characters without colons"
             )
         return reader
+
+    def _check_names(self, *names: str) -> None:
+        wrong = [name for name in names if not name or _UNDECODABLE.search(name)]
+        if wrong:
+            raise InvalidArgumentError(
+                f"{self.name}: file names {', '.join(map(ascii, wrong[:3]))}: not UTF-8 text",
+                "rename the files, or publish each with a name of your own",
+            )
 
     def _require(self, channel: str, reply: int) -> None:
         if reply == -1:
@@ -1255,7 +1273,12 @@ def _read_chunks(file: Any, size: int, count: int) -> list[bytes]:
     chunks: list[bytes] = []
     while len(chunks) < count:
         parts, left = [], size
-        while left and (part := file.read(left)):
+        while left and (part := file.read(left)) != b"":
+            if not isinstance(part, bytes):  # None: it does not block
+                raise InvalidArgumentError(
+                    f"file {shown(file)}: read() returns {type(part).__name__}",
+                    "open it in binary mode, blocking",
+                )
             parts.append(part)
             left -= len(part)
         if left < size:

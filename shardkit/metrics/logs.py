@@ -170,7 +170,7 @@ class Logs(RecordingStructure[Face]):
     # ---- logging
 
     def record(
-        self, name: str, message: str, severity: str | int = "info", *, common: str | None = None
+        self, name: str, message: object, severity: str | int = "info", *, common: object = None
     ) -> None:
         """Log in the background: the kit sends once a second. Never blocks, awaits, or fails.
 
@@ -179,7 +179,7 @@ class Logs(RecordingStructure[Face]):
 
         Args:
             name: the log.
-            message: the text, cut after 8,192 characters.
+            message: the text, or what ``str`` makes of it, cut after 8,192 characters.
             severity: a name, or a level of `logging`; see `severity_name`.
             common: the text to count among the common messages; by default the message. Leave out
                 numbers and names, so that the same event is the same message.
@@ -196,7 +196,7 @@ class Logs(RecordingStructure[Face]):
 
     @operation
     def log(
-        self, name: str, message: str, severity: str | int = "info", *, common: str | None = None
+        self, name: str, message: object, severity: str | int = "info", *, common: object = None
     ) -> Operation[None]:
         """Log at once; see `record`.
 
@@ -338,7 +338,7 @@ class Logs(RecordingStructure[Face]):
     # ---- what several operations share
 
     def _row(
-        self, message: str, severity: str | int, common: str | None
+        self, message: object, severity: str | int, common: object
     ) -> tuple[int, float, str, str]:
         level = SEVERITIES.index(severity_name(severity))
         text = _text(message)

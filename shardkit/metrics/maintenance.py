@@ -14,11 +14,12 @@ After Redis in Action, section 5.4.1.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Transaction
+from shardkit.operations.commands import Partial, Transaction, raise_failures
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -147,12 +148,14 @@ class Maintenance(Structure[Face]):
                 self._at(flag, "HGET", why, "reason"),
             )
             batch.append(Transaction(self.component, flag, reads))
-        try:
-            replies = yield batch
-        except ShardErrors:
+        replies = yield Partial(batch, FRESH)
+        with suppress(ShardErrors):  # damaged data is an error
+            raise_failures(replies)
+        came = [reply for reply in replies if isinstance(reply, list)]
+        if not any(reply[0] == YES for reply in came) and len(came) < len(batch):
             return known
         state = None
-        for value, left, reason in replies:
+        for value, left, reason in came:
             if value == YES and state is None:
                 text = (reason or b"").decode(errors="replace")
                 state = MaintenanceState(text, left / 1000 if left >= 0 else None)

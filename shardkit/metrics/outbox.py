@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import math
 import secrets
 import threading
 import weakref
@@ -28,10 +29,11 @@ from copy import copy
 from typing import Any, Generic, TypeVar
 
 from shardkit import log_records
-from shardkit.errors import ShardFailure
-from shardkit.operations.commands import Call, Command, Partial, Replies, Transaction, damage_in
-from shardkit.operations.deadlines import DeadlineBlock
+from shardkit.errors import ShardFailure, ShardKitError
+from shardkit.operations.commands import Call, Command, Key, Partial, To, Transaction, damage_in
+from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.lanes import Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -84,26 +86,25 @@ class Recorder(Generic[Owner]):
 class _Backlog:
     """The records of one place, and its request in flight."""
 
-    __slots__ = ("number", "request", "since", "waiting")
+    __slots__ = ("number", "request", "sending", "since", "waiting")
 
     def __init__(self) -> None:
         self.waiting: deque[Any] = deque()
         self.request: list[Any] = []
         self.number = 0
         self.since = 0.0
+        self.sending: tuple[To, Key] | None = None  # where a job is sending it
 
 
 class Outbox:
-    """Sends the records of a recorder with a blocking driver. Thread-safe.
+    """The records of a recorder that must be sent. Thread-safe.
 
     Attributes:
+        waiting: the number of records that have not been sent.
         dropped: the number of records lost because servers were away or refused them.
     """
 
-    def __init__(
-        self, driver: Driver, recorder: Recorder[Any], monotonic: Callable[[], float]
-    ) -> None:
-        self._driver = driver
+    def __init__(self, recorder: Recorder[Any], monotonic: Callable[[], float]) -> None:
         self._recorder = recorder
         self._monotonic = monotonic
         self._warned = -1e9
@@ -113,77 +114,86 @@ class Outbox:
         """Drop everything in a forked child: its parent sends it."""
         self._lock = threading.Lock()
         self._backlogs: dict[Hashable, _Backlog] = {}
-        self._waiting = 0
+        self._answered: list[tuple[Any, Sequence[Any], Any]] = []
         self._sender = secrets.token_hex(8)
-        self.dropped = 0
+        self.waiting = self.dropped = 0
         self._recorder.discard()
 
-    def send(self) -> bool:
-        """Send all records without raising; return whether none are left. Usually one exchange."""
-        try:
-            return bool(self._driver.run(self.steps()))
-        except Exception as error:  # an unknown component, a closed kit: everything waits
-            self._warn(error)
-            return False
+    def jobs(self) -> list[Job]:
+        """Return what sends all records, place by place; where one is being sent, what follows it.
 
-    def steps(self) -> Operation[bool]:
-        """The steps of `send`."""
-        # Held between exchanges, so that requests keep their order; deadlines bound the time.
+        A job usually takes one exchange.
+        """
         with self._lock:
             for place, records in self._recorder.collect().items():
-                room = max(0, MOST_WAITING - self._waiting)
+                room = max(0, MOST_WAITING - self.waiting)
                 self.dropped += max(0, len(records) - room)
                 if records := records[:room]:
                     self._backlogs.setdefault(place, _Backlog()).waiting.extend(records)
-                    self._waiting += len(records)
-            for _ in range(_MOST_ROUNDS):
-                if not (yield from self._round()):
-                    break
-            return self._waiting == 0
+                    self.waiting += len(records)
+            jobs = []
+            for place, backlog in self._backlogs.items():
+                if backlog.sending is not None:
+                    jobs.append(Job(*backlog.sending, _nothing(), _unlimited))
+                elif (command := self._next(place, backlog)) is not None:
+                    steps = self._send(place, backlog, command)
+                    jobs.append(Job(command.to, command.key, steps, _unlimited))
+            return jobs
 
-    def _round(self) -> Operation[bool]:
-        """Send one request to each place; return whether all were answered and some wait."""
-        now = self._monotonic()
-        places = []
-        for place, backlog in self._backlogs.items():
-            if backlog.request and now - backlog.since > LONGEST_RETRY:
-                self._drop(backlog)
-            if not backlog.request and backlog.waiting:
-                count = min(self._recorder.at_once, len(backlog.waiting))
-                backlog.request = [backlog.waiting.popleft() for _ in range(count)]
-                backlog.number += 1
-                backlog.since = now
-            if backlog.request:
-                places.append(place)
-        if not places:
-            return False
-        commands = []
-        for place in places:
-            backlog = self._backlogs[place]
-            number = str(backlog.number)
-            commands.append(self._recorder.request(place, self._sender, number, backlog.request))
-        replies: Replies = yield Partial(commands)
-        answered = []
-        for place, reply in zip(places, replies, strict=True):
-            backlog = self._backlogs[place]
-            if not isinstance(reply, ShardFailure):
-                answered.append((place, backlog.request, reply))
-                self._waiting -= len(backlog.request)
-                backlog.request = []
-            else:
-                self._warn(reply)
-                if damage_in(reply) is not None:  # retries would fail, too
-                    self._drop(backlog)
-        further = self._recorder.sent(answered)
-        if further:
-            for reply in (yield Partial(further)):
-                if isinstance(reply, ShardFailure):  # the next request writes it again
-                    self._warn(reply)
-        return not replies.failed and any(each.waiting for each in self._backlogs.values())
+    def further(self) -> list[Job]:
+        """Return what writes what followed from the replies."""
+        with self._lock:
+            answered, self._answered = self._answered, []
+            further = self._recorder.sent(answered)
+        return [Job(each.to, each.key, self._write(each), _unlimited) for each in further]
+
+    def _next(self, place: Hashable, backlog: _Backlog) -> Command | None:
+        """Return the next request of a place; None if nothing waits there."""
+        now, command = self._monotonic(), None
+        if backlog.request and now - backlog.since > LONGEST_RETRY:
+            self._drop(backlog)
+        if not backlog.request and backlog.waiting:
+            count = min(self._recorder.at_once, len(backlog.waiting))
+            backlog.request = [backlog.waiting.popleft() for _ in range(count)]
+            backlog.number += 1
+            backlog.since = now
+        if backlog.request:
+            number, records = str(backlog.number), backlog.request
+            command = self._recorder.request(place, self._sender, number, records)
+        backlog.sending = None if command is None else (command.to, command.key)
+        return command
+
+    def _send(self, place: Hashable, backlog: _Backlog, command: Command) -> Operation[None]:
+        try:
+            for _ in range(_MOST_ROUNDS):
+                [reply] = yield Partial([command])
+                with self._lock:
+                    if isinstance(reply, ShardFailure):
+                        self._warn(reply)
+                        if damage_in(reply) is not None:  # retries would fail, too
+                            self._drop(backlog)
+                        break
+                    self._answered.append((place, backlog.request, reply))
+                    self.waiting -= len(backlog.request)
+                    backlog.request = []
+                    following = self._next(place, backlog)
+                if following is None:
+                    return
+                command = following
+        except ShardKitError as error:  # an unknown component, a closed kit: everything waits
+            self._warn(error)
+        except Exception:  # a bug must not stop the sending
+            _log_bug()
+        backlog.sending = None
+
+    def _write(self, transaction: Transaction) -> Operation[None]:
+        [reply] = yield Partial([transaction])
+        if isinstance(reply, ShardFailure):  # the next request writes it again
+            self._warn(reply)
 
     def _drop(self, backlog: _Backlog) -> None:
         self.dropped += len(backlog.request)
-        self._waiting -= len(backlog.request)
+        self.waiting -= len(backlog.request)
         backlog.request = []
 
     def _warn(self, error: BaseException) -> None:
@@ -202,11 +212,24 @@ class Outbox:
 _MANY = 100  # outboxes of a kit
 
 
+def _nothing() -> Operation[None]:
+    return None
+    yield
+
+
+def _unlimited() -> float:
+    return math.inf
+
+
+def _log_bug() -> None:
+    logger.exception("cannot send metrics", extra=log_records.fields("metrics-failed"))
+
+
 class Background:
-    """The outboxes of a kit, and the thread that empties them every ``interval`` seconds."""
+    """The outboxes of a kit, which it empties every ``interval`` seconds, for each server alone."""
 
     def __init__(self, driver: Driver, interval: float = INTERVAL) -> None:
-        self.driver = driver
+        self.lanes = Lanes(driver, "shardkit-metrics")
         self.interval = interval
         # With what the structures that record there share; None once these are gone.
         self._outboxes: dict[Hashable, tuple[Outbox, Any, Callable[[], _Use | None]]] = {}
@@ -238,7 +261,7 @@ class Background:
         with self._lock:
             known = self._outboxes.get(key)
             recorder = known[1] if known else make()
-            outbox = known[0] if known else Outbox(self.driver, recorder, monotonic)
+            outbox = known[0] if known else Outbox(recorder, monotonic)
             use = (known and known[2]()) or _Use()
             self._outboxes[key] = outbox, recorder, weakref.ref(use)
             return outbox, recorder, use
@@ -260,22 +283,39 @@ class Background:
                     )  # fmt: skip
                     self._thread.start()
 
-    def send(self) -> None:
-        """Empty all outboxes now, where their servers answer."""
-        self._has_records = False  # before the records are collected: later ones are noted again
-        _with_records.discard(self)
-        for key, (outbox, _, use) in list(self._outboxes.items()):
-            unused = use() is None  # before sending: nothing is recorded any more
-            try:
-                if outbox.send():
-                    with self._lock:
-                        if unused and self._outboxes.get(key, (None,))[-1] is use:
-                            del self._outboxes[key]
-                elif not self._closed:
-                    self._has_records = True
-                    _with_records.add(self)
-            except Exception:  # a bug must not end the thread
-                logger.exception("cannot send metrics", extra=log_records.fields("metrics-failed"))
+    def send(self, *outboxes: Outbox, wait: bool = True) -> bool:
+        """Empty outboxes, by default all; return whether they are. Raises no errors of servers.
+
+        With ``wait``, wait for the servers, but not beyond the caller's deadline.
+        """
+        unused: list[tuple[Hashable, Outbox, object]] = []
+        if not outboxes:
+            kept = list(self._outboxes.items())
+            # Before sending: nothing is recorded there any more.
+            unused = [(key, outbox, use) for key, (outbox, _, use) in kept if use() is None]
+            outboxes = tuple(outbox for _, (outbox, *_) in kept)
+            self._has_records = False  # before they are collected: later ones are noted again
+            _with_records.discard(self)
+        for jobs_of in (Outbox.jobs, Outbox.further) if wait else (Outbox.further, Outbox.jobs):
+            jobs: list[Job] = []
+            for outbox in outboxes:
+                try:
+                    jobs += jobs_of(outbox)
+                except Exception:
+                    _log_bug()
+            for thread in self.lanes.start(jobs):
+                if wait:
+                    deadline = earliest(None)
+                    thread.join(None if deadline is None else max(0.0, deadline.left()))
+        with self._lock:
+            for key, outbox, use in unused:
+                if not outbox.waiting and self._outboxes.get(key, (None,))[-1] is use:
+                    del self._outboxes[key]
+        empty = not any(outbox.waiting for outbox in outboxes)
+        if not empty and not self._closed:
+            self._has_records = True
+            _with_records.add(self)
+        return empty
 
     def close(self) -> None:
         """Make one attempt to send what is left, and stop the thread."""
@@ -302,7 +342,7 @@ def _run(background: weakref.ref[Background], stop: threading.Event, interval: f
         sender = background()
         if sender is None:
             return
-        sender.send()
+        sender.send(wait=False)
         del sender
 
 
@@ -338,7 +378,7 @@ class RecordingStructure(Structure[Face]):
 
         Raises no errors of servers: records that cannot be sent are kept, within bounds.
         """
-        return bool((yield Call(self._outbox.send)))
+        return bool((yield Call(self._background.send, (self._outbox,))))
 
     @property
     def dropped(self) -> int:

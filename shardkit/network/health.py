@@ -36,7 +36,6 @@ __all__ = ["Health", "ShardHealth", "asgi", "wsgi"]
 
 TIMEOUT = 2.0
 Threshold: TypeAlias = Literal["all", "any"] | float
-_THREADS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +142,8 @@ def health_of(kit: Any, seconds: float) -> Health:
         return run_steps(_probe(kit.clients.get, *target, seconds), lambda answer: answer)
 
     try:
-        with ThreadPoolExecutor(min(_THREADS, len(targets) or 1), "shardkit-health") as threads:
+        # A thread for each, so that no server waits for others that do not answer.
+        with ThreadPoolExecutor(len(targets) or 1, "shardkit-health") as threads:
             results = list(threads.map(probe, targets))
     except RuntimeError:  # no thread starts after the main one has ended, or beyond a limit
         results = list(map(probe, targets))

@@ -21,6 +21,7 @@ import dataclasses
 import datetime as dates
 import inspect
 import math
+import os
 import reprlib
 import types
 import typing
@@ -42,6 +43,8 @@ SINGLE = (str, bytes, bytearray, memoryview)
 
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 _MOST_BITS = 14_000  # Python prints no number of more than 4,300 digits; hiredis crashes at one
+
+PRINTABLE = frozenset({str, bytes, float})  # whatever the value
 
 _short = reprlib.Repr()
 _short.maxstring = _short.maxother = _short.maxlong = 60
@@ -109,6 +112,7 @@ _SIMPLE: dict[Any, Kind] = {
     dates.timedelta: Kind(lambda v: isinstance(v, dates.timedelta), "a timedelta"),
 }
 
+_PATH = Kind(lambda v: isinstance(v, str) and bool(os.fsencode(v)), "text")
 _KEYS = {int, str, bytes}
 
 
@@ -149,6 +153,8 @@ def kind_of(annotation: Any) -> Kind | None:
 
 def _any_of(annotations: tuple[Any, ...]) -> Kind | None:
     kinds = [kind_of(one) for one in annotations]
+    if any(typing.get_origin(one) is os.PathLike for one in annotations):  # perhaps not UTF-8
+        kinds = [_PATH if kind is _SIMPLE[str] else kind for kind in kinds]
     found = [kind for kind in kinds if kind is not None]
     if len(found) < len(kinds):
         return None
@@ -284,6 +290,18 @@ def refused(owner: Any, name: str, value: object, kind: Kind) -> InvalidArgument
     return InvalidArgumentError(f"{whose}: {name}={shown(value)}", f"give {kind.wanted}")
 
 
+def require_printable(args: Iterable[Any]) -> None:
+    """Raise InvalidArgumentError for an argument of a command at which hiredis would crash."""
+    for value in args:
+        if isinstance(value, int) and value.bit_length() > _MOST_BITS:
+            try:
+                str(value)
+            except ValueError as error:
+                raise InvalidArgumentError(
+                    f"an integer cannot be sent: {error}", "give its digits as text"
+                ) from None
+
+
 def refusal(error: InvalidArgumentError, call: Callable[[], object]) -> Exception:
     """Return the error for a refused argument: the method's own if that names the value.
 
@@ -319,17 +337,18 @@ def rows_of(
         yield row
 
 
-def check_calls(owner: type, *also: str) -> None:
+def check_calls(owner: type, *also: str, makes_only: bool = False) -> None:
     """Have the public methods of a class, and those in ``also``, check their arguments.
 
-    Operations check theirs themselves.
+    Operations check theirs themselves. Methods that only make objects, ``makes_only``, are called
+    for their own error.
     """
     for name, method in list(vars(owner).items()):
         if isinstance(method, types.FunctionType) and (name[0] != "_" or name in also):
-            setattr(owner, name, _checked(method))
+            setattr(owner, name, _checked(method, makes_only or name == "__init__"))
 
 
-def _checked(function: Callable[P, T]) -> Callable[P, T]:
+def _checked(function: Callable[P, T], makes_only: bool) -> Callable[P, T]:
     check: Callable[[Any, Any, Any], None] | None = None
 
     @wraps(function)
@@ -340,7 +359,9 @@ def _checked(function: Callable[P, T]) -> Callable[P, T]:
         try:
             check(args[0], args[1:], kwargs)
         except InvalidArgumentError as error:
-            raise refusal(error, lambda: function(*args, **kwargs)) from None
+            if makes_only:
+                raise refusal(error, lambda: function(*args, **kwargs)) from None
+            raise
         return function(*args, **kwargs)
 
     return call

@@ -131,7 +131,16 @@ class Transaction(NamedTuple):
 
 
 class Partial(list["Command | Transaction"]):
-    """A batch whose failures are values, so that the operation can use the other replies."""
+    """A batch whose failures are values, so that the operation can use the other replies.
+
+    A server that has not answered after ``patience`` seconds has failed; by default its entry says.
+    """
+
+    def __init__(
+        self, commands: Iterable[Command | Transaction] = (), patience: float | None = None
+    ) -> None:
+        super().__init__(commands)
+        self.patience = patience
 
 
 class Coalesced(list["Command | Transaction"]):

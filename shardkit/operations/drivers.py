@@ -49,7 +49,15 @@ from shardkit.operations.commands import (
     coalesced,
     raise_failures,
 )
-from shardkit.operations.deadlines import begin, earliest, extend, has_begun, in_use, within
+from shardkit.operations.deadlines import (
+    DeadlineBlock,
+    begin,
+    earliest,
+    extend,
+    has_begun,
+    in_use,
+    within,
+)
 from shardkit.operations.deadlines import call as call_context
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
@@ -80,9 +88,14 @@ class _StepRunner:
             return self.link.abandon(step.command)
         if isinstance(step, Call | _Calls):
             return self._call(step)
+        if isinstance(step, Partial) and step.patience is not None:
+            return self._send_within(step, step.patience)
         return self._send(step)
 
     def _call(self, step: Call | _Calls) -> Any:
+        raise NotImplementedError
+
+    def _send_within(self, batch: Partial, seconds: float) -> Any:
         raise NotImplementedError
 
 
@@ -187,6 +200,10 @@ class BlockingDriver(_StepRunner):
             [(shard, _)] = self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
 
+    def _send_within(self, batch: Partial, seconds: float) -> Any:
+        with DeadlineBlock(seconds):
+            return self.link.send(batch)
+
     def _call(self, step: Call | _Calls) -> Any:
         return [_call(call) for call in step] if isinstance(step, _Calls) else _call(step)
 
@@ -290,7 +307,7 @@ class AwaitingDriver(_StepRunner):
         )
 
     async def _send_undoable(self, step: UndoableBatch) -> Any:
-        exchange = asyncio.ensure_future(self._send(step))
+        exchange = asyncio.ensure_future(super()._run_step(step))
 
         async def undo() -> None:
             await self.run(step.undo(await exchange))
@@ -313,6 +330,10 @@ class AwaitingDriver(_StepRunner):
         if error.place and not error.shard:
             [(shard, _)] = await self.link.locate(Locate([(error.place, error.key)]))
             error.shard = str(shard)
+
+    async def _send_within(self, batch: Partial, seconds: float) -> Any:
+        with DeadlineBlock(seconds):
+            return await self.link.send(batch)
 
     async def _call(self, step: Call | _Calls) -> Any:
         if isinstance(step, _Calls):

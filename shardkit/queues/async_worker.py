@@ -24,6 +24,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from shardkit.callbacks import check_ran, check_runs, makes
+from shardkit.operations.lanes import AsyncLanes
 from shardkit.operations.operation import Awaiting
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
@@ -96,11 +97,12 @@ class AsyncWorker(BaseWorker[Awaiting]):
         failures = 0
         try:
             while not self._stopping.is_set():
+                began = time.monotonic()
                 try:
                     task = await self._take(burst)
                 except SERVER_ERRORS as error:
                     failures += 1
-                    await self._pause(self._pause_after(error, failures, burst=burst))
+                    await self._pause(self._pause_after(error, failures, began, burst=burst))
                     continue
                 failures = 0
                 self._took()
@@ -116,9 +118,12 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     async def _take(self, burst: bool) -> Task | None:
         """Take a task; stopping cancels a take that waits."""
-        task = await self.tasks.take(self.queues, lease=self.lease, timeout=0)
-        if task is not None or burst or self._stopping.is_set():
-            return task
+        several = len(self.queues) > 1 or not isinstance(self.queues[0], str)
+        # Of several servers, others may have a task by the end of the wait below.
+        with suppress(*SERVER_ERRORS) if several and not burst else nullcontext():
+            task = await self.tasks.take(self.queues, lease=self.lease, timeout=0)
+            if task is not None or burst or self._stopping.is_set():
+                return task
         take = asyncio.ensure_future(
             self.tasks.take(self.queues, lease=self.lease, timeout=TAKE_TIMEOUT)
         )
@@ -218,15 +223,13 @@ class AsyncWorker(BaseWorker[Awaiting]):
 
     async def _renew_leases(self) -> None:
         """Renew the leases of running tasks."""
-        while True:
-            await asyncio.sleep(self.lease / 3)
-            await asyncio.gather(*map(self._extend, list(self._running.values())))
-
-    async def _extend(self, task: Task) -> None:
+        lanes = AsyncLanes(self.tasks._driver, "shardkit-leases")
         try:
-            await self.tasks.extend(task, self.lease)
-        except SERVER_ERRORS as error:
-            self._could_not_report(task, "still runs", error)
+            while True:
+                await asyncio.sleep(self.lease / 3)
+                lanes.start(self._renewals())
+        finally:
+            lanes.close()
 
     async def _watch_for_abort(self, slots: Sequence[asyncio.Future[None]]) -> None:
         await self._aborting.wait()

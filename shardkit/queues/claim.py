@@ -20,8 +20,11 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.errors import ShardFailure
 from shardkit.operations.cancellation import UndoablePartial
@@ -43,10 +46,28 @@ FIRST_PAUSE = 0.01
 LONGEST_PAUSE = 0.1
 # Seconds by which an idle server may end a block late.
 LATENESS = 0.1
+# Seconds for the answer of one of several servers; then the others are served without it, and it is
+# asked again after a pause, which is doubled each time.
+PATIENCE = 2.0
+LONGEST_ABSENCE = 10.0
+
+
+@dataclass
+class Absence:
+    """That a server, one of several, did not answer in time."""
+
+    until: float  # when it is asked again
+    pause: float
+    failure: ShardFailure
 
 
 class Claim:
-    """Takes one task from queues, which are in order of priority."""
+    """Takes one task from queues, which are in order of priority.
+
+    ``absent`` has the servers that did not answer in time. While others do, an absent server is
+    asked now and then how many tasks wait there, and for a task only once it answers again: a claim
+    that nobody reads would cost the task an attempt.
+    """
 
     def __init__(
         self,
@@ -54,11 +75,15 @@ class Claim:
         queues: Sequence[QueueKeys],
         commands: QueueCommands,
         lease: float,
+        absent: dict[Any, Absence],
+        monotonic: Callable[[], float],
     ) -> None:
         self._component = component
         self._queues = queues
         self._commands = commands
         self._lease = lease
+        self._absent = absent
+        self._monotonic = monotonic
         self._servers: list[Any] = [None] * len(queues)
         self._claim = ""  # of the latest batch
         # By the clocks of the queues' servers: the time of the first attempt, by queue; the seconds
@@ -105,28 +130,50 @@ class Claim:
         """Try all queues once."""
         self._due = math.inf
         self._failures = Replies()
-        end = self._end_of(0)
-        counts = [self._commands.move(keys, MOVED_AT_ONCE) for keys in self._queues[end:]]
-        [reply, *replies] = yield self._batch(0, end, waits, counts)
-        taken = self._handle_take(0, end, reply)
-        if taken is not None or self._due <= 0:
-            return taken
+        size = len(self._queues)
+        first = next((n for n in range(size) if self._servers[n] not in self._absent), 0)
+        end = self._end_of(first)
+        others = [n for n in range(size) if not first <= n < end and self._is_asked(n)]
+        counts = [self._commands.move(self._queues[n], MOVED_AT_ONCE) for n in others]
+        [reply, *replies] = yield self._batch(first, end, waits, counts)
+        taken = self._handle_take(first, end, reply)
         waiting = []
-        for n, reply in enumerate(replies, end):
+        for n, reply in zip(others, replies, strict=True):
             if isinstance(reply, ShardFailure):
-                self._failures.append(reply)
-                waiting.append(0)
+                self._note_failure(n, reply)
             else:
-                waiting.append(reply[1])
+                self._absent.pop(self._servers[n], None)
                 self._record_times(n, *reply[2:])
-        for n, count in enumerate(waiting, end):
-            if count and n >= end:
+                if reply[1]:
+                    waiting.append(n)
+        end = 0
+        for n in waiting:
+            if taken is not None or self._due <= 0:
+                break
+            if n >= end:
                 end = self._end_of(n)
                 [reply] = yield self._batch(n, end, waits, [])
                 taken = self._handle_take(n, end, reply)
-                if taken is not None or self._due <= 0:
-                    return taken
-        return None
+        return taken
+
+    def _is_asked(self, n: int) -> bool:
+        """Whether to ask a queue's server; if not, its latest failure counts."""
+        absence, now = self._absent.get(self._servers[n]), self._monotonic()
+        others_answer = any(server not in self._absent for server in self._servers)
+        if absence is None or now >= absence.until or not others_answer:
+            if absence is not None:  # one of many workers asks
+                absence.until = now + absence.pause
+            return True
+        self._failures.append(absence.failure)
+        return False
+
+    def _note_failure(self, n: int, failure: ShardFailure) -> None:
+        self._failures.append(failure)
+        server, several = self._servers[n], len(set(self._servers)) > 1
+        if several and isinstance(failure.error, TimeoutError):
+            known = self._absent.get(server)
+            pause = PATIENCE if known is None else min(2 * known.pause, LONGEST_ABSENCE)
+            self._absent[server] = Absence(self._monotonic() + pause, pause, failure)
 
     def _end_of(self, first: int) -> int:
         """Return the end of the run of queues on the first one's server."""
@@ -148,7 +195,9 @@ class Claim:
 
         queues = self._queues[first:end]
         take = self._commands.take(queues, self._lease, claim, waits=waits)
-        return UndoablePartial([take, *more], undo)
+        batch = UndoablePartial([take, *more], undo)
+        batch.patience = PATIENCE if len(set(self._servers)) > 1 else None
+        return batch
 
     def _parse_take(self, first: int, reply: Reply, claim: str) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure) or not reply[0]:
@@ -158,8 +207,10 @@ class Claim:
 
     def _handle_take(self, first: int, end: int, reply: Reply) -> ClaimedTask | None:
         if isinstance(reply, ShardFailure):
-            self._failures += [reply] * (end - first)
+            for n in range(first, end):
+                self._note_failure(n, reply)
             return None
+        self._absent.pop(self._servers[first], None)
         self._record_times(first, reply[1], reply[2])
         return self._parse_take(first, reply, self._claim)
 

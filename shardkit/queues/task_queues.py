@@ -57,7 +57,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.queues.check import check_queue
-from shardkit.queues.claim import Claim
+from shardkit.queues.claim import Absence, Claim
 from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts, QueueRates
 from shardkit.queues.keys import QueueKeys
 from shardkit.queues.task_codec import (
@@ -129,7 +129,9 @@ class TaskQueues(Structure[Face]):
         self._longest_retry_delay = self._seconds("longest_retry_delay", longest_retry_delay)
         self._clock = clock or ServerClock()
         self._commands = QueueCommands(component, name, attempts, self._clock)
-        self._turns = [0]  # rotations of queues with one priority; shared by all faces
+        # Shared by all faces: rotations of queues with one priority, and servers without an answer.
+        self._turns = [0]
+        self._absent: dict[Any, Absence] = {}
 
     @property
     def unknown_delay(self) -> float:
@@ -248,6 +250,8 @@ class TaskQueues(Structure[Face]):
             self._order(queues),
             self._commands,
             self._seconds("lease", lease),
+            self._absent,
+            self._clock.monotonic,
         )
         while True:
             taken = yield from claim.take(seconds)

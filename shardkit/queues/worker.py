@@ -30,6 +30,7 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from shardkit.callbacks import check_ran, check_runs
+from shardkit.operations.lanes import Lanes
 from shardkit.operations.operation import Blocking
 from shardkit.queues.task_codec import Task
 from shardkit.queues.worker_base import (
@@ -130,12 +131,13 @@ class Worker(BaseWorker[Blocking]):
         failures = 0
         try:
             while not self._stopping.is_set():
+                began = time.monotonic()
                 try:
                     timeout = 0 if burst else TAKE_TIMEOUT
                     task = self.tasks.take(self.queues, lease=self.lease, timeout=timeout)
                 except SERVER_ERRORS as error:
                     failures += 1
-                    self._stopping.wait(self._pause_after(error, failures, burst=burst))
+                    self._stopping.wait(self._pause_after(error, failures, began, burst=burst))
                     continue
                 failures = 0
                 self._took()
@@ -188,14 +190,11 @@ class Worker(BaseWorker[Blocking]):
 
     def _renew_leases(self) -> None:
         """Renew the leases of running tasks."""
+        lanes = Lanes(self.tasks._driver, "shardkit-leases")
         while not self._aborting.wait(self.lease / 3):
             with self._lock:
-                running = list(self._running.values())
-            for task in running:
-                try:
-                    self.tasks.extend(task, self.lease)
-                except SERVER_ERRORS as error:
-                    self._could_not_report(task, "still runs", error)
+                due = list(self._renewals())
+            lanes.start(due)
 
     def _release_running(self) -> None:
         """Requeue running tasks without waiting for them."""

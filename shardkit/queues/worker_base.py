@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +16,8 @@ from shardkit import log_records
 from shardkit.callbacks import check_runs, makes
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError, ShardKitError
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.operation import Face
+from shardkit.operations.lanes import Job
+from shardkit.operations.operation import Face, Operation
 from shardkit.queues.commands import Acknowledged
 from shardkit.queues.task_codec import Task
 from shardkit.queues.task_queues import (
@@ -201,6 +202,18 @@ class BaseWorker(Generic[Face]):
         reason, trace = _failure_reason(error), _traceback_of(error)
         return "failed", lambda: tasks.fail(task, reason, traceback=trace)
 
+    def _renewals(self) -> Iterator[Job]:
+        """Yield the renewals of running tasks' leases."""
+        for task in list(self._running.values()):
+            key = self.tasks._keys(task.queue).waiting
+            yield Job(self.tasks.component, key, self._renewed(task), lambda: self.lease / 3)
+
+    def _renewed(self, task: Task) -> Operation[None]:
+        try:
+            yield from self.tasks.deferred.extend(task, self.lease)
+        except SERVER_ERRORS as error:
+            self._could_not_report(task, "still runs", error)
+
     def _pause_before_report(
         self, task: Task, what: str, error: BaseException, attempt: int
     ) -> float | None:
@@ -216,11 +229,16 @@ class BaseWorker(Generic[Face]):
         text = "%s: could not report that it %s: %s"
         logger.error(text, _describe(task), what, error, extra=about)
 
-    def _pause_after(self, error: Exception, failures: int, *, burst: bool) -> float:
-        """Return the seconds to wait after failures to take a task, or raise the last error."""
+    def _pause_after(self, error: Exception, failures: int, began: float, *, burst: bool) -> float:
+        """Return the seconds to wait after failures to take a task, or raise the last error.
+
+        None if the attempt took its time: perhaps there are servers that answer.
+        """
         if _is_fatal(error) or (burst and failures == TRIES):
             raise error
         pause = min(FIRST_PAUSE * 2.0 ** min(failures - 1, 10), LONGEST_PAUSE)
+        if time.monotonic() - began >= TAKE_TIMEOUT:
+            pause = 0.0
         self.summary.errors += 1
         self._asked_at = time.monotonic()
         with self._failing:  # of many threads one logs it, and once until tasks are taken again

@@ -35,8 +35,9 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.commands import Locate
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -697,7 +698,19 @@ class SocialNetwork(Structure[Face]):
 
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
+            if create:
+                yield from self._require_tags()
             yield from open_all([self.meta], create=create)
+
+    def _require_tags(self) -> Operation[None]:
+        """Refuse components whose placement would part the keys of a user or a timeline."""
+        keys = [f"{n}:{{{self.name}}}" for n in range(32)]
+        for to in (self.layout.users, self.layout.timelines):
+            if len({shard for shard, _ in (yield Locate([(to, key) for key in keys]))}) > 1:
+                raise CrossShardError(
+                    f"{self.name}: the placement of component {to!r} ignores hash tags",
+                    "keep it in a component whose placement obeys tags, such as crc32",
+                )
 
     def _ids(self, **ids: int | str) -> list[int]:
         return [self.layout.id(field, value) for field, value in ids.items()]

@@ -17,6 +17,7 @@ from typing import Any
 import django
 import pytest
 import redis
+from asgiref.sync import async_to_sync
 from django.conf import settings
 from django.core.cache import caches
 
@@ -36,6 +37,10 @@ if not settings.configured:
         USE_TZ=True,
     )
     django.setup()
+
+from django.contrib.sessions.backends.cache import (  # noqa: E402
+    SessionStore as DjangoSessionStore,
+)
 
 from shardkit.integrations.django.cache import ShardKitCache  # noqa: E402 - needs settings
 from shardkit.integrations.django.sessions import SessionStore  # noqa: E402
@@ -122,6 +127,9 @@ def test_single_values_behave_as_django_says() -> None:
     found.set("text", "x")
     with pytest.raises(ValueError, match="not an integer"):
         found.incr("text")
+    with pytest.raises(ValueError, match="not an integer"):
+        found.incr("a", 1.5)  # type: ignore[arg-type]
+    assert found.get("a") == 4
     with pytest.raises(ValueError, match="not found"):
         found.incr("missing")
     assert found.add("none", None)
@@ -256,7 +264,8 @@ def test_a_session_on_a_dead_shard_is_an_error_and_nobody_is_logged_out() -> Non
             outcomes.add(str(lost.load()))
         except ShardErrors:
             outcomes.add("error")
-    assert outcomes == {"{}", "error"}
+    assert outcomes <= {"{}", "error"}  # a missing one is looked for under two keys
+    assert "error" in outcomes
 
 
 @pytest.mark.skipif("DJANGO_TESTS" not in os.environ, reason="needs the tests of Django's sdist")
@@ -271,3 +280,19 @@ def test_djangos_own_tests_of_caches_and_sessions_pass(shard_map: ShardMap) -> N
         env=environment, check=False, timeout=110,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.usefixtures("_default_kit")
+@pytest.mark.parametrize("awaits", [False, True])
+def test_a_session_of_djangos_own_backend_is_moved_when_it_is_loaded(awaits: bool) -> None:
+    former = DjangoSessionStore()
+    former["user"] = 42
+    former.save()
+    session = SessionStore(former.session_key)
+    assert (async_to_sync(session.aload)() if awaits else session.load()) == {"user": 42}
+    assert DjangoSessionStore(former.session_key).load() == {}
+    session["user"] = 43
+    session.save()
+    assert SessionStore(former.session_key)["user"] == 43
+    session.flush()
+    assert SessionStore(former.session_key).load() == {}

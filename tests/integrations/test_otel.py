@@ -118,6 +118,16 @@ def test_an_operation_is_a_span_with_its_servers_below(face: Face, telemetry: Te
     assert "SECRET" not in "".join(span.to_json() for span in spans)
 
 
+def test_databases_of_a_server_that_share_an_exchange_are_one_span(
+    face: Face, telemetry: Telemetry
+) -> None:
+    face.run(face.kit.key_sharded("many").mget([str(n) for n in range(100)]))
+    spans = [span for span in telemetry.spans() if span.kind.name == "CLIENT"]
+    assert len({span.attributes["server.port"] for span in spans}) == len(spans) == 4
+    assert sum(span.attributes["db.operation.batch.size"] for span in spans) == 100
+    assert all("and 1 more" not in span.attributes["shardkit.shard"] for span in spans)
+
+
 def test_a_pipeline_says_its_size_and_a_failure_its_type(face: Face, telemetry: Telemetry) -> None:
     pipe = face.kit.key_sharded("one").pipeline()
     for n in range(7):

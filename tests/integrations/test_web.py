@@ -29,6 +29,8 @@ def fastapi_app(shard_map: ShardMap) -> FastAPI:
     app.add_middleware(TimingMiddleware, component="few")
     app.add_middleware(MaintenanceMiddleware, component="few", part="shop")
 
+    app.mount("/health", asgi(components=["few"]))
+
     @app.get("/users/{number}")
     async def user(number: int, request: Request) -> dict[str, Any]:
         names = request.state.shardkit.hash("names", component="many", total=1000)
@@ -71,6 +73,19 @@ def test_an_asgi_application_under_maintenance_answers_503_and_when_to_come_back
         assert answer.status_code == 503
         assert 80 < int(answer.headers["retry-after"]) <= 90
         assert answer.text == "Under maintenance. A new till."
+        assert client.get("/health/live").status_code == 200, "no process is restarted"
+
+
+def test_middleware_uses_the_kit_of_an_application_that_starts_again(
+    fastapi_app: FastAPI, shard_map: ShardMap
+) -> None:
+    for number in (7, 8):
+        with TestClient(fastapi_app) as client:
+            assert client.get(f"/users/{number}").json() == {"name": f"user {number}"}
+    with shardkit.connect(shard_map) as kit:
+        found = kit.access_times(component="few").get("GET /users/{number}")
+        assert found is not None
+        assert found.count == 2
 
 
 def test_a_middleware_without_a_kit_says_what_is_missing() -> None:
@@ -106,6 +121,7 @@ def test_flask_has_a_kit_times_its_rules_and_answers_503(shard_map: ShardMap) ->
         refused = client.get("/users/7")
         assert refused.status_code == 503
         assert refused.headers["Retry-After"] == "60"
+        assert client.get("/health/live").status_code == 404, "it reaches the application"
 
 
 def test_a_wsgi_application_that_raises_is_timed_too(shard_map: ShardMap) -> None:

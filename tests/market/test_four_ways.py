@@ -20,6 +20,7 @@ from shardkit.errors import InvalidArgumentError
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 from coordination.markets import MARKETS
 from coordination.touches import WAYS, touches
+from coordination.workers import LOCK_ON_SOCKET, SHARE_ON_SOCKET, pairs_of
 
 
 @pytest.fixture(params=list(MARKETS))
@@ -125,3 +126,13 @@ def test_a_touch_does_the_same_in_every_execution(way: str, shard_map: ShardMap)
     assert client.zrange("viewed:", 0, 0, withscores=True) == [(b"item29", -2.0)]
     assert client.zcard("viewed:") == 30
     assert client.zscore("recent:", "t") > 0
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("way", [LOCK_ON_SOCKET, SHARE_ON_SOCKET])
+def test_scripts_on_a_socket_acquire_and_release(way: str, shard_map: ShardMap) -> None:
+    entry = shard_map.components["one"].entry
+    assert entry is not None
+    pairs = [pairs_of(way, int(entry.fields["port"])) for _ in range(2)]
+    for pair in (*pairs, *pairs):
+        pair()

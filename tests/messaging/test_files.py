@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import os
 import random
 import re
 import threading
@@ -751,3 +752,22 @@ def test_readers_learn_of_a_file_whose_publisher_never_comes(face: Face, kit: Sh
         face.list(files.lines(file))
     face.run(files.fail(file, "nobody publishes it", retry=False))
     assert face.run(files.status("logs")).open == {"x": 1}  # a.log, which is leased
+
+
+def test_names_that_are_not_utf_8_and_text_are_refused_before_anything_is_announced(
+    face: Face, tmp_path: Path
+) -> None:
+    files = face.kit.files(component="many")
+    face.run(files.create("logs", ["x"]))
+    for name in (b"a", b"caf\xe9", b"z"):
+        Path(os.fsdecode(os.path.join(os.fsencode(tmp_path), name))).write_bytes(b"one\n")
+    with pytest.raises(InvalidArgumentError, match=r"file names 'caf\\udce9': not UTF-8"):
+        face.list(files.publish_directory("logs", tmp_path))
+    with pytest.raises(InvalidArgumentError, match="open as text"):
+        face.run(files.publish("logs", io.StringIO("one"), name="text"))
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9")
+    with pytest.raises(InvalidArgumentError, match="not UTF-8"):
+        face.run(files.publish("logs", path))
+    assert face.run(files.publish("logs", path, name="cafe")).new
+    names = [each.name for each in face.run(files.status("logs")).files]
+    assert names == ["a", "z", "cafe"]

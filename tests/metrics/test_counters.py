@@ -151,30 +151,22 @@ def test_cleaning_goes_on_until_it_is_told_to_stop(kit: ShardKit) -> None:
     assert exchanges == 4  # three passes, and one that had something to remove
 
 
-def test_a_lost_reply_counts_nothing_twice(kit: ShardKit) -> None:
+def test_a_lost_reply_counts_nothing_twice(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
     counters = kit.counters(component="many", precisions=[60])
     names = [f"n{n}" for n in range(100)]
-    lost = 3
+    lost: Counter[Any] = Counter()
 
-    class Losing:
-        """Executes batches, and loses the replies of the first ones."""
+    def losing(batch: Any) -> Replies:
+        """Execute batches, and lose the first replies to each group."""
+        answer = kit.driver.link.send(batch)
+        for n, command in enumerate(batch):
+            lost[command.key] += 1
+            if lost[command.key] <= 3:
+                answer[n] = shardkit.errors.ShardUnavailable("lost", maybe_executed=True)
+                answer.failed = True
+        return answer
 
-        def run(self, steps: Any) -> Any:
-            nonlocal lost
-            answer = None
-            while True:
-                try:
-                    batch = steps.send(answer)
-                except StopIteration as done:
-                    return done.value
-                answer = kit.driver.link.send(batch)
-                if lost:
-                    lost -= 1
-                    failed = shardkit.errors.ShardUnavailable("lost", maybe_executed=True)
-                    answer = Replies([failed] * len(answer))
-                    answer.failed = True
-
-    counters._outbox._driver = Losing()
+    monkeypatch.setattr(counters._background.lanes._driver, "_send", losing)
     for done in (False, False, False, True):
         for name in names:
             counters.hit(name)
@@ -228,7 +220,7 @@ def test_a_mistake_in_sending_is_logged_and_others_are_sent(
         for component in ("one", "few"):
             counters = kit.counters(component=component, precisions=[60])
             if component == "one":
-                counters._outbox.send = mistaken
+                counters._recorder.collect = mistaken
             counters.hit("n")
     assert "cannot send metrics" in caplog.text
     with shardkit.connect(shard_map) as kit:
@@ -344,31 +336,21 @@ def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> No
 def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> None:
     ticks = Time(0)
     counters = clocked(kit, monotonic=ticks).counters(component="few")
-    counters._outbox._driver = Unreachable()
-    counters.hit("lost")
-    for ticks.at in (0, 1, LONGEST_RETRY):
+    away = Replies([shardkit.errors.ShardUnavailable("away")])
+    away.failed = True
+    with pytest.MonkeyPatch.context() as patch:
+        driver = counters._background.lanes._driver
+        patch.setattr(driver, "_send", lambda batch: away)
+        counters.hit("lost")
+        for ticks.at in (0, 1, LONGEST_RETRY):
+            assert not counters.flush()
+            assert counters.dropped == 0
+        counters.hit("later")
+        ticks.at += 1
         assert not counters.flush()
-        assert counters.dropped == 0
-    counters.hit("later")
-    ticks.at += 1
-    assert not counters.flush()
-    assert counters.dropped == 1
-    counters._outbox._driver = kit.driver
+        assert counters.dropped == 1
     assert counters.flush()
     assert counters.total(["lost", "later"], 1) == 1
-
-
-class Unreachable:
-    """Runs steps as if no server could be reached."""
-
-    def run(self, steps: Any) -> Any:
-        batch = next(steps)
-        away = shardkit.errors.ShardUnavailable("away")
-        replies = Replies([away] * len(batch))
-        replies.failed = True
-        with pytest.raises(StopIteration) as done:
-            steps.send(replies)
-        return done.value.value
 
 
 def test_one_sending_ends_although_others_go_on_recording(

@@ -302,3 +302,25 @@ def test_a_key_of_another_type_is_named_and_nothing_is_written(kit: ShardKit) ->
     client.hset("logs:{x}:state", "format", 2)
     with pytest.raises(NewerFormatError, match=r"logs:\{x\}:state has format 2"):
         logs.log("x", "text")
+
+
+@pytest.mark.parametrize("message", [b"caf\xe9".decode(errors="surrogateescape"), 5, None])
+def test_any_message_is_recorded(message: object, kit: ShardKit) -> None:
+    logs = kit.logs(component="one")
+    logs.record("shop", message)
+    logs.log("shop", message)
+    assert logs.flush()
+    expected = "caf\\udce9" if isinstance(message, str) else str(message)
+    assert [entry.message for entry in logs.recent("shop")] == [expected] * 2
+
+
+def test_a_refused_call_records_nothing(kit: ShardKit) -> None:
+    logs, counters = kit.logs(component="one"), kit.counters(component="one")
+    with pytest.raises(InvalidArgumentError, match="severity"):
+        logs.record("shop", "x", severity=[])  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError, match="count"):
+        counters.hit("x", "many")  # type: ignore[arg-type]
+    assert logs.flush()
+    assert counters.flush()
+    assert logs.recent("shop") == []
+    assert list(counters.known()) == []

@@ -8,8 +8,9 @@ import pytest
 from faces import Face, Time, clocked, holder
 
 from shardkit import ShardKit
-from shardkit.errors import InvalidArgumentError, ShardErrors, ShardUnavailable
+from shardkit.errors import InvalidArgumentError, ShardUnavailable
 from shardkit.metrics import MaintenanceState
+from shardkit.operations.commands import Replies
 
 
 def test_the_flag_is_turned_on_and_off_for_all_or_for_a_part(face: Face) -> None:
@@ -58,7 +59,7 @@ def test_it_is_read_once_a_second_at_most_and_kept_while_the_server_is_away(kit:
     steps = flag.deferred.check()
     next(steps)
     with pytest.raises(StopIteration) as done:
-        steps.throw(ShardErrors("away", [ShardUnavailable("away")]))
+        steps.send(Replies([ShardUnavailable("away")]))
     assert done.value.value is True
     assert known() is True  # not tried again within the second
 

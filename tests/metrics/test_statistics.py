@@ -124,7 +124,7 @@ def test_what_is_not_a_number_is_refused(value: Any, kit: ShardKit) -> None:
     values = kit.statistics(component="few")
     with pytest.raises(InvalidArgumentError, match=r"give a number of up to 1e\+"):
         values.update("x", "y", value)
-    with pytest.raises(InvalidArgumentError, match=r"give a number of up to 1e\+"):
+    with pytest.raises(InvalidArgumentError, match=r"give a number"):
         values.record("x", "y", value)
     with pytest.raises(InvalidArgumentError, match="slashes"):
         values.get("x", "y/z")

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -135,7 +136,7 @@ def test_only_tasks_that_may_be_queued_are_said_to_be(mortal: tuple[Face, LocalS
 def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
     worker = Worker(kit.queues(component="one"), "q")
     away = ConnectionError("away")
-    pauses = [worker._pause_after(away, failures, burst=False) for failures in (1, 2, 3, 7, 99)]
+    pauses = [worker._pause_after(away, n, time.monotonic(), burst=False) for n in (1, 2, 3, 7, 99)]
     assert pauses == [0.1, 0.2, 0.4, 5.0, 5.0]
 
 
@@ -323,23 +324,26 @@ def test_a_lease_that_cannot_be_renewed_is_said_and_others_are_renewed(
     face, server = mortal
     monkeypatch.setattr("shardkit.queues.worker_base.LEAST_LEASE", 0.01)
     worker = worker_of(face, "q", component="own", lease=0.06)
-    renewed: list[Any] = []
+    renewed, renew = [], worker._renewed
 
-    def after(found: Any) -> None:
-        renewed.append(found)
+    def seen(task: Any) -> Any:
+        errors = worker.summary.errors
+        yield from renew(task)
+        renewed.append(worker.summary.errors == errors)
         if len(renewed) == 2:
             server.restart()
 
-    hooked(worker, "extend", after)
+    worker._renewed = seen  # type: ignore[method-assign]
 
     def kills() -> None:
         server.kill()
-        assert eventually(lambda: len(renewed) >= 3)
+        assert eventually(lambda: any(renewed))
 
     worker.register("kills", kills)
     face.run(worker.tasks.enqueue("q", "kills"))
     assert face.run(worker.run(burst=True)).errors >= 2
-    assert [isinstance(each, ShardErrors) for each in renewed[:3]] == [True, True, False]
+    assert not any(renewed[:2])
+    assert any(renewed)
     assert "could not report that it still runs: " in caplog.text
 
 

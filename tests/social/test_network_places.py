@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arranged import map_of
 from faces import Face, faced
 from social_helpers import LIMITS, act, compare, opened, populate, seen, stopping
 
 from shardkit import ShardMap
-from shardkit.errors import ShardErrors
+from shardkit.errors import CrossShardError, ShardErrors
 from shardkit.local import LocalServers
 from shardkit.operations.commands import Call
 from shardkit.social.keys import USER
@@ -137,3 +138,18 @@ def test_what_a_killed_server_has_lost_is_reconciled() -> None:
         after = seen(face, network, model.users, model.lists)
         after.mutes = model.mutes
         compare(face, network, after)
+
+
+@pytest.mark.parametrize("split", ["users", "timelines"])
+def test_a_placement_that_ignores_tags_is_refused_before_a_user_is_stored(split: str) -> None:
+    shards = [{"port": 7001, "db": n} for n in range(3)]
+    untagged = {"shards": shards, "placement": "redis-in-action"}
+    with (
+        LocalServers(map_of(a={"shards": shards}, b=untagged), ports="free") as servers,
+        faced("awaiting", servers.shard_map) as face,
+    ):
+        network = face.kit.social("s", component="a", **{split: "b"})
+        with pytest.raises(CrossShardError, match="component 'b' ignores hash tags"):
+            face.run(network.create_user("ada", "Ada"))
+        with servers.server_of("a", 0).client() as client:
+            assert client.info("keyspace") == {}

@@ -137,10 +137,12 @@ class ShardKitCache(BaseCache):
         """Add to an integer and return it.
 
         Raises:
-            ValueError: there is none, or it is not an integer.
+            ValueError: there is none, or it or ``delta`` is not an integer.
 
         Cost: one exchange, three for an integer of more than 64 bits.
         """
+        if not isinstance(delta, int):
+            raise ValueError(f"delta={delta!r} is not an integer")
         stored = self._key(key, version)
 
         def call(name: str, *args: Argument) -> Any:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.contrib.sessions.backends.cache import SessionStore as CacheSessionStore
 
 from shardkit.integrations.django.cache import ShardKitCache
@@ -36,10 +37,23 @@ class SessionStore(CacheSessionStore):
             self._cache = self._cache.raising()
 
     def load(self) -> Any:
-        """Return the session's data; of one that is gone, an empty dict."""
+        """Return the session's data; of one that is gone, an empty dict.
+
+        A session of Django's own backend is moved here, so changing the backend logs nobody out.
+        """
         # Django's own takes every error for a session that is gone.
         found = self._cache.get(self.cache_key)
         if found is not None:
             return found
+        djangos = f"{CacheSessionStore.cache_key_prefix}{self.session_key}"
+        if self.session_key and (found := self._cache.get(djangos)) is not None:
+            age = self.get_expiry_age(expiry=found.get("_session_expiry"))
+            self._cache.set(self.cache_key, found, age)
+            self._cache.delete(djangos)
+            return found
         self._session_key = None
         return {}
+
+    async def aload(self) -> Any:
+        """Return the session's data; see `load`."""
+        return await sync_to_async(self.load)()

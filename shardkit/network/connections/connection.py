@@ -92,6 +92,7 @@ from shardkit.network.connections.redis_private import (
     wants_reconnect,
 )
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
+from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.steps import arun_steps, run_steps
@@ -206,11 +207,14 @@ class ReplyLimits(Reconnects):
 
     def pack_command(self, *args: Any) -> PackedCommands:
         """Pack a command to be sent."""
+        require_printable(args)
         return PackedCommands.of(super().pack_command(*args), (args,))  # type: ignore[misc]
 
     def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
         """Pack commands to be sent."""
         commands = list(commands)
+        for args in commands:
+            require_printable(args)
         return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
 
     def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:

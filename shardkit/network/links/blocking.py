@@ -19,7 +19,7 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from functools import partial
@@ -45,7 +45,7 @@ from shardkit.network.connections.framing import (
     form_of,
     framed,
 )
-from shardkit.network.connections.redis_private import learn_slots
+from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
 from shardkit.network.links.dispatcher import (
     Attempt,
     Link,
@@ -82,6 +82,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.steps import run_steps
+from shardkit.routing.placement import slots_of
 
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
@@ -208,6 +209,20 @@ class BlockingLink(Link):
         """Return where keys live, without an exchange with their shards."""
         names = components_of(to for to, _ in request.targets)
         return locate(request, {name: self._topology.component(name) for name in names})
+
+    def server_of(self, to: To, key: Key) -> Hashable:
+        """Return what is the same for the keys on a server; for each key if it is not known."""
+        name = to if isinstance(to, str) else to.component
+        try:
+            component = self._topology.component(name)
+            number = place(to, key, {name: component}).number
+            endpoint = self._clients.endpoints(component, self._raw)[number]
+            if endpoint.lane is not None:
+                return endpoint.lane
+            client, [slot] = endpoint.access.client, slots_of([key])
+            return client, slot_owners(client)[slot][0].name
+        except (*ATTEMPT_ERRORS, ShardKitError, AttributeError, LookupError):
+            return name, key
 
     def pause(self, seconds: float) -> None:
         """Wait, but not beyond the caller's deadline."""
@@ -431,35 +446,48 @@ class Exchange:
         self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
 
     def reserve(self) -> bool:
-        """Take a connection from the pool; return whether it is connected."""
+        """Take a connection from the pool; return whether it can be written to at once."""
         try:
             with self.in_time:
                 self.connection = self.pool.reserve(time.monotonic())
         except ATTEMPT_ERRORS as error:
             self._fail(error)
             return False
-        self.must_connect = self.helped = not getattr(self.connection, "is_connected", True)
-        return not self.must_connect
+        connection = self.connection
+        ready = (
+            getattr(connection, "is_connected", True)
+            and not health_check_is_due(connection, time.monotonic())
+            and connection.opened.issuperset(self._databases)
+        )
+        self.must_connect = self.helped = not ready
+        if ready:
+            self._open()
+        return ready
 
     def connect(self) -> None:
-        """Connect."""
+        """Do what takes exchanges of their own: connect, check the server, open databases."""
         connection, self.connection = self.connection, None
         try:
             with self.in_time:
-                self.pool.connect(connection)
-            self.connection = connection
+                if not getattr(connection, "is_connected", True):
+                    self.pool.connect(connection)
+                self.connection = connection
+                if health_check_is_due(connection, time.monotonic()):
+                    connection.check_health()
+                self._open()
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
 
+    @property
+    def _databases(self) -> Sequence[Any]:
+        request = self._attempt.server_request
+        return request.databases if self._attempt.node is None else [self.pool.database]
+
     def begin(self) -> None:
-        """Open the databases that need it, and write the first chunks."""
+        """Write the first chunks."""
         if self.connection is None:
             return
         try:
-            with self.in_time:
-                if getattr(self.connection, "health_check_interval", 0):
-                    self.connection.check_health()  # an exchange of its own
-                self._open()
             if self._chunks:
                 self._write()
                 self._write()
@@ -468,9 +496,7 @@ class Exchange:
 
     def _open(self) -> None:
         """Open the databases that were not, and count the replies that will come."""
-        connection, databases = self.connection, self._attempt.server_request.databases
-        if self._attempt.node is not None:
-            databases = [self.pool.database]
+        connection, databases = self.connection, self._databases
         opened = connection.opened
         if not opened.issuperset(databases):
             new = [database for database in databases if database not in opened]

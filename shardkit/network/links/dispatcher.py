@@ -264,6 +264,8 @@ class Attempt:
 
     def tell_end(self) -> None:
         """Emit the events of its end."""
+        for event in self.told:
+            event.group = self.told
         for told, part in zip(self.told, self.by_shard() if self.told else (), strict=True):
             settled(
                 told,

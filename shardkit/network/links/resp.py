@@ -25,6 +25,7 @@ import hiredis
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.network.connections.framing import EXEC, MULTI
+from shardkit.operations.arguments import PRINTABLE, require_printable
 from shardkit.operations.commands import Argument
 
 CHUNK_BYTES = 256 * 1024
@@ -34,8 +35,8 @@ MIN_BY_COLUMN = 32  # fewer values are packed at once
 MIN_UNIFORM = 4  # fewer commands are packed one by one, which costs less
 _MAX_COLUMNS = 16  # with more arguments, columns save little
 
-pack_command: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 Arguments: TypeAlias = tuple[Argument, ...]
+_pack: Callable[[tuple[Any, ...]], bytes] = hiredis.pack_command
 
 _LENGTHS = [b"\r\n$%d\r\n" % length for length in range(1024)]
 
@@ -46,6 +47,13 @@ class Chunk:
 
     data: bytes
     replies: int
+
+
+def pack_command(args: tuple[Any, ...]) -> bytes:
+    """Pack one command whose arguments have the right types; others raise what hiredis raises."""
+    if not PRINTABLE.issuperset(map(type, args)):
+        require_printable(args)
+    return _pack(args)
 
 
 def pack(args: Sequence[Argument]) -> bytes:

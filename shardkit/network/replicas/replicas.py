@@ -46,7 +46,6 @@ from shardkit.operations.forks import ForkSafeLock
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
 OUTDATED = 5.0  # seconds after which what is known of a server is ignored
-AT_A_TIME = 16  # servers
 CLUSTER_WRITES = 1.0  # seconds of reading from a cluster's masters after a write
 _SMOOTHED = 0.2  # the weight of the latest of a server's times to answer
 _ALIKE = 0.0002  # seconds of latency that make no difference
@@ -362,7 +361,7 @@ class Replicas:
         servers: dict[str, list[tuple[_ShardState, ReplicaState]]] = {}
         for state, server in asked:
             servers.setdefault(_server(server.entry), []).append((state, server))
-        pool, begun = ThreadPoolExecutor(AT_A_TIME, "shardkit-replicas"), []
+        pool, begun = ThreadPoolExecutor(len(servers) or 1, "shardkit-replicas"), []
         with suppress(RuntimeError):  # no more threads can be started: perhaps the process ends
             for name, own in servers.items():
                 if self._hangs(own[0][1]):

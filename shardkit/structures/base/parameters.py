@@ -203,8 +203,7 @@ class Metadata:
     def wait_for_plan(self) -> Operation[None]:
         """Wait until writers may use the plan that was read."""
         if self.is_held:
-            self.checked = False
-            yield from open_all([self], create=True)
+            yield from open_all([self], create=True, anew=True)
 
     @property
     def is_held(self) -> bool:
@@ -405,17 +404,19 @@ def meta_key(name: str) -> str:
     return f"{name}:meta"
 
 
-def open_all(metas: Iterable[Metadata], *, create: bool = False) -> Operation[None]:
+def open_all(
+    metas: Iterable[Metadata], *, create: bool = False, anew: bool = False
+) -> Operation[None]:
     """Check the parameters of structures against those stored, each once.
 
-    With ``create``, store absent ones.
+    With ``create``, store absent ones; with ``anew``, check them even if they were.
 
     Raises:
         ParameterMismatchError: a structure exists with other parameters.
 
     Cost: one exchange; none once all have been compared.
     """
-    new = [meta for meta in metas if not meta.is_checked(create=create)]
+    new = [meta for meta in metas if anew or not meta.is_checked(create=create)]
     held_since = None
     while new:
         asked_at = time.monotonic()

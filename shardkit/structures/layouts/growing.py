@@ -274,7 +274,7 @@ class GrowingLayout(Layout):
         waiting = {**created, **{group: expiry for group, (_, expiry) in others.items()}}
         for _ in range(ATTEMPTS):
             try:
-                yield from open_again(meta, (), written)
+                yield from open_again(meta, (), written, known=not others)
             except ParameterMismatchError:
                 yield from self._to_all(created, meta.generation, "UNLINK", of=meta.fingerprint)
                 raise

@@ -442,7 +442,7 @@ class SetDay(DayInParts):
         count = sum(len(set(sent)) for sent in created.values())
         undo.append(Command(self.home, self.key, ("DECRBY", self.key, count)))
         end = self.meta.end
-        yield from open_again(self.meta, undo, written)
+        yield from open_again(self.meta, undo, written, known=not refused)
         if refused or self.meta.end != end:
             yield from settle(self.meta, dict.fromkeys([*created, *refused], ""))
 

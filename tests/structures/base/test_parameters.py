@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, holder, keys_of
+from arranged import map_of
+from faces import Face, faced, holder, keys_of
 
 from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
+from shardkit.local import LocalServer, LocalServers
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import Metadata, open_all
 
@@ -89,3 +91,32 @@ def test_a_kept_structure_whose_parameters_are_lost_is_deleted(
     assert face.run(it.delete()) is True
     assert keys_of(kit, "many") == set()
     assert face.run(it.delete()) is False
+
+
+def test_parts_are_read_and_created_while_the_server_of_the_parameters_is_down() -> None:
+    shards = {"count": 16, "over": [{"port": 7001}, {"port": 7002}]}
+    for kind in ("blocking", "awaiting"):
+        with (
+            LocalServers(map_of(many={"shards": shards}), ports="free") as servers,
+            faced(kind, servers.shard_map) as face,
+        ):
+            ids = face.kit.set("ids", component="many", total=20_000, members=int)
+            router = face.kit.key_sharded("many")
+            face.run(ids.sadd(*range(0, 6400, 64)))
+
+            def server(key: str, servers: Any = servers, router: Any = router) -> LocalServer:
+                return servers.server_of("many", router.shard_of(key))
+
+            down = server("ids:meta")
+            old, new = (
+                [n for n in numbers if server(ids.key_of(n)) is not down]
+                for numbers in (range(0, 640, 64), range(6400, 7040, 64))
+            )
+            down.kill()
+            for numbers in (old, new, old):
+                assert face.run(ids.sadd(*numbers)) == (len(new) if numbers is new else 0)
+                assert all(face.run(ids.smismember(*numbers)))
+            client = face.kit.client if face.runner is None else None
+            if client is not None:
+                part = ids.key_of(new[0])
+                assert client("many", router.shard_of(part)).ttl(part) == -1, "it is settled"

@@ -584,7 +584,7 @@ MUTATIONS: dict[str, Mutation] = {
         "counters",
         "a request without a reply is not sent again",
         python,
-        (Outbox, "_round", "self._warn(reply)\n", "self._drop(backlog)\n"),
+        (Outbox, "_send", "self._warn(reply)\n", "self._drop(backlog)\n"),
     ),
     "logs-counted-twice": Mutation(
         "logs",

@@ -1,0 +1,158 @@
+"""What is done in the background for several servers goes on where they answer."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+from arranged import map_of
+from faces import Face, faced
+
+from shardkit.local import LocalServer
+from shardkit.queues import AsyncWorker, Worker
+
+NEVER = 1e6
+
+
+class Relay:
+    """Passes connections on to a server, and its replies after ``delay`` seconds."""
+
+    def __init__(self, port: int) -> None:
+        self.delay = 0.0
+        self._to = port
+        self._ended = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open = [self._listener]
+        self._threads: list[threading.Thread] = []
+        self.port = self._listener.getsockname()[1]
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *args: Any) -> None:
+        self._threads.append(threading.Thread(target=target, args=args))
+        self._threads[-1].start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while not self._ended.is_set():
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._to))
+                self._open += [client, server]
+                self._start(self._pass, client, server, False)
+                self._start(self._pass, server, client, True)
+
+    def _pass(self, source: socket.socket, target: socket.socket, replies: bool) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                until = time.monotonic() + self.delay
+                while replies and self.delay and time.monotonic() < until:
+                    if self._ended.wait(0.05):
+                        return
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._ended.set()
+        for each in self._open:
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+        for thread in self._threads:
+            thread.join()
+
+
+class Servers:
+    """Three servers; the second one behind a relay."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        a, self._second, c = (stack.enter_context(LocalServer()) for _ in range(3))
+        self._relay = Relay(self._second.port)
+        stack.callback(self._relay.close)
+        entries = [{"port": a.port}, {"port": self._relay.port}, {"port": c.port}]
+        named = {name: {"entry": each} for name, each in zip("abc", entries, strict=True)}
+        self.map = map_of(**named, both={"shards": [{**each, "db": 1} for each in entries[:2]]})
+
+    @contextmanager
+    def trouble(self, kind: str) -> Iterator[None]:
+        """Have the second one stopped, silent or slow."""
+        if kind == "stopped":
+            self._second.pause()
+        self._relay.delay = {"silent": NEVER, "slow": 4.0}.get(kind, 0.0)
+        try:
+            yield
+        finally:
+            self._relay.delay = 0.0
+            self._second.resume()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with ExitStack() as stack:
+        yield Servers(stack)
+
+
+@pytest.fixture(params=["blocking", "awaiting"])
+def face(request: pytest.FixtureRequest, servers: Servers) -> Iterator[Face]:
+    with faced(request.param, servers.map) as opened:
+        yield opened
+
+
+def on_each(face: Face, key_of: Callable[[str], str]) -> list[str]:
+    """A name on each of the two servers of ``both``."""
+    router = face.kit.key_sharded("both")
+    names = [f"n{n}" for n in range(100)]
+    return [next(n for n in names if router.shard_of(key_of(n)) == m) for m in (0, 1)]
+
+
+@pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
+def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
+    face: Face, servers: Servers, kind: str
+) -> None:
+    kit = face.kit
+    face.run(kit.key_sharded("both").mget(["x"]))
+    queues = on_each(face, lambda name: f"queues:{{{name}}}")
+    tasks, done, ended = kit.queues(component="both"), [], threading.Event()
+    worker: Any = (Worker if face.runner is None else AsyncWorker)(
+        tasks, queues[::-1], concurrency=3, lease=1.2
+    )
+    worker.register("note", lambda number: done.append(time.monotonic()))
+    worker.register("run", lambda: (done.append(0.0), ended.wait()))
+    for queue in queues:
+        face.run(tasks.enqueue(queue, "run"))
+    working = face.start(lambda: worker.run(signals=False))
+    try:
+        assert face.eventually(lambda: len(done) == 2)
+        lock = kit.lock("x", component="a", ttl=1.5)
+        assert face.run(kit.lock("x", component="b", ttl=1.5).acquire())
+        held = face.run(lock.acquire())
+        majority = face.run(kit.quorum_lock("y", components=list("abc"), ttl=1.5).acquire())
+        counters = kit.counters(component="both", precisions=[60])
+        for n in range(64):
+            counters.hit(f"c{n}")
+        with servers.trouble(kind):
+            began = time.monotonic()
+            while time.monotonic() - began < 3:
+                before = len(done)
+                face.run(tasks.enqueue(queues[0], "note", [before]))
+                asked = time.monotonic()
+                assert face.eventually(lambda n=before: len(done) > n)
+                assert done[-1] - asked < 3.5, "a task waits for another server"
+                assert not held.lost
+                assert not majority.lost
+            assert face.run(tasks.counts(queues[0])).taken == 1, "its lease is renewed"
+            other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, wait=2)
+            assert face.run(other.acquire())
+            sent = [not each.request for each in counters._outbox._backlogs.values()]
+            assert any(sent), "hits on the other server wait"
+        assert face.run(lock.release(held))
+    finally:
+        ended.set()
+        if face.runner is None:
+            worker.stop()
+        else:
+            face.runner.get_loop().call_soon(worker.stop)
+        working()
