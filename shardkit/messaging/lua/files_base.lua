@@ -54,6 +54,15 @@ local function number_of(n, name)
   return count_of(FILES, field(n, name), unpack(OF_FILE[name]))
 end
 
+-- 1 if a file is complete. As long as it is not, `until` is more than 0.
+local function done_of(n)
+  local done = number_of(n, 'done')
+  if done == 0 and number_of(n, 'until') == 0 then
+    damaged(FILES, field(n, 'done') .. '=0', '1, as it was published')
+  end
+  return done
+end
+
 local function set(n, name, value)
   redis.call('HSET', FILES, field(n, name), value)
 end

@@ -15,7 +15,7 @@ if n then
   n = stored_integer(NAMES, ARGV[2], n, 1, MOST)
   local name = redis.call('HGET', FILES, field(n, 'name')) or ARGV[2]
   if name ~= ARGV[2] then damaged(NAMES, ARGV[2] .. '=' .. n, 'the number of the file') end
-  if redis.call('HEXISTS', FILES, field(n, 'left')) == 0 or number_of(n, 'done') == 1 then
+  if redis.call('HEXISTS', FILES, field(n, 'left')) == 0 or done_of(n) == 1 then
     return {0, n}
   end
   local left = number_of(n, 'until') - now

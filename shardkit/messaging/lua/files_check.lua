@@ -29,7 +29,7 @@ local function check_file(n)
   if number_of(n, 'freed') > number_of(n, 'chunks') then
     damaged(FILES, field(n, 'freed') .. '=' .. number_of(n, 'freed'), 'at most its chunks')
   end
-  if number_of(n, 'done') == 0 and number_of(n, 'until') <= now then
+  if done_of(n) == 0 and number_of(n, 'until') <= now then
     damaged(FILES, field(n, 'done') .. '=0', '1, or a publisher')
   end
 end

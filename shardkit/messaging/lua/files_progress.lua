@@ -38,7 +38,7 @@ elseif ARGV[7] == 'fail' then
   if return_or_fail(entry, ARGV[8], tonumber(ARGV[9])) then failed = 1 end
 else
   redis.call('ZADD', LEASED, digits(now + ARGV[5]), entry)
-  if done == 0 and chunks == tonumber(ARGV[10]) then
+  if done_of(n) == 0 and chunks == tonumber(ARGV[10]) then
     wait(WAITERS, ARGV[11])
     local chunk, held = state_of('chunk'), state_of('held')
     local freed = number_of(n, 'freed') * chunk

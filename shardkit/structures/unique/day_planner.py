@@ -26,7 +26,14 @@ from shardkit.structures.base.parameters import Metadata, meta_key, open_all
 from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import warn_if_not_compact
-from shardkit.structures.unique.days import BitmapDay, Day, HyperLogLogDay, SetDay, plan_key
+from shardkit.structures.unique.days import (
+    MOST_UNLISTED,
+    BitmapDay,
+    Day,
+    HyperLogLogDay,
+    SetDay,
+    plan_key,
+)
 from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
 from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
 
@@ -154,8 +161,8 @@ class DayPlanner:
                 self._get(plan),  # another process may have been first
             ]
             expected = self._stored_plan(plan, stored)
-        if verify and None not in (size, stored) and size != self._size(expected):
-            yield from self._check_size(key, size, expected)
+        if None not in (size, stored) and size != self._size(expected):
+            yield from self._check_size(key, size, expected, ids=verify)
         return self._set_day(key, expected, size), stored is not None or size is not None
 
     def _look_for_ids(self, key: str, expected: int) -> Operation[None]:
@@ -184,24 +191,28 @@ class DayPlanner:
             raise damage(self.home, key, f"expected={expected}", "2**32 parts at most")
         return expected
 
-    def _check_size(self, key: str, size: int, expected: int) -> Operation[None]:
+    def _check_size(self, key: str, size: int, expected: int, *, ids: bool) -> Operation[None]:
         """Check a day whose size does not follow from its plan: created by other rules, or damaged.
 
-        It checks whether ids are in the parts where that size puts them, an id of each part.
+        It checks whether ids are in the parts where that size puts them, one of each part; without
+        ``ids`` only whether all keys can be found.
         """
         day, partition = self._set_day(key, expected, size), self.settings.partition
         yield from day.unlisted_parts()
-        if partition is None:  # an id is of 32 bits: where it belongs is not stored
-            wanted = f"parts={self._size(expected)}, as it was planned"
-            raise damage(self.component, meta_key(key), f"parts={size}", wanted)
-        wanted = f"total={self._size(expected)}, as it was planned"
+        field = "total" if partition else "parts"
+        wanted = f"{field}={self._size(expected)}, as it was planned"
+        wrong = damage(self.component, meta_key(key), f"{field}={size}", wanted)
+        if not ids and day.parts < day.planned_parts + MOST_UNLISTED:
+            return
+        if partition is None or not ids:  # where an id of 32 bits belongs is not stored
+            raise wrong
         place = hashed_partition(key, partition, size, self._part_size)
         most = min(max(day.parts, day.planned_parts), _MOST_LOOKED_AT)
         for parts in pages(range(most), PARTS_AT_ONCE):
             replies = yield [day.read("SRANDMEMBER", part) for part in parts]
             for part, member in zip(parts, replies, strict=True):
                 if member is not None and place(member) != part:
-                    raise damage(self.component, meta_key(key), f"total={size}", wanted)
+                    raise wrong
 
     def _set_day(self, key: str, expected: int, size: int | None = None) -> SetDay:
         """Return a day; its size, as stored in its parameters, follows from what is expected."""

@@ -62,7 +62,7 @@ from shardkit.structures.unique import hyperloglog
 from shardkit.structures.unique.precision import MEMBER_BITS, Visitor, VisitorId, visitor_id
 
 _MARK_KEPT: Final = 600_000  # milliseconds
-_MOST_UNLISTED: Final = 100_000  # parts that a plan may have beyond those that its day has
+MOST_UNLISTED: Final = 100_000  # parts that a plan may have beyond those that its day has
 _UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being removed
 
 # Members to send, by the key of their part.
@@ -407,7 +407,7 @@ class SetDay(DayInParts):
     def unlisted_parts(self) -> Operation[Iterable[int]]:
         """Return the numbers that follow, of no far larger plan."""
         yield from ()
-        if self.planned_parts > self.parts + _MOST_UNLISTED:
+        if self.planned_parts > self.parts + MOST_UNLISTED:
             found = f"a plan of {self.planned_parts} parts"
             wanted = f"the {self.parts} parts of {self.meta.key}"
             raise damage(self.home, plan_key(self.key), found, wanted)
