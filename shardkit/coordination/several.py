@@ -49,7 +49,7 @@ LONGEST_PAUSE = 0.1
 # The part of a hold's time that allows for clocks of different speeds.
 DRIFT = 0.01
 # The part of a hold's time for which a server is waited for.
-PATIENCE = 0.1
+PATIENCE = 0.2
 
 
 class MultiLock(Structure[Face]):
@@ -322,7 +322,7 @@ class QuorumLock(Structure[Face]):
             DeadlineExceeded: the caller's deadline has passed.
 
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
-        does not answer costs a tenth of ``ttl``.
+        does not answer costs a fifth of ``ttl``.
         """
         wait = wait_given(self._locks[0].key, wait, UNSET, blocking, blocking_timeout)
         limit = self._wait if wait is UNSET else wait

@@ -129,7 +129,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
         lock = kit.lock("x", component="a", ttl=1.5)
         assert face.run(kit.lock("x", component="b", ttl=1.5).acquire())
         held = face.run(lock.acquire())
-        majority = face.run(kit.quorum_lock("y", components=list("abc"), ttl=1.5).acquire())
+        majority = face.run(kit.quorum_lock("y", components=list("abc"), ttl=2.5).acquire())
         counters = kit.counters(component="both", precisions=[60])
         for n in range(64):
             counters.hit(f"c{n}")
@@ -140,7 +140,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                 face.run(tasks.enqueue(queues[0], "note", [before]))
                 asked = time.monotonic()
                 assert face.eventually(lambda n=before: len(done) > n)
-                assert done[-1] - asked < 3.5, "a task waits for another server"
+                assert done[-1] - asked < 4.5, "a task waits for another server"
                 assert not held.lost
                 assert not majority.lost
             assert face.run(tasks.counts(queues[0])).taken == 1, "its lease is renewed"
