@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from shardkit.structures.encodings.limits import Excess, KeyEncoding, Limits, check
 
+_LONGEST = 1024  # bytes of the names of structures that are looked for
 _PART = re.compile(rb":[0-9]+\Z")
 _ENDS = (b":top", b":bottom")
 _SUMS = ("seen", "keys", "entries", "bytes", "loose", "stale", "without_form", "unknown_limits")
@@ -154,7 +155,7 @@ def _beyond(worst: dict[tuple[str, int], WorstExcess], excess: Excess, weight: f
 
 def structure_of(key: bytes, names: Collection[bytes]) -> str | None:
     """Return the structure, of those with these names, that a key belongs to; None for none."""
-    end = len(key)
+    end = min(len(key), _LONGEST)  # time grows with its square
     while names and (end := key.rfind(b":", 0, end)) > 0:
         if key[:end] in names:
             return key[:end].decode()
