@@ -287,7 +287,7 @@ class ShardMover(Mover):
     def _lost(self, old: Clients, new: Clients) -> str:
         """Return why the targets cannot take over; empty text if they have everything.
 
-        Until they take writes, samples are the same on both sides, too, apart from what another
+        Until they take writes, samples of the sources are there, too, apart from what another
         program wrote at the sources.
         """
         place = next(iter(new))
@@ -634,6 +634,7 @@ class ShardMover(Mover):
         """Send readers to the targets, and writers once no reader is left at the sources."""
         move = self._move
         self._progress("pushing the entries")
+        self._require_targets(new)
         if (undone := self._kept_move()) is not None:
             self._lease.write(replace(undone, phase="done"))
         attempt = secrets.token_hex(8)
@@ -653,6 +654,7 @@ class ShardMover(Mover):
                 setting = turn_on_notifications(client)
                 move.notifications.setdefault(str(server), setting)
             self._kept = self._captures(new, stack)
+        self._require_targets(new)
         self._reached("pushed")  # from now on, there may be writes that the sources lack
         self._admit_writers(new)
         if began is not None:
@@ -736,6 +738,12 @@ class ShardMover(Mover):
         if named:
             again = f"entries name {self._move.source} again"
             raise self._refused(again, "push entries that name the new place, and resume")
+
+    def _require_targets(self, new: Clients) -> None:
+        """Check that the targets have everything, before clients are sent there."""
+        if lost := self._lost({}, new):
+            self._lease.check()
+            raise self._refused(lost)
 
     def _refused(self, lost: str, remedy: str = "start it with its data, and resume") -> Exception:
         move = self._move

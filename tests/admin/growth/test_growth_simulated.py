@@ -53,6 +53,7 @@ class Capture:
     is_told = True
     settings = 0  # calls of CONFIG SET
     is_refused = False  # a decision
+    loses_data = False  # the target, before the entries are pushed
 
     def __init__(self, client: Any, databases: Sequence[int]) -> None:
         self.address = "{host}:{port}".format(**client.connection_pool.connection_kwargs)
@@ -88,6 +89,7 @@ class MovedShard(InUse):
     def setup(self, kit: Any) -> None:
         Capture.listeners = []
         Capture.is_told, Capture.settings, Capture.is_refused = True, 0, False
+        Capture.loses_data = False
 
     def client_functions(self) -> Sequence[Callable[[Client], Any]]:
         return [self.move, self.resume, self.write, self.read]
@@ -110,6 +112,14 @@ class MovedShard(InUse):
         time.sleep(client.choose([0.5, 0.05, 2.0, 12.0]))  # simulated seconds
         while [each for each in moves(config) if each.phase != "done"]:
             self.attempt(client, lambda: resume_move(config, "data", hold=HOLD, kill=True), 1)
+
+
+class LostTarget(MovedShard):
+    """The target dies after the decision, and comes back empty."""
+
+    def setup(self, kit: Any) -> None:
+        super().setup(kit)
+        Capture.loses_data = True
 
 
 class SplitData(MovedShard):
@@ -237,6 +247,16 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
                 ["crc32", "crc32"],
             ),
         )
+        push = ShardMover._push
+
+        def lose(mover: ShardMover, old: Any, new: Any, *args: Any) -> None:
+            if Capture.loses_data:
+                Capture.loses_data = False
+                for client in new.values():
+                    client.flushdb()
+            push(mover, old, new, *args)
+
+        patched.setattr(ShardMover, "_push", lose)
         execute = SimulatedServer.execute
 
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
@@ -307,8 +327,8 @@ MUTATIONS = [
         ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (2, 31)),
         ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (91,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
-        ("entries follow the decision", ShardMover, "_require_target", push_first, (91, 19)),
-        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (32, 6)),
+        ("entries follow the decision", ShardMover, "_require_target", push_first, (123, 178)),
+        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
         ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
     ]
     for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
@@ -319,11 +339,12 @@ MUTATIONS += [
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "_number"),
         *(lambda self, component, args: self._shard.number, 6),
     ),
+    Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 0),
     Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 439),
 ]
 
 
-@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, SplitData, KeptSplit])
+@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, LostTarget, SplitData, KeptSplit])
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES)
