@@ -70,8 +70,9 @@ def libraries(client: Any) -> dict[str, bytes]:
 
 def copy_libraries(source: Any, target: Any) -> None:
     """Load the libraries of functions that a server lacks."""
-    there = libraries(target)
-    for name, code in libraries(source).items():
+    own = libraries(source)
+    there = libraries(target) if own else {}
+    for name, code in own.items():
         if there.get(name) != code:
             try:
                 target.function_load(code)
