@@ -95,8 +95,8 @@ class ClientDatabase:
     """
 
     __slots__ = (
-        *("_has_moved", "has_fence", "label", "left", "number", "reads", "select", "shard"),
-        "witness",
+        *("_has_moved", "has_fence", "label", "left", "login", "number", "reads", "select"),
+        *("shard", "witness"),
     )
 
     def __init__(
@@ -117,6 +117,7 @@ class ClientDatabase:
         self.select = _packed_select(number)
         # Whether the entry has changed: connections that have opened it are closed on release.
         self.left = False
+        self.login: Any = None  # the credentials of new connections from then on
         self._has_moved = has_moved
         self.has_fence = has_moved is not None  # whether it may be closed while its shards move
 

@@ -152,8 +152,9 @@ class _Common:
             self.separate()
 
     def _equipped(self, connection: Any) -> Any:
-        if self.credentials is not None:
-            connection.credential_provider = self.credentials
+        credentials = (self.draining and self.database.login) or self.credentials
+        if credentials is not None:
+            connection.credential_provider = credentials
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
@@ -207,6 +208,11 @@ class _Common:
         with suppress(IndexError):
             while True:
                 self._close_now(idle.pop())
+
+    def _make_room(self) -> None:
+        """Close idle connections, which a draining pool does not use, if they are in the way."""
+        while idle_of(self) and sum(self.connection_counts()) >= self.max_connections:
+            self._close_now(idle_of(self).pop(0))
 
     @staticmethod
     def _close_now(connection: Any) -> None:
@@ -368,6 +374,8 @@ class _ReusingPool(_Common):
             self._require_few()
             try:
                 with self._guard:
+                    if self.draining:
+                        self._make_room()
                     connection = self.make_connection()
                     self._in_use.add(connection)
                     return connection
@@ -649,6 +657,7 @@ class _AsyncReusingPool(_Common):
         if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
             raise too_many(self.max_connections)
         if self.draining:  # its connections are for one use
+            self._make_room()
             connection = self.make_connection()
             in_use_of(self).add(connection)
             return connection

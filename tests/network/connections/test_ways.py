@@ -96,6 +96,39 @@ def test_a_server_has_one_connection_whatever_the_shards(
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
 
 
+@pytest.mark.parametrize("kind", FACES)
+def test_entries_with_urls_share_connections(
+    kind: str, servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SK_NUMBER", "7")
+    place = f"127.0.0.1:{servers[0].port}"
+    urls = [f"redis://{place}/1", f"redis://{place}?db=2", f"redis://{place}/${{SK_NUMBER}}"]
+    places: list[Any] = [{"url": url} for url in urls]
+    places.append({"host": "127.0.0.1", "port": servers[0].port, "db": 3})
+    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        for n in range(len(places)):
+            of(face, of(face, face.kit.client("many", n)).ping())
+        assert len(names(servers[0])) == 1
+    with servers[0].client() as client:
+        assert client.info("keyspace").keys() == {"db1", "db2", "db3", "db7"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"max_waiting": 7}, {"breaker": False}, {"retry": {"retries": 2}}, {"multiplex": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", FACES)
+def test_entries_that_differ_in_a_limit_share_no_connection(
+    kind: str, own: dict[str, Any], servers: list[LocalServer]
+) -> None:
+    places = [{"port": servers[0].port, "db": 1}, {"port": servers[0].port, "db": 2, **own}]
+    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        assert len(names(servers[0])) == 2
+
+
 def test_names_say_ranges() -> None:
     used = [ClientDatabase(n, "x", lambda: "c/3", has_moved=lambda: False) for n in (7, 1, 2, 3, 9)]
     name = name_of(used)
