@@ -133,6 +133,7 @@ class ReplyLimits(Reconnects):
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
     connecting = False
+    opening = False  # whether it opens databases: nothing of its user's is sent meanwhile
     for_block = False  # whether it is used for a blocking command
     # Whether the server refuses to serve: its name may lead elsewhere by now. The pool closes its
     # idle connections then.
@@ -216,7 +217,8 @@ class ReplyLimits(Reconnects):
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
-            error.maybe_executed = not self.connecting  # type: ignore[attr-defined]
+            sent = not (self.connecting or self.opening)
+            error.maybe_executed = sent  # type: ignore[attr-defined]
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -374,7 +376,11 @@ class Closable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        return run_steps(opening(self, databases, waits), call)
+        self.opening = True
+        try:
+            return run_steps(opening(self, databases, waits), call)
+        finally:
+            self.opening = False
 
     def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""
@@ -591,7 +597,11 @@ class AsyncClosable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        return await arun_steps(opening(self, databases, waits), call)
+        self.opening = True
+        try:
+            return await arun_steps(opening(self, databases, waits), call)
+        finally:
+            self.opening = False
 
     async def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""

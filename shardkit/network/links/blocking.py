@@ -185,12 +185,12 @@ class BlockingLink(Link):
                     connection.disconnect()
                 pool.release(connection)
         attempt = Attempt.of_all(batch, endpoint)
-        attempt.error, attempt.sent = error, sent
+        attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
         if complete:
             attempt.replies, attempt.refused = replies, True
         if told is not None:
             refusal = attempt.refusal
-            settled(told, error, maybe_executed=sent, refused=complete, refusal=refusal)
+            settled(told, error, maybe_executed=attempt.sent, refused=complete, refusal=refusal)
         return attempt
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:

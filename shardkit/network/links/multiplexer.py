@@ -560,12 +560,14 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             for request in requests:
                 request.fail(error, sent=False)
             return
-        broken, under_way = True, None
+        broken = True
         try:
             connection.database = database
             await connection.enter()
             for request in requests:
-                under_way = request
+                if request.future.done():  # its deadline has passed, or it was cancelled
+                    continue
+                request.sent = True
                 chunks = [Chunk(request.data, request.count), *(request.more or ())]
                 for chunk in chunks:
                     await connection.send_packed_command(chunk.data, check_health=False)
@@ -576,7 +578,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             broken = False
         except Exception as error:  # whatever it is, only these requests fail
             for request in requests:
-                request.fail(error, sent=request is under_way)
+                request.fail(error, sent=request.sent)
         finally:
             await self.source.release(connection, broken=broken)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import json
 import random
 import signal
 import subprocess
@@ -19,11 +20,11 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face, eventually, faced
-from link_helpers import FACES, clients_of
+from link_helpers import FACES, clients_of, opened
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardErrors, ShardMap, ShardUnavailable
+from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
 from shardkit.operations.commands import Command, Script, Shard, Transaction
@@ -277,6 +278,34 @@ def test_commands_that_change_a_connection_change_nobody_elses(
         assert [after[what] for what in STATE] == [before[what] for what in STATE]
     with servers[0].client() as admin:
         assert set(admin.info("keyspace")) == {"db0"}
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_call_that_ends_at_a_fence_sends_nothing(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with LocalServer() as config, servers[0].client() as data, config.client() as entries:
+        for name, db in (("a", 1), ("b", 2)):
+            entry = json.dumps({"port": servers[0].port, "db": db})
+            entries.set(f"config:redis:{name}", entry)
+        data.select(2)
+        async with opened(kind, f"redis://127.0.0.1:{config.port}") as face:
+            await face.client_call("a", "ping")
+            ids = face.kit.set("ids", component="b", members=int)
+            data.set(FENCE_KEY, "{}")
+            with face.kit.deadline(0.2), pytest.raises(DeadlineExceeded) as caught:
+                await face.client_call("b", "incr", "n")
+            assert not caught.value.maybe_executed
+            with face.kit.deadline(0.2), pytest.raises(ShardErrors) as failed:
+                await face.value(ids.sadd(1))
+            assert not failed.value.maybe_executed
+            if kind == "awaiting":
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(face.client_call("b", "incr", "n"), 0.2)
+            data.delete(FENCE_KEY)
+            assert await face.client_call("b", "incr", "m") == 1  # behind the others
+            await asyncio.sleep(0.1)
+            assert data.keys() == [b"m"]
 
 
 async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
