@@ -38,6 +38,7 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
 from shardkit.operations.kept import kept_with
 from shardkit.operations.operation import Driver, Face, Operation
+from shardkit.operations.threads import BackgroundThread
 
 T = TypeVar("T")
 
@@ -296,7 +297,7 @@ class Renewals:
         with self._changed:
             wake = self._schedule.add(hold, at)
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(
+                self._thread = BackgroundThread(
                     target=self._run, name="shardkit-renewals", daemon=True
                 )
                 self._thread.start()

@@ -32,6 +32,7 @@ from shardkit.operations.commands import Call, Command, Partial, Replies, Transa
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.operations.threads import BackgroundThread
 from shardkit.structures.base.server_clock import ServerClock
 
 Owner = TypeVar("Owner")
@@ -245,7 +246,7 @@ class Background:
         if self._thread is None and not self._closed:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    self._thread = BackgroundThread(
                         target=_run, args=(weakref.ref(self), self._stop, self.interval),
                         name="shardkit-metrics", daemon=True,
                     )  # fmt: skip

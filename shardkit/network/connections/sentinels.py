@@ -46,6 +46,7 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.threads import BackgroundThread
 
 Address: TypeAlias = tuple[str, int]
 _LOST = (ConnectionError, TimeoutError)
@@ -176,10 +177,13 @@ class SentinelListener:
             self._ended = ended = threading.Event()
         name = "shardkit-sentinel"
         try:
-            threading.Thread(target=self._run, args=(ended,), name=name, daemon=True).start()
-        except RuntimeError:  # no more threads can be started
+            BackgroundThread(target=self._run, args=(ended,), name=name, daemon=True).start()
+        except BaseException as error:
+            ended.set()
             self._ended = None
             self._pools.discard(pool)
+            if not isinstance(error, RuntimeError):  # no more threads can be started
+                raise
 
     def leave(self, pool: Any) -> None:
         """Tell a pool no more."""

@@ -52,6 +52,7 @@ from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.threads import BackgroundThread
 from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
@@ -332,7 +333,7 @@ class Topology:
             if self._end_of_watch is not None or self._closed:
                 return
             self._end_of_watch = end = threading.Event()
-        thread = threading.Thread(
+        thread = BackgroundThread(
             target=_watch,
             args=(weakref.ref(self), end, self._interval),
             name="shardkit-watch",
@@ -422,7 +423,7 @@ class Topology:
             self._due.add(name)
             if self._thread is not None:
                 return
-            self._thread = threading.Thread(
+            self._thread = BackgroundThread(
                 target=self._read_due, name="shardkit-config", daemon=True
             )
         try:

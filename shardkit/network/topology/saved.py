@@ -29,6 +29,7 @@ from shardkit import log_records
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.threads import BackgroundThread
 
 logger = logging.getLogger("shardkit")
 
@@ -163,7 +164,7 @@ class SavedEntries:
             if self._thread is not None:
                 return
             # It ends before the process does.
-            self._thread = threading.Thread(target=self._write_all, name="shardkit-cache")
+            self._thread = BackgroundThread(target=self._write_all, name="shardkit-cache")
             try:
                 self._thread.start()
             except RuntimeError:  # no more threads can be started; a later change tries again

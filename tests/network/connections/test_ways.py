@@ -398,8 +398,8 @@ def test_calls_over_several_servers_never_wait_for_each_other(servers: list[Loca
 
 
 INTERRUPTED = """
-import ctypes, random, threading, time
-import shardkit
+import ctypes, random, sys, threading, time
+import redis, shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer
 
@@ -417,13 +417,20 @@ def call_within_limits(call):
         except Limit:
             pass
 
+nowhere = ShardMap.parse("components: {one: {entry: {port: 1}}}")
 stop, done = threading.Event(), [0]
 servers = [LocalServer().start() for _ in range(3)]
 entries = [{"port": server.port} for server in servers]
 with shardkit.connect(ShardMap.parse(str({"components": {"many": {"shards": entries}}}))) as kit:
     router = kit.key_sharded("many")
     keys = [f"k{n}" for n in range(20)]
-    call = lambda: router.mget(keys)
+    def refused():
+        with shardkit.connect(nowhere) as other:
+            try:
+                other.client("one").get("k")
+            except redis.ConnectionError:
+                pass
+    call = {"batches": lambda: router.mget(keys), "refused": refused}[sys.argv[1]]
     thread = threading.Thread(target=call_within_limits, args=(call,), daemon=True)
     thread.start()
     choose, limit = random.Random(1), ctypes.py_object(Limit)
@@ -481,9 +488,10 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
         assert kit.driver.link.send(batch) == [1] * len(batch)
 
 
-def test_an_exception_from_outside_while_batches_connect_hangs_nothing() -> None:
+@pytest.mark.parametrize("calls", ["batches", "refused"])
+def test_an_exception_from_outside_while_calls_connect_hangs_nothing(calls: str) -> None:
     """As time limits of task queues raise them, by PyThreadState_SetAsyncExc."""
-    program = [sys.executable, "-c", INTERRUPTED]
+    program = [sys.executable, "-c", INTERRUPTED, calls]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True)
     assert ended.stdout.split() == ["True", "False"]
 

@@ -76,6 +76,23 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
     assert said == ["server-unavailable", "server-available"]
 
 
+async def test_a_server_that_answers_pings_alone_stays_behind_it(beside: Any) -> None:
+    fields = {"socket_timeout": 0.5, "breaker": {"failures": 3, "interval": 0.05}}
+    async with beside(scripted(INCR=b""), **fields) as face:
+        for _ in range(3):
+            assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
+        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
+        [breaker] = [each for each in face.kit.breakers.all() if each.opened]
+        assert await eventually(lambda: not breaker.opened)  # a PING was answered
+        assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
+        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
+        assert await eventually(lambda: not breaker.opened)
+        assert await face.send(on(0, "SET", 1)) == [b"OK"]  # a success resets the count
+        for _ in range(2):
+            await face.send(on(0, "INCR"))
+        assert not breaker.opened
+
+
 async def test_refused_connections_do_not_open_it(beside: Any) -> None:
     async with beside(LocalServer()) as face:
         port = face.bad.port
