@@ -36,9 +36,9 @@ from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Command
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.forks import process
+from shardkit.operations.interruptions import BackgroundThread
 from shardkit.operations.kept import kept_with
 from shardkit.operations.operation import Driver, Face, Operation
-from shardkit.operations.threads import BackgroundThread
 
 T = TypeVar("T")
 

@@ -30,7 +30,7 @@ from shardkit.errors import InvalidKeyError, RoutingError, ShardKitError
 from shardkit.events import CallStarted, CommandsSent, Event, FunctionCalled, handlers
 from shardkit.network.topology import ConfigServer
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
-from shardkit.operations.threads import BackgroundThread
+from shardkit.operations.interruptions import BackgroundThread
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
 

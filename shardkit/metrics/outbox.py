@@ -31,8 +31,8 @@ from shardkit.errors import ShardFailure
 from shardkit.operations.commands import Call, Command, Partial, Replies, Transaction, damage_in
 from shardkit.operations.deadlines import DeadlineBlock
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.operations.threads import BackgroundThread
 from shardkit.structures.base.server_clock import ServerClock
 
 Owner = TypeVar("Owner")

@@ -46,7 +46,7 @@ from shardkit.errors import BreakerOpenError, DeadlineExceeded, few
 from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
-from shardkit.operations.threads import BackgroundThread
+from shardkit.operations.interruptions import BackgroundThread
 
 logger = logging.getLogger("shardkit")
 

@@ -71,6 +71,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.kept import kept_with
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import key_bytes
@@ -515,6 +516,7 @@ class Clients:
                 with self._lock:
                     held.built.add(_closable(client))
         except (RedisError, RedisClusterException, OSError) as error:
+            reraise_handlers(error)
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
                 "start the server, or correct the entry",

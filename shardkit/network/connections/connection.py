@@ -10,11 +10,9 @@ import asyncio
 import math
 import select
 import selectors
-import signal
 import socket
 import threading
 import time
-import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -71,6 +69,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds
 
@@ -89,7 +88,6 @@ def _no_pool() -> None:
 
 EXCHANGE_TIMEOUT = 60.0
 MAX_REPLY_BYTES = 4 * 1024**3
-_SIGNALS = signal.valid_signals()
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
@@ -239,12 +237,6 @@ class ReplyLimits(Reconnects):
     def _tell_closed(self) -> None:
         emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
 
-    def require_closed_breaker(self) -> None:
-        """Refuse to connect while the server's circuit breaker is open."""
-        breaker = self.policy.breaker
-        if breaker is not None and breaker.opened:
-            raise breaker.error()
-
     def check_reply(self, seconds: float, size: int) -> None:
         """Raise redis-py's error if incomplete replies have taken too long or are too large."""
         if self.exchange_timeout is not None and seconds > self.exchange_timeout:
@@ -330,7 +322,7 @@ class Closable(ReplyLimits):
 
     def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.require_closed_breaker()
+        self.policy.require_closed_breaker()
         self.connecting = True
         started = time.monotonic()
         try:
@@ -393,6 +385,14 @@ class Closable(ReplyLimits):
             deadline.require_left()
         time.sleep(seconds)
 
+    def check_health(self) -> None:
+        """PING if that is due: a failure says nothing about the server, and nothing was sent."""
+        connecting, self.connecting = self.connecting, True
+        try:
+            super().check_health()  # type: ignore[misc]
+        finally:
+            self.connecting = connecting
+
     def led(self, data: bytes) -> tuple[bytes, int]:
         """Return commands with SELECT in front if needed, and how many replies that adds."""
         database = self.database
@@ -430,7 +430,7 @@ class Closable(ReplyLimits):
         try:
             if self.selects and self.is_connected:
                 if check_health:  # it has a command of its own
-                    self.check_health()  # type: ignore[attr-defined]
+                    self.check_health()
                     check_health = False
                 if select := self.lead():
                     self.due += 1
@@ -553,7 +553,7 @@ class AsyncClosable(ReplyLimits):
 
     async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.require_closed_breaker()
+        self.policy.require_closed_breaker()
         self.connecting = True
         started = time.monotonic()
         try:
@@ -610,6 +610,14 @@ class AsyncClosable(ReplyLimits):
     async def pause(self, seconds: float) -> None:
         """Wait."""
         await asyncio.sleep(seconds)
+
+    async def check_health(self) -> None:
+        """PING if that is due; see the blocking connection's."""
+        connecting, self.connecting = self.connecting, True
+        try:
+            await super().check_health()  # type: ignore[misc]
+        finally:
+            self.connecting = connecting
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime.
@@ -701,27 +709,6 @@ def become_moved(connection: Any) -> None:
             setattr(connection, name, value)
 
 
-def reraise_handlers(error: BaseException) -> None:
-    """Re-raise an exception from a signal handler unchanged, if it caused an error.
-
-    Otherwise the TimeoutError of a user's alarm would be mistaken for the server's.
-    """
-    cause: BaseException | None = error
-    codes = None
-    while cause is not None:
-        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
-        if codes is None:
-            codes = {
-                getattr(handler, "__code__", None) for handler in map(signal.getsignal, _SIGNALS)
-            }
-        if any(frame.f_code in codes for frame in frames):
-            raise cause
-        # Only exceptions that led to this error, not one that the caller is handling.
-        earlier = cause.__context__
-        at = earlier.__traceback__ if earlier is not None else None
-        cause = earlier if at is not None and at.tb_frame in frames else None
-
-
 def require_open(part: Any) -> None:
     """Refuse to use a pool or a connection whose kit is closed."""
     if part.closed:
@@ -749,7 +736,7 @@ class _BlockingTimeouts(Closable):
         ):
             if not self.is_connected:
                 self.connect()  # type: ignore[attr-defined]
-            self.check_health()  # type: ignore[attr-defined]
+            self.check_health()
             check_health = False
             # Set before sending, for those who change the address; but after connecting and the
             # health check, which have replies of their own.
@@ -1162,7 +1149,7 @@ class _AsyncBlockingTimeouts(AsyncClosable):
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
         if check_health:
-            await self.check_health()  # type: ignore[attr-defined]
+            await self.check_health()
         # See the blocking connection's.
         if self._packed is not None and self._packed[0] is command:
             self._blocking_for = blocks = self._packed[1]

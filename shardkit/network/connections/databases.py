@@ -269,6 +269,6 @@ def opening(
         yield from connection.ask([("CLIENT", "SETNAME", connection.client_name)])
     if any(database.left for database in databases):
         connection.ends = True
-    for error in errors.values():
-        error.maybe_executed = False  # type: ignore[attr-defined]
+    for unusable in errors.values():
+        unusable.maybe_executed = False  # type: ignore[attr-defined]
     return errors

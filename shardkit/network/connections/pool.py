@@ -38,15 +38,21 @@ import redis.asyncio as aioredis
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
-from redis.exceptions import MaxConnectionsError, RedisError
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    MaxConnectionsError,
+    RedisError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
-from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
+from shardkit.network.connections.connection import is_reusable, require_open
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
     close_left,
     forget_lost,
+    health_check_is_due,
     idle_of,
     in_use_of,
     lock_of,
@@ -56,10 +62,12 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import reraise_handlers
 
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
 SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
 MOST_PER_SWEEP = 200
+_LOST = (ConnectionError, RedisTimeoutError, OSError)
 POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that were never released
 
 
@@ -304,7 +312,13 @@ class _ReusingPool(_Common):
         self._freed = _Freed(self._guard)
 
     def get_idle(self) -> Any:
-        """Return a connection that can be used at once, in any database, or None."""
+        """Return a connection that can be used at once, in any database, or None.
+
+        If it is due for a health check and fails, the others, idle for longer, are closed, too.
+        """
+        breaker = self.policy.breaker
+        if breaker is not None and breaker.opened:
+            return None
         while self._idle and not self.draining:
             connection = None
             try:
@@ -319,10 +333,13 @@ class _ReusingPool(_Common):
                         connection.lent = time.monotonic(), 0.0
                     connection.database, connection.policy = self.database, self.policy
                     connection.selects = False
+                    if connection.health_check_interval:
+                        connection.check_health()
                     return connection
-            except (RedisError, OSError) as error:  # the server closed it
+            except (RedisError, OSError) as error:  # the server closed it, or somebody between
                 self._drop(connection)
                 reraise_handlers(error)
+                self.drop_idle()
                 continue
             except BaseException:
                 self._drop(connection)
@@ -366,6 +383,7 @@ class _ReusingPool(_Common):
 
         Raises: as `borrow`.
         """
+        self.policy.require_closed_breaker()
         while True:
             connection = self.get_idle()
             if connection is not None:
@@ -552,7 +570,13 @@ class _AsyncReusingPool(_Common):
             return None
         if self.policy.breaker is not None and self.policy.breaker.opened:
             return None
-        connection = idle.pop()
+        if health_check_is_due(idle[-1]):
+            return None
+        return self._taken()
+
+    def _taken(self) -> Any:
+        """Take the idle connection that was used last."""
+        connection = idle_of(self).pop()
         in_use_of(self).add(connection)
         if watchers:
             connection.lent = time.monotonic(), 0.0
@@ -591,12 +615,20 @@ class _AsyncReusingPool(_Common):
         return connection
 
     async def _get_or_connect(self, began: float) -> Any:
+        self.policy.require_closed_breaker()
         while True:
             while idle_of(self) and not self.draining:
-                connection = self.get_idle()
-                if connection is not None:
-                    return connection
-                await idle_of(self).pop().disconnect(nowait=True)
+                connection = self._taken()
+                try:
+                    if connection.is_reusable():
+                        await connection.check_health()
+                        return connection
+                except _LOST:  # and so are the others, which were idle for longer
+                    self.drop_idle()
+                except BaseException:
+                    await self._drop(connection)
+                    raise
+                await self._drop(connection)
             require_open(self)
             try:
                 connection = self.get_available_connection()

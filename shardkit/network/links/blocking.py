@@ -33,7 +33,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import refused_select, reraise_handlers
+from shardkit.network.connections.connection import refused_select
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
@@ -71,6 +71,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.steps import run_steps
 
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
@@ -123,7 +124,7 @@ class BlockingLink(Link):
                 with suppress(ShardKitError):  # the next attempt tells
                     topology.reread(name)
         elif isinstance(need, NeedRefresh):
-            with suppress(*ATTEMPT_ERRORS):
+            with tolerated(*ATTEMPT_ERRORS):
                 learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):
             self.pause(need.seconds)
@@ -224,7 +225,7 @@ class BlockingLink(Link):
 
     def abandon(self, command: Command) -> None:
         """Try to send the command that undoes a wait, even beyond the caller's deadline."""
-        with suppress(*ATTEMPT_ERRORS, ShardKitError), within(None):
+        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
             self.send([command])
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
@@ -238,7 +239,8 @@ class BlockingLink(Link):
             if pool is None:
                 node = client.get_node_from_key(key)
                 pool = client.get_redis_connection(node).connection_pool
-        except (*ATTEMPT_ERRORS, ShardFailure):
+        except (*ATTEMPT_ERRORS, ShardFailure) as error:
+            reraise_handlers(error)
             return None
         return self._subscriptions.get(client, pool, node, connect=connect)
 
@@ -440,8 +442,6 @@ class Exchange:
             return
         try:
             with self.in_time:
-                if getattr(self.connection, "health_check_interval", 0):
-                    self.connection.check_health()  # an exchange of its own
                 self._open()
             if self._chunks:
                 self._write()

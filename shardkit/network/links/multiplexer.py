@@ -79,39 +79,34 @@ class ConnectionSource:
             return self.source.get_idle()
         with suppress(MaxConnectionsError):  # `acquire` raises it
             connection = self.source.acquire_connection()
-            if connection.is_reusable():
+            if connection.is_reusable() and not health_check_is_due(connection):
                 return connection
             self.source.release(connection)
         return None
 
     async def borrow(self) -> Any:
         """Return a connected connection, in any database; see `acquire`."""
-        return await self._checked(
-            await self.source.borrow() if self._is_pool else await self._of_node()
-        )
+        return await self.source.borrow() if self._is_pool else await self._of_node()
 
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""
-        return await self._checked(
-            await self.source.get_connection() if self._is_pool else await self._of_node()
-        )
+        return await self.source.get_connection() if self._is_pool else await self._of_node()
 
     async def _of_node(self) -> Any:
         connection = self.source.acquire_connection()
         try:
-            if connection.is_connected and not connection.is_reusable():
-                await connection.disconnect(nowait=True)
+            if connection.is_connected:
+                if is_healthy := connection.is_reusable():
+                    try:
+                        await connection.check_health()
+                    except (ConnectionError, TimeoutError):
+                        is_healthy = False
+                if not is_healthy:
+                    await connection.disconnect(nowait=True)
             await connection.connect()
         except BaseException:
+            await connection.disconnect(nowait=True)
             self.source.release(connection)
-            raise
-        return connection
-
-    async def _checked(self, connection: Any) -> Any:
-        try:
-            await connection.check_health()
-        except BaseException:
-            await self.release(connection, broken=True)
             raise
         return connection
 
@@ -357,17 +352,15 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         except Exception as error:  # whatever it is, nothing was sent
             self._fail_queued(error)
             return
-        if connection is None or health_check_is_due(connection, self._loop.time()):
+        if connection is None:
             # For all tasks: the deadline of the one that needs it first is not that of the others.
-            self._connecting = self._loop.create_task(self._connect(connection), context=Context())
+            self._connecting = self._loop.create_task(self._connect(), context=Context())
         else:
             self._attach(connection)
             self._write()
 
-    async def _connect(self, connection: Any) -> None:
+    async def _connect(self) -> None:
         try:
-            if connection is not None:
-                await self.source.release(connection, broken=False)
             connection = await self.source.borrow()
         except Exception as error:  # whatever it is, nothing was sent
             self._fail_queued(error)

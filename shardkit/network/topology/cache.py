@@ -50,9 +50,9 @@ from shardkit.network.topology.saved import shown_age
 from shardkit.network.topology.sources import AWAY, Reading, Source, Values
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread, reraise_handlers
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
-from shardkit.operations.threads import BackgroundThread
 from shardkit.routing.placement import DEFAULT
 
 logger = logging.getLogger("shardkit")
@@ -794,6 +794,7 @@ class Topology:
         return component
 
     def _saved_names(self, error: Exception) -> list[str]:
+        reraise_handlers(error)
         names = self.source.saved_names() if _is_away(error) else []
         if not names:
             raise self._unreadable(error) from error

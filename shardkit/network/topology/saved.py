@@ -29,7 +29,7 @@ from shardkit import log_records
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.threads import BackgroundThread
+from shardkit.operations.interruptions import BackgroundThread
 
 logger = logging.getLogger("shardkit")
 

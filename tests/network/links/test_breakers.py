@@ -261,6 +261,27 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
     assert caplog.messages == ["s:1 is unavailable: silent"]
 
 
+@pytest.mark.parametrize("call", ["client", "structure"])
+async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str) -> None:
+    answers = iter([b"+PONG\r\n", b""])  # the connection is dead when it is looked at again
+
+    def ping(args: list[bytes]) -> bytes:
+        return next(answers, b"+PONG\r\n")
+
+    with scripted(INCR=b":1\r\n", INCRBY=b":1\r\n", PING=ping) as server:
+        fields = {"socket_timeout": 0.3, "health_check_interval": 1, "breaker": {"failures": 1}}
+        async with opened(kind, two(server.port, server.port, **fields)) as face:
+            for _ in range(3):
+                if call == "client":
+                    assert await face.client_call("one", "incr", "n") == 1
+                else:
+                    assert await face.send(on(0, "INCR")) == [1]
+                await asyncio.sleep(1.1)
+            assert len([name for name in server.names() if name.startswith("INCR")]) == 3
+            assert server.connections == 2
+            assert not any(breaker.opened for breaker in face.kit.breakers.all())
+
+
 # ---- retries
 
 
