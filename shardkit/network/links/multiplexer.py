@@ -11,6 +11,9 @@ front. Replies come back in order; that of a cancelled task is dropped. An idle 
 to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
 in flight on it fail; unwritten ones use the next connection.
 
+While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
+further connection with the same rules. A request of more than 1 MB has a lane of its own.
+
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
 """
@@ -50,6 +53,9 @@ from shardkit.operations.deadlines import Deadline
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
 MAX_REPLIES = 2 * CHUNK_REQUESTS
+# Sizes for which others do not wait, of a reply that has not come as a whole, and of a request.
+LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
+MOST_LANES = 4
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
@@ -72,6 +78,10 @@ class ConnectionSource:
 
     def __repr__(self) -> str:
         return repr(self.source) if self._is_pool else f"<node {self.source.name}>"
+
+    def has_room(self) -> bool:
+        """Whether it has a connection to spare, and one more for others."""
+        return not self._is_pool or self.source.has_room(2)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
@@ -237,10 +247,23 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ::
 
         submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
+
+    The ``first`` lane of a server gets all requests, and opens further ones.
     """
 
-    def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
+    def __init__(
+        self,
+        source: ConnectionSource,
+        policy: CallPolicy,
+        first: MultiplexedConnection | None = None,
+        is_taken: bool = False,
+    ) -> None:
         self.source = source
+        self._policy = policy
+        self._first = first
+        self._is_taken = is_taken  # whether it is for one request alone
+        self._lanes: list[MultiplexedConnection] = []  # others of the first, while they are in use
+        self._current = self if first is None else first  # of these, the one for small requests
         self._max_waiting = policy.max_waiting
         self._waiting = 0  # commands that are queued
         self._loop = asyncio.get_running_loop()
@@ -267,6 +290,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._unwritten = 0
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
+        self._incomplete = 0  # bytes of the reply that has begun to come
 
     def submit_chunks(
         self,
@@ -289,7 +313,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more = deque(more)
-        return self._queue(request, request.unwritten, deadline)
+        size = sum(len(chunk.data) for chunk in chunks)
+        return self._queue(request, request.unwritten, size, deadline)
 
     def submit(
         self,
@@ -304,22 +329,73 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         With ``raw`` these are bytes, else as the entry says.
         """
         request = QueuedRequest(data, replies, self._loop.create_future(), database, raw)
-        return self._queue(request, replies, deadline)
+        return self._queue(request, replies, len(data), deadline)
 
     def _queue(
-        self, request: QueuedRequest, replies: int, deadline: Deadline | None
+        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
     ) -> asyncio.Future[Received]:
         future = request.future
         if deadline is not None and deadline.at != math.inf:
             request.limit(deadline, self._loop)
             if future.done():
                 return future
-        waiting = self._waiting + replies
-        if waiting > self._max_waiting and self._waiting:
-            request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
+        lane, waiting = self, self._waiting
+        if self._lanes or self._incomplete > LARGE_REPLY or size > LARGE_REQUEST:
+            lane = self._lane_for(size)
+            waiting += sum(each._waiting for each in self._lanes)
+        if waiting and waiting + replies > self._max_waiting:
+            request.fail(overloaded(waiting, self._max_waiting), sent=False)
             return future
-        self._waiting = waiting
-        self._queued.append(request)
+        lane._waiting += replies
+        lane._queued.append(request)
+        lane._write_soon()
+        return future
+
+    def _lane_for(self, size: int) -> MultiplexedConnection:
+        """Return the lane for a request, while there are several or some are blocked.
+
+        Requests that are not written yet come along, so that none overtakes another.
+        """
+        self._lanes = [each for each in self._lanes if each._queued or each._in_flight]
+        if size > LARGE_REQUEST:
+            return self._new_lane(is_taken=True) or self
+        lanes = [self, *self._lanes]
+        current = self._current if self._current in lanes else self
+        if current._is_blocked:
+            free = next((each for each in lanes if not each._is_blocked), None) or self._new_lane()
+            if free is not None:
+                current._hand_over(free)
+                current = free
+        elif not (current._queued or self._is_blocked):
+            current = self
+        self._current = current
+        return current
+
+    def _new_lane(self, is_taken: bool = False) -> MultiplexedConnection | None:
+        if len(self._lanes) + 1 >= MOST_LANES or not self.source.has_room():
+            return None
+        lane = MultiplexedConnection(self.source, self._policy, self, is_taken)
+        self._lanes.append(lane)
+        return lane
+
+    @property
+    def _is_blocked(self) -> bool:
+        return self._is_taken or self._incomplete > LARGE_REPLY
+
+    def _hand_over(self, lane: MultiplexedConnection) -> None:
+        """Have another lane send what this one has not begun to send."""
+        begun = deque(islice(self._queued, bool(self._queued and self._queued[0].sent)))
+        moved = list(islice(self._queued, len(begun), None))
+        self._queued = begun
+        count = sum(request.unwritten for request in moved)
+        self._waiting -= count
+        lane._waiting += count
+        lane._queued.extend(moved)
+        if moved:
+            lane._write_soon()
+
+    def _write_soon(self) -> None:
+        """Write what is queued, now or at the end of the turn of the loop."""
         if self._write_scheduled:
             if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
                 self._write()
@@ -329,7 +405,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         else:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
-        return future
 
     @property
     def state(self) -> str:
@@ -350,7 +425,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         try:
             connection = self.source.get_idle()
         except Exception as error:  # whatever it is, nothing was sent
-            self._fail_queued(error)
+            self._give_up(error)
             return
         if connection is None:
             # For all tasks: the deadline of the one that needs it first is not that of the others.
@@ -363,7 +438,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         try:
             connection = await self.source.borrow()
         except Exception as error:  # whatever it is, nothing was sent
-            self._fail_queued(error)
+            self._connecting = None
+            self._give_up(error)
             return
         except BaseException:  # the loop is shutting down
             self._fail_queued(ConnectionError("the event loop is shutting down"))
@@ -406,6 +482,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         for request, _, _, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()
+        self._incomplete = 0
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         if self._queued and self._queued[0].sent:  # half of it is out
             self._waiting -= self._queued.popleft().unwritten
@@ -413,6 +490,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._release()
         if self._queued:
             self._acquire()
+
+    def _give_up(self, error: Exception) -> None:
+        """There is no connection, and nothing was sent: the first lane may still have one."""
+        if self._first is None:
+            self._fail_queued(error)
+        else:
+            self._hand_over(self._first)
 
     def _fail_queued(self, error: Exception) -> None:
         self._waiting = 0
@@ -595,6 +679,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return  # it broke in the meantime
         self._last_read = self._loop.time()
         self._received += nbytes
+        self._incomplete += nbytes
         try:
             headers = self._parser.headers
             headers.feed(self._bytes, nbytes)
@@ -635,7 +720,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     break
                 replies.append(reply)
             else:
-                missing = count - self._replies_to_first
+                missing = due = count - self._replies_to_first
                 if pushes:
                     while missing and (reply := gets()) is not INCOMPLETE:
                         if not isinstance(reply, PushNotification):
@@ -646,6 +731,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     replies.extend(islice(iter(gets, INCOMPLETE), missing))
                     missing -= len(replies) - before
                 self._replies_to_first = count - missing if missing else 0
+                if missing < due:
+                    self._incomplete = 0
             if parser.refused:
                 parser.refused, replies.refused = False, True
                 self._must_close = self._must_close or parser.unusable
@@ -666,7 +753,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if not request.future.done():
                     request.future.set_result(replies)
         if delivered:
-            self._received = 0
+            self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
