@@ -131,7 +131,7 @@ class ReplyLimits(Reconnects):
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
     connecting = False
-    opening = False  # whether it opens databases: nothing of its user's is sent meanwhile
+    asking = False  # on its own behalf: nothing of its user's is under way
     for_block = False  # whether it is used for a blocking command
     # Whether the server refuses to serve: its name may lead elsewhere by now. The pool closes its
     # idle connections then.
@@ -189,6 +189,13 @@ class ReplyLimits(Reconnects):
 
     def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         """Send commands and return the replies, in which errors are values."""
+        self.asking = True
+        try:
+            return (yield from self._ask(commands))
+        finally:
+            self.asking = False
+
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
             self.due += 1
             packed = b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]
@@ -215,8 +222,7 @@ class ReplyLimits(Reconnects):
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
-            sent = not (self.connecting or self.opening)
-            error.maybe_executed = sent  # type: ignore[attr-defined]
+            error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -368,11 +374,7 @@ class Closable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        self.opening = True
-        try:
-            return run_steps(opening(self, databases, waits), call)
-        finally:
-            self.opening = False
+        return run_steps(opening(self, databases, waits), call)
 
     def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""
@@ -597,11 +599,7 @@ class AsyncClosable(ReplyLimits):
         self, databases: Sequence[ClientDatabase], *, waits: bool = True
     ) -> dict[ClientDatabase, Exception]:
         """Open databases before their first use; see `databases.opening`."""
-        self.opening = True
-        try:
-            return await arun_steps(opening(self, databases, waits), call)
-        finally:
-            self.opening = False
+        return await arun_steps(opening(self, databases, waits), call)
 
     async def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""

@@ -217,10 +217,6 @@ class _Common:
             while True:
                 self._close_now(idle.pop())
 
-    def has_room(self, count: int) -> bool:
-        """Whether so many more connections may be in use."""
-        return len(in_use_of(self)) + count <= self.max_connections
-
     def _make_room(self) -> None:
         """Close idle connections, which a draining pool does not use, if they are in the way."""
         while idle_of(self) and sum(self.connection_counts()) >= self.max_connections:

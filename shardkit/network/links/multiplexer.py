@@ -81,7 +81,10 @@ class ConnectionSource:
 
     def has_room(self) -> bool:
         """Whether it has a connection to spare, and one more for others."""
-        return not self._is_pool or self.source.has_room(2)
+        if not self._is_pool:
+            return True
+        _, in_use = self.source.connection_counts()
+        return bool(in_use + 2 <= self.source.max_connections)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
