@@ -380,7 +380,7 @@ def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Pr
                     source,
                     f"components.{name}.placement",
                     component.placement,
-                    f"is uneven over {counted(shards, 'shard')}: shard {number} gets "
+                    f"is uneven over {counted(shards, 'shard')}: one gets "
                     f"{keys:,} of 8,192 sample keys",
                     "use crc32 or rendezvous, unless data is already placed this way",
                     warning=True,
