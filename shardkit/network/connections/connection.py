@@ -226,6 +226,10 @@ class ReplyLimits(Reconnects):
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
         self.entered, self.selected = None, -1
 
+    def introduce(self) -> Steps[None]:
+        """Ask what must be known of the server: in the greeting, before subscriptions follow."""
+        yield from ()
+
     def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         """Send commands and return the replies, in which errors are values."""
         self.asking = True
@@ -438,10 +442,18 @@ class Closable(ReplyLimits):
         time.sleep(seconds)
 
     def check_health(self) -> None:
-        """PING if that is due: a failure says nothing about the server, and nothing was sent."""
+        """PING if that is due; close a connection that is dead, unless its user changed its state.
+
+        This says nothing about the server, and nothing was sent: the next command connects again.
+        """
         connecting, self.connecting = self.connecting, True
         try:
             super().check_health()  # type: ignore[misc]
+        except _LOST as error:
+            reraise_handlers(error)
+            self.disconnect()
+            if self.own:
+                raise
         finally:
             self.connecting = connecting
 
@@ -456,10 +468,10 @@ class Closable(ReplyLimits):
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
-        if not self.is_connected:
-            self.connect_check_health(check_health=False)
         if check_health:
             self.check_health()
+        if not self.is_connected:
+            self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         try:
             self._note(packed)
@@ -646,6 +658,10 @@ class AsyncClosable(ReplyLimits):
         connecting, self.connecting = self.connecting, True
         try:
             await super().check_health()  # type: ignore[misc]
+        except _LOST:
+            await self.disconnect(nowait=True)
+            if self.own:
+                raise
         finally:
             self.connecting = connecting
 
@@ -655,10 +671,10 @@ class AsyncClosable(ReplyLimits):
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
-        if not self.is_connected:  # type: ignore[attr-defined]
-            await self.connect_check_health(check_health=False)
         if check_health:
             await self.check_health()
+        if not self.is_connected:  # type: ignore[attr-defined]
+            await self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         try:
             self._note(packed)
@@ -775,9 +791,9 @@ class _BlockingTimeouts(Closable):
             and check_health
             and (blocks is not None or self.moved_to is not None)
         ):
+            self.check_health()
             if not self.is_connected:
                 self.connect()  # type: ignore[attr-defined]
-            self.check_health()
             check_health = False
             # Set before sending, for those who change the address; but after connecting and the
             # health check, which have replies of their own.
@@ -1181,10 +1197,10 @@ class _AsyncBlockingTimeouts(AsyncClosable):
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if not self.is_connected:  # type: ignore[attr-defined]
-            await self.connect_check_health(check_health=False)
         if check_health:
             await self.check_health()
+        if not self.is_connected:  # type: ignore[attr-defined]
+            await self.connect_check_health(check_health=False)
         # See the blocking connection's.
         blocks = self._blocking_for if packed.blocks is None else packed.blocks
         self._blocking_for = blocks

@@ -217,6 +217,8 @@ def opening(
     is neither opened nor has an error.
     """
     connection.entered = None
+    if not connection.opened:
+        yield from connection.introduce()
     name = name_of([*connection.opened, *databases])
     if connection.client_name and not databases[0].reads:  # by the entry
         name = ""

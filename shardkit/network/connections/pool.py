@@ -39,12 +39,7 @@ import redis.asyncio as aioredis
 from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
-from redis.exceptions import (
-    ConnectionError,  # noqa: A004 - redis-py's own
-    MaxConnectionsError,
-    RedisError,
-)
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.connection import is_reusable, released_error, require_open
 from shardkit.network.connections.databases import ClientDatabase
@@ -68,7 +63,6 @@ from shardkit.operations.interruptions import reraise_handlers
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
 SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
 MOST_PER_SWEEP = 200
-_LOST = (ConnectionError, RedisTimeoutError, OSError)
 POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that were never released
 
 
@@ -338,13 +332,15 @@ class _ReusingPool(_Common):
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
                     self._prepare(connection)
-                    if connection.health_check_interval:
-                        connection.check_health()
-                    return connection
-            except (RedisError, OSError) as error:  # the server closed it, or somebody between
+                    if not connection.health_check_interval:
+                        return connection
+                    connection.check_health()
+                    if getattr(connection, "is_connected", True):
+                        return connection
+                    self.drop_idle()
+            except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
                 reraise_handlers(error)
-                self.drop_idle()
                 continue
             except BaseException:
                 self._drop(connection)
@@ -630,9 +626,9 @@ class _AsyncReusingPool(_Common):
                 try:
                     if connection.is_reusable():
                         await connection.check_health()
-                        return connection
-                except _LOST:  # and so are the others, which were idle for longer
-                    self.drop_idle()
+                        if connection.is_connected:
+                            return connection
+                        self.drop_idle()
                 except BaseException:
                     await self._drop(connection)
                     raise

@@ -313,8 +313,8 @@ class _SeeksMaster:
                 assert failure is not None
                 raise failure
 
-    def _require_master(self) -> Steps[None]:
-        """Ask the server for its role: in the greeting, before subscriptions follow."""
+    def introduce(self) -> Steps[None]:
+        """Require that the server is a master."""
         try:
             yield partial(self.send_command, "ROLE", check_health=False)  # type: ignore[attr-defined]
             role = (yield self.read_response)[0]  # type: ignore[attr-defined]
@@ -327,11 +327,6 @@ class _SeeksMaster:
 class ToMaster(_SeeksMaster):
     """A blocking connection to the first of the masters that is one."""
 
-    def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Greet the server, which must be a master."""
-        super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        run_steps(self._require_master(), call)
-
     def _connect_retry(self) -> None:
         if not self.is_connected:  # type: ignore[attr-defined]
             run_steps(self._to_master(), call)
@@ -339,11 +334,6 @@ class ToMaster(_SeeksMaster):
 
 class AsyncToMaster(_SeeksMaster):
     """The awaiting connection; see `ToMaster`."""
-
-    async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Greet the server, which must be a master."""
-        await super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        await arun_steps(self._require_master(), call)
 
     async def _connect_retry(self) -> None:
         if not self.is_connected:  # type: ignore[attr-defined]

@@ -110,12 +110,9 @@ class ConnectionSource:
         connection = self.source.acquire_connection()
         try:
             if connection.is_connected:
-                if is_healthy := connection.is_reusable():
-                    try:
-                        await connection.check_health()
-                    except (ConnectionError, TimeoutError):
-                        is_healthy = False
-                if not is_healthy:
+                if connection.is_reusable():
+                    await connection.check_health()
+                else:
                     await connection.disconnect(nowait=True)
             await connection.connect()
         except BaseException:

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from link_helpers import command, eventually, mapped, opened, paused, two
+from link_helpers import command, eventually, mapped, of, opened, paused, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -261,7 +261,7 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
     assert caplog.messages == ["s:1 is unavailable: silent"]
 
 
-@pytest.mark.parametrize("call", ["client", "structure"])
+@pytest.mark.parametrize("call", ["client", "structure", "kept connection"])
 async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str) -> None:
     answers = iter([b"+PONG\r\n", b""])  # the connection is dead when it is looked at again
 
@@ -271,12 +271,16 @@ async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str
     with scripted(INCR=b":1\r\n", INCRBY=b":1\r\n", PING=ping) as server:
         fields = {"socket_timeout": 0.3, "health_check_interval": 1, "breaker": {"failures": 1}}
         async with opened(kind, two(server.port, server.port, **fields)) as face:
+            client = await of(face.kit.client("one"))
+            if call == "kept connection":
+                client = client.client()
             for _ in range(3):
-                if call == "client":
-                    assert await face.client_call("one", "incr", "n") == 1
-                else:
+                if call == "structure":
                     assert await face.send(on(0, "INCR")) == [1]
+                else:
+                    assert await of(client.incr("n")) == 1
                 await asyncio.sleep(1.1)
+            await of(client.close() if face.blocks else client.aclose())
             assert len([name for name in server.names() if name.startswith("INCR")]) == 3
             assert server.connections == 2
             assert not any(breaker.opened for breaker in face.kit.breakers.all())
