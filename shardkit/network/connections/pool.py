@@ -71,7 +71,7 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
-class _Common:
+class _Common(HearsOfFailovers):
     """What blocking and awaiting pools share."""
 
     draining = False
@@ -129,6 +129,11 @@ class _Common:
     def separate_connection(self, **instead: Any) -> Any:
         """Return a connection with some other arguments, which the pool does not manage."""
         return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of connections to the Sentinels that it asks."""
+        return []
 
     @property
     def shares(self) -> bool:
@@ -190,6 +195,9 @@ class _Common:
             self.way.leave(self.database)
         else:
             self._close_gone(self.database)
+            self.stop_listening()
+            for pool in self.below:
+                pool.drain()
 
     def leave(self, database: ClientDatabase) -> None:
         """Close connections that have opened a database, whose entry has changed; see `drain`."""
@@ -508,9 +516,11 @@ class _ReusingPool(_Common):
         return old
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also shut down those in use."""
+        """Close idle connections; on request also shut down those in use, and to Sentinels."""
         self.separate()
         self._disconnect(inuse_connections)
+        for pool in self.below if inuse_connections and self.origin is None else ():
+            pool.disconnect()
 
     def separate(self) -> None:
         """Stop sharing: have connections of its own from now on."""
@@ -532,6 +542,9 @@ class _ReusingPool(_Common):
         with self._guard:
             self._freed.notify_all()
         self._disconnect()
+        self.stop_listening()
+        for pool in self.below:
+            pool.close_for_good()
 
     def _drop(self, connection: Any) -> None:
         """Close a connection that was in use, and forget it."""
@@ -704,9 +717,11 @@ class _AsyncReusingPool(_Common):
         self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
+        """Close idle connections; on request also those in use, and to Sentinels."""
         self.separate()
         await self._disconnect(inuse_connections)
+        for pool in self.below if inuse_connections and self.origin is None else ():
+            await pool.disconnect()
 
     async def _disconnect(self, inuse_connections: bool = True) -> None:
         idle = [*idle_of(self)]
@@ -721,7 +736,10 @@ class _AsyncReusingPool(_Common):
             connection.closed = True
         while self._waiting:
             self._wake_one()
+        self.stop_listening()
         await self._disconnect()
+        for pool in self.below:
+            await pool.close_for_good()
 
     def _accept(self, connection: Any) -> bool:
         if connection not in in_use_of(self):
@@ -828,8 +846,16 @@ def _pools_over(pool: Any) -> list[Any]:
     return [each for each in list(_live_pools) if origin(each) is pool]
 
 
-class _OverSentinels(HearsOfFailovers):
+class _OverSentinels:
     """What Sentinel pools of both faces share."""
+
+    sentinel_manager: Any
+    switches: int
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of connections to the Sentinels."""
+        return [client.connection_pool for client in self.sentinel_manager.sentinels]
 
     def _leave_master(self, successor: tuple[str, int] | None) -> None:
         """Leave a master: close idle connections now, others when they are released.
@@ -847,14 +873,6 @@ class _OverSentinels(HearsOfFailovers):
                     connection.ends = True
             pool.drop_idle()
 
-    def drain(self) -> None:
-        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
-        super().drain()  # type: ignore[misc]
-        if not self.shares:  # type: ignore[attr-defined]
-            self.stop_listening()
-            for client in self.sentinel_manager.sentinels:  # type: ignore[attr-defined]
-                client.connection_pool.drain()
-
 
 class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
@@ -866,20 +884,6 @@ class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool
         if connection in self._in_use:
             _close_if_replaced(connection, self.way)
         super().release(connection)
-
-    def close_for_good(self) -> None:
-        """Close every connection, also those to the Sentinels, and open no other."""
-        super().close_for_good()
-        self.stop_listening()
-        for client in self.sentinel_manager.sentinels:
-            client.connection_pool.close_for_good()
-
-    def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
-        super().disconnect(inuse_connections)
-        if inuse_connections and self.origin is None:
-            for client in self.sentinel_manager.sentinels:
-                client.connection_pool.disconnect()
 
 
 class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
@@ -907,17 +911,3 @@ class AsyncSentinelPool(_OverSentinels, _AsyncReusingPool, aiosentinel.SentinelC
             # The pool of the way asks the Sentinels for those that share, too.
             _close_if_replaced(connection, self.way)
         return super()._accept(connection)
-
-    async def close_for_good(self) -> None:
-        """Close every connection, also those to the Sentinels, and open no other."""
-        self.stop_listening()
-        await super().close_for_good()
-        for client in self.sentinel_manager.sentinels:
-            await client.connection_pool.close_for_good()
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
-        await super().disconnect(inuse_connections)
-        if inuse_connections and self.origin is None:
-            for client in self.sentinel_manager.sentinels:
-                await client.connection_pool.disconnect()
