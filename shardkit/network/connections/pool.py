@@ -586,8 +586,8 @@ class _AsyncReusingPool(_Common):
         idle = idle_of(self)
         if self.draining or not idle or not idle[-1].is_reusable():
             return None
-        breaker = self.policy.breaker
-        if (breaker is not None and breaker.opened) or health_check_is_due(idle[-1]):
+        breaker, now = self.policy.breaker, asyncio.get_running_loop().time()
+        if (breaker is not None and breaker.opened) or health_check_is_due(idle[-1], now):
             return None
         return self._take()
 

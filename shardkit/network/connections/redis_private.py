@@ -351,11 +351,9 @@ def postpone_health_check(connection: Any, now: float) -> None:
         connection.next_health_check = now + connection.health_check_interval
 
 
-def health_check_is_due(connection: Any) -> bool:
-    """Whether an awaiting connection must be checked before the next use."""
-    if not connection.health_check_interval:
-        return False
-    return bool(asyncio.get_running_loop().time() > connection.next_health_check)
+def health_check_is_due(connection: Any, now: float) -> bool:
+    """Whether the server must be checked before the next use."""
+    return bool(connection.health_check_interval) and now > connection.next_health_check
 
 
 # ---- awaiting connections

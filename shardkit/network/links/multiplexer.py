@@ -93,7 +93,8 @@ class ConnectionSource:
             return self.source.get_idle()
         with suppress(MaxConnectionsError):  # `acquire` raises it
             connection = self.source.acquire_connection()
-            if connection.is_reusable() and not health_check_is_due(connection):
+            now = asyncio.get_running_loop().time()
+            if connection.is_reusable() and not health_check_is_due(connection, now):
                 return connection
             self.source.release(connection)
         return None
