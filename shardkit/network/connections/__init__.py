@@ -19,7 +19,6 @@ from shardkit.network.connections.connection import (
     extended_timeout,
     is_reusable,
     read_replies_of,
-    round_trip,
     timeout_for,
 )
 from shardkit.network.connections.connector import Connector
@@ -32,6 +31,5 @@ __all__ = [
     "extended_timeout",
     "is_reusable",
     "read_replies_of",
-    "round_trip",
     "timeout_for",
 ]

@@ -14,6 +14,7 @@ import socket
 import threading
 import time
 from builtins import TimeoutError as BuiltinTimeoutError
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
@@ -30,6 +31,7 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
     MasterDownError,
+    NoPermissionError,
     ReadOnlyError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -44,7 +46,26 @@ from shardkit.network.connections.databases import (
     Steps,
     opening,
 )
-from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
+from shardkit.network.connections.effects import (
+    ANYWHERE,
+    STATE,
+    WATCHES,
+    WHOLE,
+    WRITES,
+    PackedCommands,
+)
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    INSERTED,
+    MULTI,
+    PLAIN,
+    WRAPPED,
+    form_of,
+    framed,
+    refusals,
+    unframed,
+)
 from shardkit.network.connections.headers import AGGREGATES, ARRAYS, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
@@ -117,10 +138,12 @@ class ReplyLimits(Reconnects):
     opened: set[ClientDatabase]
     selected = 0
     entered: ClientDatabase | None = None
-    # Whether SELECT goes in front of what redis-py's code sends next, and whether its reply is
-    # still to be read.
+    # Whether its user's database must be selected for what redis-py's code sends next; and how
+    # that was done, and what was sent, until the replies have been read.
     selects = False
-    _awaits_select = False
+    may_multi = True  # whether its user has the right to MULTI
+    _framed: tuple[int, PackedCommands] | None = None
+    _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
@@ -142,6 +165,7 @@ class ReplyLimits(Reconnects):
         if self._limited_parser is not None:
             kwargs.setdefault("parser_class", self._limited_parser)
         self.opened = set()
+        self._ready = deque()
         super().__init__(*args, **kwargs)
 
     def forget_databases(self) -> None:
@@ -151,12 +175,18 @@ class ReplyLimits(Reconnects):
         self.entered = None
         self.ends = self.selects = self.own = False
 
+    def forget_replies(self) -> None:
+        """Drop replies that nobody has read."""
+        self._framed = None
+        self._ready.clear()
+
     def passed_on(self) -> Self:
         """Return this connection as another object: a holder who kept this one cannot use it."""
         kind: Any = type(self)
         other: Self = object.__new__(kind)
         move_connection(self, other)
         self.released, other.handed_out = True, False
+        other.forget_replies()
         return other
 
     if not TYPE_CHECKING:  # it would hide misspelled names
@@ -187,9 +217,9 @@ class ReplyLimits(Reconnects):
         packed = self.pack_command(*args)
         return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
 
-    def _note(self, packed: PackedCommands) -> None:
+    def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
         """Note what commands do that are about to be sent: the gate, which all of them pass."""
-        self.due += packed.replies
+        self.due += packed.replies + ADDED[form]
         does = packed.effects
         if does & STATE and not self.connecting:  # introductions belong to the connection
             self.own = self.ends = True
@@ -212,15 +242,93 @@ class ReplyLimits(Reconnects):
         if not self.selects:
             self.entered = self.database
 
-    def lead(self) -> bytes:
-        """Return what goes in front of a command of redis-py's that sends it: SELECT, or nothing.
+    def select(self, database: ClientDatabase) -> Steps[Exception | None]:
+        """Select an opened database, for certain; return the server's error if it refuses."""
+        [reply] = yield from self.ask([("SELECT", str(database.number))])
+        if isinstance(reply, Exception):
+            return reply
+        self.entering(database)
+        return None
 
-        `read_response` drops the reply.
+    def unframed(self, form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
+        """Return the replies to commands; see `framing.unframed`."""
+        if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
+            self.may_multi = False
+        return unframed(form, replies)
+
+    def _form(self, data: bytes, count: int, does: int) -> Steps[int]:
+        """Return how commands reach their user's opened database; it may be selected then.
+
+        Raises:
+            ResponseError: the server refuses to select it; nothing was executed.
         """
-        self.selects = False
-        select = self.entering(self.database)
-        self._awaits_select = bool(select)
-        return select
+        database = self.database
+        if self.selected == database.number:
+            self.entered = database
+            return PLAIN
+        form = form_of(does, len(data), count, self.may_multi)
+        if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
+            form = CONFIRMED
+        if form != CONFIRMED:
+            return form
+        error = yield from self.select(database)
+        if error is not None:
+            raise refusals(error, 1)[0]
+        return PLAIN
+
+    def _sending(self, packed: PackedCommands) -> Steps[Any]:
+        """Return what is sent for commands, so that they reach their user's database."""
+        if self._framed is not None:
+            yield from self._settled()
+        pieces: Any = packed
+        form = PLAIN
+        if self.selects and not self.own and not packed.effects & ANYWHERE:
+            data = b"".join(packed)
+            form = yield from self._form(data, packed.replies, packed.effects)
+            if form != PLAIN:
+                self._framed = form, packed
+                pieces = [framed(form, self.database.select, data)]
+            self.selects = False
+        self._note(packed, form)
+        return pieces
+
+    def _settled(self) -> Steps[None]:
+        """Read the replies to framed commands; send them again if their SELECT was refused."""
+        assert self._framed is not None
+        form, packed = self._framed
+        self._framed = None
+        replies = yield from self._replies(packed.replies + ADDED[form])
+        found = self.unframed(form, replies)
+        if found is None:
+            error = yield from self.select(self.database)
+            if error is None:
+                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                found = yield from self._replies(packed.replies)
+            else:
+                self.selects = True
+                found = refusals(error, packed.replies)
+        else:
+            self.entering(self.database)
+        self._ready.extend(found)
+
+    def _replies(self, count: int) -> Steps[list[Any]]:
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append((yield self._read_raw))
+            except ResponseError as refused:
+                replies.append(refused)
+        return replies
+
+    def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
+        """Return the next reply of those that were read with others, or raise it."""
+        reply = self._ready.popleft()
+        if isinstance(reply, Exception):
+            raise reply
+        encoder = self.encoder  # type: ignore[attr-defined]
+        return (
+            _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
+        )
 
     def be_in_any(self) -> None:
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
@@ -251,13 +359,7 @@ class ReplyLimits(Reconnects):
         packed = self.pack_commands(commands)
         packed.effects = ANYWHERE  # these are ours
         yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
-        replies: list[Any] = []
-        for _ in commands:
-            try:
-                replies.append((yield self._read_raw))
-            except ResponseError as refused:
-                replies.append(refused)
-        return replies
+        return (yield from self._replies(len(commands)))
 
     def _read_raw(self) -> Any:
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
@@ -303,6 +405,17 @@ class ReplyLimits(Reconnects):
             raise InvalidResponse(
                 f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
             )
+
+
+def _decoded(reply: Any, encoder: Any) -> Any:
+    """Return a reply that was read as bytes as redis-py decodes it."""
+    if isinstance(reply, bytes):
+        return encoder.decode(reply)
+    if isinstance(reply, list | set | tuple):
+        return type(reply)(_decoded(each, encoder) for each in reply)
+    if isinstance(reply, dict):
+        return {_decoded(k, encoder): _decoded(v, encoder) for k, v in reply.items()}
+    return reply
 
 
 def released_error() -> ConnectionError:
@@ -363,7 +476,8 @@ class Closable(ReplyLimits):
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             self.due, self.answered_at = 0, self.idle_since
-            self.ends = self.own = self.unusable = self._awaits_select = False
+            self.ends = self.own = self.unusable = False
+            self.forget_replies()
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -457,14 +571,48 @@ class Closable(ReplyLimits):
         finally:
             self.connecting = connecting
 
-    def led(self, data: bytes) -> tuple[bytes, int]:
-        """Return commands with SELECT in front if needed, and how many replies that adds."""
+    def round_trip(
+        self,
+        data: bytes,
+        raw: bool,
+        deadline: Deadline | None = None,
+        count: int = 1,
+        does: int = WRITES,
+    ) -> tuple[list[Any], bool]:
+        """Send a few commands to their user's database.
+
+        Return the replies, and whether some are errors. ``does`` are the commands' effects.
+        Cost: one exchange; two if a SELECT must be confirmed.
+        """
         database = self.database
-        if database not in self.opened:
-            for error in self.open((database,)).values():
-                raise error
-        select = self.entering(database)
-        return (select + data, 1) if select else (data, 0)
+        if self.entered is database:
+            return self.exchange(data, raw, deadline, count)
+        with within(deadline or current.get()):
+            if database not in self.opened:
+                for error in self.open((database,)).values():
+                    raise error
+            try:
+                form = run_steps(self._form(data, count, does), call)
+            except ResponseError as refused:
+                return refusals(refused, count), True
+            sent = framed(form, database.select, data)
+            replies, some = self.exchange(sent, raw, deadline, count + ADDED[form])
+            if form == PLAIN:
+                return replies, some
+            found = self.unframed(form, replies)
+            if found is not None:
+                self.entering(database)
+                return list(found), some
+            refusal = run_steps(self.select(database), call)
+            if refusal is not None:
+                return refusals(refusal, count), True
+            return self.exchange(data, raw, deadline, count)
+
+    def exchange(
+        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    ) -> tuple[list[Any], bool]:
+        """Send packed commands as they are; see `round_trip`."""
+        return exchange(self, data, raw, deadline, count)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
@@ -473,16 +621,13 @@ class Closable(ReplyLimits):
         if not self.is_connected:
             self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        pieces = run_steps(self._sending(packed), call)
         try:
-            self._note(packed)
-            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
-                self.due += 1
-                packed = [select, *packed]  # type: ignore[assignment]
             if current.get() is None:
-                super().send_packed_command(packed, False)  # type: ignore[misc]
+                super().send_packed_command(pieces, False)  # type: ignore[misc]
             else:
                 with self._kept_to_deadline():
-                    super().send_packed_command(packed, False)  # type: ignore[misc]
+                    super().send_packed_command(pieces, False)  # type: ignore[misc]
         except Exception as error:
             reraise_handlers(error)
             if self.closed:
@@ -492,12 +637,15 @@ class Closable(ReplyLimits):
 
     def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
+        if self._framed is not None:
+            try:
+                run_steps(self._settled(), call)
+            except BaseException:
+                self.disconnect()
+                raise
+        if self._ready:
+            return self._next_ready(*args, **kwargs)
         try:
-            if self._awaits_select:
-                if super().read_response(*args, **kwargs) is None:  # type: ignore[misc]
-                    return None  # nothing has come in time
-                self._awaits_select = False
-                self.due = max(0, self.due - 1)
             reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
         except _LOST as error:
             reraise_handlers(error)
@@ -506,9 +654,6 @@ class Closable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
-            if self._awaits_select:
-                self.disconnect()
-                raise refused_select(error) from error
             self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
@@ -579,7 +724,8 @@ class AsyncClosable(ReplyLimits):
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
         self.due = 0
-        self.ends = self.own = self.unusable = self._awaits_select = False
+        self.ends = self.own = self.unusable = False
+        self.forget_replies()
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -676,15 +822,12 @@ class AsyncClosable(ReplyLimits):
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        pieces = await arun_steps(self._sending(packed), call)
         try:
-            self._note(packed)
-            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
-                self.due += 1
-                packed = [select, *packed]  # type: ignore[assignment]
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                     with extended_timeout(self, math.inf):  # asyncio.timeout limits it
-                        await super().send_packed_command(packed, check_health=False)  # type: ignore[misc]
+                        await super().send_packed_command(pieces, check_health=False)  # type: ignore[misc]
             except BuiltinTimeoutError:
                 raise TimeoutError("Timeout writing to socket") from None
         except Exception as error:
@@ -696,13 +839,15 @@ class AsyncClosable(ReplyLimits):
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         read = super().read_response  # type: ignore[misc]
+        if self._framed is not None:
+            try:
+                await arun_steps(self._settled(), call)
+            except BaseException:
+                await self.disconnect(nowait=True)
+                raise
+        if self._ready:
+            return self._next_ready(*args, **kwargs)
         try:
-            if self._awaits_select:
-                async with kept_to_deadline(self):
-                    if await read(*args, **kwargs) is None:
-                        return None  # nothing has come in time
-                self._awaits_select = False
-                self.due = max(0, self.due - 1)
             if current.get() is None:
                 reply = await read(*args, **kwargs)
             else:
@@ -714,9 +859,6 @@ class AsyncClosable(ReplyLimits):
             self.note_failure(error)
             raise
         except ResponseError as error:
-            if self._awaits_select:
-                await self.disconnect(nowait=True)
-                raise refused_select(error) from error
             self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
@@ -870,10 +1012,10 @@ class _FastReplies(_BlockingTimeouts):
         self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
-    def round_trip(
+    def exchange(
         self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
     ) -> tuple[list[Any], bool]:
-        """Send a few packed commands; return the replies, and whether some are errors.
+        """Send packed commands as they are; see `round_trip`.
 
         The fast path: `send_packed_command` and `read_replies` in one pass.
         """
@@ -884,12 +1026,7 @@ class _FastReplies(_BlockingTimeouts):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return round_trip(self, data, raw, deadline, count)
-        select = 0
-        if self.entered is not self.database:
-            with within(deadline or current.get()):
-                data, select = self.led(data)
-            count += select
+            return exchange(self, data, raw, deadline, count)
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
@@ -930,9 +1067,6 @@ class _FastReplies(_BlockingTimeouts):
             self.disconnect()  # more replies than requests
         elif reply_parser.unusable:
             self.unusable = True
-        if select and isinstance(reply := replies.pop(0), Exception):
-            self.disconnect()
-            raise refused_select(reply)
         return replies, reply_parser.refused
 
     def poll_number(self) -> int | None:
@@ -1280,30 +1414,15 @@ def is_reusable(connection: Any) -> bool:
     return connected and not connection.should_reconnect() and not connection.can_read()
 
 
-def round_trip(
+def exchange(
     connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
 ) -> tuple[list[Any], bool]:
-    """Send a few packed commands; return the replies, and whether some may be errors."""
+    """Send packed commands; return the replies, and whether some may be errors."""
     replies: list[Any] = []
     with within(deadline or current.get()):
-        data, select = connection.led(data)
         connection.send_packed_command(PackedCommands((data,), 0, ANYWHERE))
-        refused = read_replies_of(connection)(replies, select + count, raw)
-    if select and isinstance(reply := replies.pop(0), Exception):
-        connection.disconnect()
-        raise refused_select(reply)
+        refused = read_replies_of(connection)(replies, count, raw)
     return replies, refused
-
-
-def refused_select(reply: Exception) -> Exception:
-    """Return the error of commands behind a SELECT that has worked before, and was refused.
-
-    The server has taken them to the database that was selected before; its connection must close.
-    """
-    return ConnectionError(
-        f"a database that was in use cannot be selected any more: {reply}; what was sent for it "
-        "may have been executed in another one"
-    )
 
 
 def read_replies_of(connection: Any) -> Callable[..., bool]:

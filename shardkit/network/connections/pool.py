@@ -91,6 +91,7 @@ class _Common(HearsOfFailovers):
     number: int  # in the order in which calls that need several take connections
     users: set[ClientDatabase]  # whose clients share its connections
     lanes: dict[float | None, object]  # see `Endpoint`
+    may_multi = True  # whether writes reach another database by MULTI; see `framing`
     given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
     pending: Callable[[], int]
     _guard: Any = nullcontext()  # of its collections; an event loop's need none
@@ -166,7 +167,7 @@ class _Common(HearsOfFailovers):
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
-        connection.database = self.database
+        connection.database, connection.may_multi = self.database, self.way.may_multi
         if self.policy is not NO_POLICY:
             connection.policy = self.policy
         if self.shares:

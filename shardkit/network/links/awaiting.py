@@ -22,6 +22,7 @@ from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.databases import UNNAMED
+from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import learn_slots
@@ -165,12 +166,18 @@ class AwaitingLink(Link):
             data = None if plain is None else pack_command(plain)
         except (TypeError, UnicodeEncodeError):
             return None
-        if data is None and (data := pack_few(batch, self._dispatcher.loaded, way)) is None:
+        if data is not None:
+            does = effects(plain)  # type: ignore[arg-type]
+            if does & (STATE | WATCHES):
+                return None  # it is refused
+        elif (packed := pack_few(batch, self._dispatcher.loaded, way)) is not None:
+            data, does = packed
+        else:
             return None
         deadline, seconds = current.get(), access.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        return connection.submit(data, len(batch), database, self._raw, deadline), endpoint
+        return connection.submit(data, len(batch), database, self._raw, deadline, does), endpoint
 
     async def finish(
         self,
@@ -276,30 +283,35 @@ class AwaitingLink(Link):
             endpoint = request.endpoints[0]
             holder, databases = endpoint.access.way, request.databases
             connection = None
+            confirms, attempt.confirms = attempt.confirms, False
             if attempt.node is not None:
                 client = endpoint.access.client
                 holder = getattr(attempt.node, "connection_pool", attempt.node)
                 databases = [getattr(holder, "database", UNNAMED)]
                 if request.block is None:
                     connection = self._connection_to(client, holder, attempt.node.name)
-            elif request.block is None and not (databases[0].left or holder.draining):
+            elif not (
+                request.block is not None or confirms or databases[0].left or holder.draining
+            ):
                 connection = multiplexed(holder)
             else:
                 holder = endpoint.pool
+            if not chunks:  # each database's are sent alone
+                continue
             if connection is None:
                 source = ConnectionSource(holder, self._raw)
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
                 deadline = earliest(attempt.allowed)
                 future = connection.submit_chunks(
-                    chunks, databases, request.ends, self._raw, deadline
+                    chunks, databases, request.ends, self._raw, deadline, request.does
                 )
                 if attempt.told:
                     future.add_done_callback(partial(_note_end, attempt))
                 in_flight.append((attempt, future))
         if not alone:
             await _await_replies(in_flight)
-        elif len(attempts) == 1:
+        elif len(alone) == 1 and not in_flight:
             await alone[0]
         else:
             await asyncio.gather(_await_replies(in_flight), *alone)
@@ -307,11 +319,16 @@ class AwaitingLink(Link):
         for attempt in attempts:
             unopened = getattr(attempt.replies, "unopened", None)
             if unopened is None:
-                done.append(attempt)
+                ended, refused = attempt.outcomes()
+                done += ended
+                again += refused
                 continue
             usable, failed, fenced = attempt.without(unopened)
             done += failed
             again += fenced if usable is None else [usable, *fenced]
+        for confirming in [each for each in again if each.confirms]:
+            again.remove(confirming)  # one by one, over a connection of their own
+            done += await self._exchange([confirming])
         return done + await self._exchange(again) if again else done
 
     def _connection_to(self, client: Any, node: Any, name: str) -> MultiplexedConnection | None:

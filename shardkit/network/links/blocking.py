@@ -25,6 +25,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
+from operator import call
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -33,9 +34,16 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import refused_select
-from shardkit.network.connections.effects import ANYWHERE, PackedCommands
+from shardkit.network.connections.effects import ALONE, ANYWHERE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    PLAIN,
+    SELECTED,
+    form_of,
+    framed,
+)
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
     Attempt,
@@ -150,9 +158,10 @@ class BlockingLink(Link):
             return None
         if endpoint.lane is None:  # a cluster
             return None
-        data = pack_few(batch, self._dispatcher.loaded, endpoint.access.way)
-        if data is None:
+        packed = pack_few(batch, self._dispatcher.loaded, endpoint.access.way)
+        if packed is None:
             return None
+        data, does = packed
         pool = endpoint.pool
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
@@ -166,13 +175,13 @@ class BlockingLink(Link):
             if deadline is None:
                 connection = pool.get_idle() or pool.borrow()
                 sent = True
-                replies, refused = connection.round_trip(data, raw, None, len(batch))
+                replies, refused = connection.round_trip(data, raw, None, len(batch), does)
             else:
                 with within(deadline):
                     connection = pool.get_idle() or pool.borrow()
                     deadline.require_left()
                     sent = True
-                    replies, refused = connection.round_trip(data, raw, deadline, len(batch))
+                    replies, refused = connection.round_trip(data, raw, deadline, len(batch), does)
             complete = True
             if not refused:
                 if told is not None:
@@ -282,10 +291,16 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     finally:
         for exchange in exchanges:
             exchange.close(complete)
-    done = [attempt for exchange in exchanges for attempt in exchange.attempts]
+    done: list[Attempt] = []
+    # One by one: each waits at its fence, while nobody waits for it, or for SELECT's reply.
+    again = [attempt for exchange in exchanges for attempt in exchange.fenced]
     for exchange in exchanges:
-        for attempt in exchange.fenced:  # each waits at its fence, while nobody waits for it
-            done += exchange_all([attempt], raw)
+        for attempt in exchange.attempts:
+            ended, refused = attempt.outcomes()
+            done += ended
+            again += refused
+    for attempt in again:
+        done += exchange_all([attempt], raw)
     return done
 
 
@@ -387,7 +402,7 @@ class Exchange:
     __slots__ = (
         *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
         *("attempts", "block", "connection", "deadline", "due", "fenced", "helped", "in_time"),
-        *("must_connect", "pool", "raw", "select", "timeout_changed", "until"),
+        *("form", "must_connect", "pool", "raw", "timeout_changed", "until"),
     )
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
@@ -408,7 +423,7 @@ class Exchange:
         self.connection: Any = None
         self.helped = self.must_connect = self.timeout_changed = self._refused = False
         self.until = inf  # when the next replies are late, in monotonic seconds
-        self.select = 0  # whether the first reply is SELECT's, of a single database
+        self.form = PLAIN  # how the requests reach a single database
         self.due = 0  # replies to what has been written, and will be
         self._expected: list[int] = []  # replies up to the end of each chunk
         self._written = self._read = 0  # chunks
@@ -470,17 +485,35 @@ class Exchange:
                 self._chunks = [] if usable is None else usable.server_request.chunks()
                 self._attempt = usable or self._attempt
                 databases = [each for each in databases if each not in unopened]
-        if len(databases) == 1 and len(self._attempt.server_request.endpoints) == 1:
-            if databases[0] is not connection.entered:
-                select = connection.entering(databases[0])
-                if select:
-                    first = self._chunks[0]
-                    self._chunks[0] = Chunk(select + first.data, first.replies + 1)
-                    self.select = 1
-        elif databases:
-            connection.entering(databases[-1])
+        request = self._attempt.server_request
+        if len(request.endpoints) > 1:
+            if self._chunks:
+                connection.be_in_any()
+        elif self._chunks and databases:
+            self._enter(databases[0], request)
         self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
         self.due = self._expected[-1] if self._chunks else 0
+
+    def _enter(self, database: Any, request: Any) -> None:
+        """Have the requests reach a database; see `framing`."""
+        connection, chunks = self.connection, self._chunks
+        confirms, self._attempt.confirms = self._attempt.confirms, False
+        if connection.selected == database.number:
+            connection.entered = database
+            return
+        count, size = sum(each.replies for each in chunks), sum(len(each.data) for each in chunks)
+        does = ALONE if self.block is not None else request.does
+        form = form_of(does, size, count, connection.may_multi)
+        if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
+            error = run_steps(connection.select(database), call)
+            if error is not None:
+                self._attempt.refuse(error)
+                self._chunks = []
+            return
+        first = chunks[0]
+        self.form = form
+        data = framed(form, database.select, first.data)
+        self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
 
     def _write(self) -> None:
         """Write the next chunk, if there is one."""
@@ -538,13 +571,13 @@ class Exchange:
         self.due = 0
         attempt.ended = time.perf_counter() if handlers else 0.0
         attempt.error, attempt.refused = error, self._refused
-        if self.select and replies:
-            select = replies.pop(0)
-            if isinstance(select, Exception):
-                attempt.error = refused_select(select)
-                replies.clear()
         attempt.replies = replies
-        if (attempt.error is not None or attempt.strays) and self.connection is not None:
+        if self.form != PLAIN and error is None:
+            attempt.replies = []
+            attempt.take(self.form, replies, None)
+            if not attempt.confirms and attempt.error is None:
+                self.connection.entering(attempt.server_request.endpoints[0].database)
+        if attempt.error is not None and self.connection is not None:
             self.connection.disconnect()
 
     def _fail(self, error: Exception) -> None:

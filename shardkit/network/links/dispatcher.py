@@ -26,9 +26,11 @@ from typing import Any, NamedTuple, TypeAlias
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
     MaxConnectionsError,
     MovedError,
+    NoPermissionError,
     TimeoutError,  # noqa: A004 - redis-py's own
     TryAgainError,
 )
@@ -37,9 +39,15 @@ from shardkit.config.component import Component
 from shardkit.errors import ClosedError, ShardFailure, ShardKitError
 from shardkit.events import CommandsRetried, CommandsSent, emit, handlers, settled
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import refused_select
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.framing import (
+    CONFIRMED,
+    WRAPPED,
+    first_error,
+    refusals,
+    unframed,
+)
 from shardkit.network.connections.redis_private import (
     is_closed,
     is_script_missing,
@@ -114,8 +122,8 @@ class Attempt:
     """One attempt to send a request to a server, and its outcome."""
 
     __slots__ = (
-        *("ended", "error", "node", "refused", "replies", "sent", "server_request"),
-        *("told", "written"),
+        *("confirms", "ended", "error", "node", "refused", "replies", "sent"),
+        *("server_request", "told", "written"),
     )
 
     def __init__(self, server_request: ServerRequest, node: Any = None) -> None:
@@ -127,6 +135,7 @@ class Attempt:
         self.error: Exception | None = None
         self.sent = False  # whether the server may have received something
         self.told: list[CommandsSent] = []  # for each shard
+        self.confirms = False  # whether it is sent behind a confirmed SELECT, or must be
         # By `time.perf_counter`, if there are event handlers: when the replies had come, and when
         # the request was written to a shared connection.
         self.ended = self.written = 0.0
@@ -182,22 +191,51 @@ class Attempt:
             if request.runs:
                 part.server_request.runs = request.runs[first_run : request.run_ends[n]]
                 first_run = request.run_ends[n]
-            if end > len(self.replies):
+            form = request.forms[n]
+            if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
                 part.error = self.error
-            elif isinstance(self.replies[start], Exception):
-                part.error, part.sent = refused_select(self.replies[start]), True
             else:
-                part.replies = self.replies[start + 1 : end]
+                part.take(form, list(self.replies[start:end]), self.error)
             parts.append(part)
             start = end
         return parts
 
-    @property
-    def strays(self) -> bool:
-        """Whether a SELECT was refused, so that the connection may be in any database."""
-        request, replies = self.server_request, self.replies
-        starts = [0, *request.ends[:-1]] if self.refused else []
-        return any(isinstance(replies[n], Exception) for n in starts if n < len(replies))
+    def take(self, form: int, replies: list[Reply], lost: Exception | None) -> None:
+        """Take the replies to requests in a form; ``lost`` if the connection was, later."""
+        if form == WRAPPED and isinstance(replies[0], NoPermissionError):
+            self.server_request.endpoints[0].access.way.may_multi = False
+        try:
+            found = unframed(form, replies)
+        except ConnectionError as error:
+            self.error = error
+            return
+        if found is not None:
+            self.replies = found
+        elif lost is not None:
+            self.refuse(first_error(replies))
+        else:
+            self.confirms = True
+
+    def outcomes(self) -> tuple[list[Attempt], list[Attempt]]:
+        """Return what has ended, and what must be sent again, alone, behind a confirmed SELECT."""
+        if self.confirms:
+            again = self._part([0])
+            again.confirms = True
+            return [], [again]
+        request = self.server_request
+        if len(request.endpoints) == 1 or not (self.refused or CONFIRMED in request.forms):
+            return [self], []
+        parts = self.by_shard()
+        if self.told:
+            for told, part in zip(self.told, parts, strict=True):
+                part.told = [told]
+        return [each for each in parts if not each.confirms], [e for e in parts if e.confirms]
+
+    def refuse(self, error: Exception) -> None:
+        """Note that the server refuses to select the database: the replies to all requests."""
+        self.server_request.runs = []
+        self.replies = refusals(error, len(self.server_request.positions))
+        self.refused = True
 
     def without(
         self, unopened: Mapping[ClientDatabase, Exception | None]

@@ -42,9 +42,20 @@ from redis.exceptions import (
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
-from shardkit.network.connections.connection import closed_error, refused_select
+from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    INSERTED,
+    MULTI,
+    PLAIN,
+    SELECTED,
+    form_of,
+    framed,
+    refusals,
+)
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -144,11 +155,15 @@ class ConnectionSource:
         except Exception as error:  # nothing was sent
             raise ConnectionLost(error, sent=False) from error
         complete = False
+        count = sum(chunk.replies for chunk in chunks)
         try:
-            for chunk in chunks:
-                packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                await connection.send_packed_command(packed, check_health=False)
-            count = sum(chunk.replies for chunk in chunks)
+            try:
+                for chunk in chunks:
+                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                    await connection.send_packed_command(packed, check_health=False)
+            except ResponseError as error:  # to SELECT
+                complete = True
+                return refusals(error, count)
             if block is None:
                 replies = await _read(connection, count, self.raw)
             else:
@@ -198,7 +213,10 @@ class QueuedRequest:
 
     sent = False  # whether any of it was written
     more: deque[Chunk] | None = None  # the chunks after `data`
-    selects = False  # whether the first reply is SELECT's, although it was not asked for
+    form = PLAIN  # how it reached its database; see `framing`
+    behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
+    refused = False  # whether its SELECT was
+    given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks, or framed
     # Of a request for several databases, whose data has SELECT in front of each.
     databases: Sequence[ClientDatabase] | None = None
     ends: Sequence[int] = ()  # of those, how many replies there are up to each one's end
@@ -210,7 +228,9 @@ class QueuedRequest:
         future: asyncio.Future[Received],
         database: ClientDatabase | None,
         raw: bool,
+        does: int,
     ) -> None:
+        self.does = does
         self.data = data
         self.count = count
         self.future = future
@@ -287,7 +307,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
-        self._astray: Exception | None = None  # why replies may be from the wrong database
+        self._selecting: QueuedRequest | None = None  # the last one whose SELECT is unanswered
+        self._confirming: deque[QueuedRequest] = deque()  # what needs a confirmed SELECT
         self._timer: asyncio.TimerHandle | None = None
         self._last_read = self._answered_at = 0.0
         self._unwritten = 0
@@ -302,6 +323,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         ends: Sequence[int],
         raw: bool,
         deadline: Deadline | None,
+        does: int,
     ) -> asyncio.Future[Received]:
         """Queue chunks, with SELECT in front of the commands for each of several databases.
 
@@ -310,12 +332,12 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         first, *more = chunks
         database = databases[0] if len(databases) == 1 else None
         request = QueuedRequest(
-            first.data, first.replies, self._loop.create_future(), database, raw
+            first.data, first.replies, self._loop.create_future(), database, raw, does
         )
         if database is None:
             request.databases, request.ends = databases, ends
         if more:
-            request.more = deque(more)
+            request.more, request.given = deque(more), chunks
         size = sum(len(chunk.data) for chunk in chunks)
         return self._queue(request, request.unwritten, size, deadline)
 
@@ -326,12 +348,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         database: ClientDatabase,
         raw: bool,
         deadline: Deadline | None,
+        does: int,
     ) -> asyncio.Future[Received]:
         """Queue packed commands for a database; return the future of their replies.
 
-        With ``raw`` these are bytes, else as the entry says.
+        With ``raw`` these are bytes, else as the entry says. ``does`` are their effects.
         """
-        request = QueuedRequest(data, replies, self._loop.create_future(), database, raw)
+        request = QueuedRequest(data, replies, self._loop.create_future(), database, raw, does)
         return self._queue(request, replies, len(data), deadline)
 
     def _queue(
@@ -459,7 +482,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._transport.set_protocol(self)
         self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
-        self._must_close, self._astray = False, None
+        self._must_close, self._selecting = False, None
 
     def _release(self) -> None:
         """Release the connection: every reply has come."""
@@ -536,15 +559,20 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     break  # `_pause` opens them
                 entered = None
                 connection.be_in_any()
-                if not request.more:
-                    entered = request.databases[-1]
-                    connection.entering(entered)
-            elif request.database is not entered:
+            elif request.sent:
+                pass  # the rest of it
+            elif request.database is not entered or self._selecting is not None:
                 if request.database not in connection.opened:
                     break
+                if not self._frame(request):
+                    queued.popleft()
+                    waiting -= request.unwritten
+                    self._confirm(request)
+                    continue
                 entered = request.database
-                if select := connection.entering(entered):
-                    packed, count, request.selects = select + packed, count + 1, True
+                if request.form:
+                    packed = framed(request.form, entered.select, packed)  # type: ignore[union-attr]
+                    count += ADDED[request.form]
             if handlers and not request.sent:
                 request.replies.written = time.perf_counter()
             request.sent = True
@@ -566,6 +594,45 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._transport.write(data[0] if len(data) == 1 else b"".join(data))
         elif not self._in_flight:
             self._pause()
+
+    def _frame(self, request: QueuedRequest) -> bool:
+        """Decide how a request reaches its database; False if SELECT must be confirmed first."""
+        connection, database = self._connection, request.database
+        behind = self._selecting
+        assert database is not None
+        reads = not request.does & (WRITES | ALONE)
+        if connection.selected == database.number and (behind is None or reads):
+            connection.entered, request.behind = database, behind
+            return True
+        size = sum(len(chunk.data) for chunk in request.given) or len(request.data)
+        form = form_of(request.does, size, request.unwritten, connection.may_multi)
+        if (
+            form == CONFIRMED
+            or (request.more and form != SELECTED)
+            or (form == INSERTED and request.data[: len(MULTI)].upper() != MULTI)
+        ):
+            return False
+        request.given = request.given or [Chunk(request.data, request.count)]
+        request.form, self._selecting = form, request
+        connection.entering(database)
+        return True
+
+    def _confirm(self, request: QueuedRequest) -> None:
+        """Send a request over a connection of its own, behind a confirmed SELECT."""
+        self._confirming.append(request)
+        if len(self._confirming) == 1:
+            task = self._loop.create_task(self._send_confirmed(), context=Context())
+            self._apart.add(task)
+            task.add_done_callback(self._apart.discard)
+
+    async def _send_confirmed(self) -> None:
+        while self._confirming:
+            request = self._confirming[0]
+            try:
+                assert request.database is not None
+                await self._send_apart(request.database, [request])
+            finally:
+                self._confirming.popleft()
 
     def _pause(self) -> None:
         """Nothing is in flight, and nothing could be written: open databases, or release."""
@@ -641,19 +708,26 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.fail(error, sent=False)
             return
         broken = True
+        for request in requests:
+            request.sent = False  # or it was refused, and not executed
         try:
             connection.database = database
             await connection.enter()
             for request in requests:
                 if request.future.done():  # its deadline has passed, or it was cancelled
                     continue
-                request.sent = True
-                chunks = [Chunk(request.data, request.count), *(request.more or ())]
-                for chunk in chunks:
-                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                    await connection.send_packed_command(packed, check_health=False)
-                request.replies += await _read(connection, request.unwritten, request.raw)
+                chunks = request.given or [Chunk(request.data, request.count)]
+                count = sum(chunk.replies for chunk in chunks)
+                request.replies.clear()
                 request.replies.refused = True  # perhaps
+                request.sent = True
+                try:
+                    for chunk in chunks:
+                        packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                        await connection.send_packed_command(packed, check_health=False)
+                    request.replies += await _read(connection, count, request.raw)
+                except ResponseError as error:  # to SELECT
+                    request.replies += refusals(error, count)
                 if not request.future.done():
                     request.future.set_result(request.replies)
             broken = False
@@ -745,29 +819,36 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             in_flight.popleft()
             delivered += count
             freed += size
-            if request.selects:
-                request.selects = False
-                self._note_select(replies.pop(0))
-            if self._astray is not None and not request.ends:
-                request.fail(self._astray, sent=True)
             if last:
-                if request.ends:
-                    for start in (0, *request.ends[:-1]) if replies.refused else (0,):
-                        self._note_select(replies[start])
-                if not request.future.done():
-                    request.future.set_result(replies)
+                self._end(request)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
 
-    def _note_select(self, reply: Any) -> None:
-        """Note whether the commands up to the next SELECT are in the wrong database."""
-        self._astray = None
-        if isinstance(reply, Exception):
-            self._astray = refused_select(reply)
-            self._must_close = True
+    def _end(self, request: QueuedRequest) -> None:
+        """Give a request its replies; send it again if it has not reached its database."""
+        replies, behind = request.replies, request.behind
+        if request.form:
+            if self._selecting is request:
+                self._selecting = None
+            try:
+                found = self._connection.unframed(request.form, replies)
+            except ConnectionError as error:
+                self._must_close = True
+                request.fail(error, sent=True)
+                return
+            request.refused = found is None
+            if found is not None:
+                replies[:] = found
+            elif self._connection.selected == request.database.number:  # type: ignore[union-attr]
+                self._connection.be_in_any()
+        if request.refused or (behind is not None and behind.refused):
+            if not request.future.done():
+                self._confirm(request)
+        elif not request.future.done():
+            request.future.set_result(replies)
 
     def eof_received(self) -> None:
         """Called by the transport: the server has closed its side."""

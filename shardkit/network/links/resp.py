@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 import hiredis
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.network.connections.framing import EXEC, MULTI
 from shardkit.operations.commands import Argument
 
 CHUNK_BYTES = 256 * 1024
@@ -201,12 +202,16 @@ class UniformCommands:
         return _cuts([size + fixed for size in sizes], requests)
 
     def in_parts(
-        self, starts: Sequence[int], selects: Sequence[bytes]
+        self, starts: Sequence[int], selects: Sequence[bytes], wrapped: bool = False
     ) -> tuple[list[Chunk], list[int]]:
         """Pack commands for several databases; return chunks, and the replies up to each one's end.
 
-        ``starts`` is where each database's commands start, and the end of all.
+        ``starts`` is where each database's commands start, and the end of all. If ``wrapped``, each
+        database's are a transaction.
         """
+        added = 3 if wrapped else 1
+        if wrapped:
+            selects = _transactions(selects)
         columns = self.columns
         lengths = [list(map(len, column)) for column in columns]
         name = self.name.encode()
@@ -220,17 +225,37 @@ class UniformCommands:
             while starts[part] < b:
                 pieces[stride * (starts[part] - a)] = b"\r\n" + selects[part][:-2] + head
                 part += 1
-            chunks.append(Chunk(b"".join(pieces)[2:], b - a + part - before))
-        return chunks, list(map(add, starts[1:], range(1, len(starts))))
+            chunks.append(Chunk(b"".join(pieces)[2:], b - a + added * (part - before)))
+        if wrapped:
+            _end_transactions(chunks)
+        return chunks, list(map(add, starts[1:], range(added, added * len(starts), added)))
+
+    def largest(self, starts: Sequence[int]) -> int:
+        """Return about how many bytes the commands of the largest part have."""
+        total = sum(sum(map(len, column)) for column in self.columns)
+        if total <= CHUNK_BYTES:
+            return total
+        sizes = [
+            [sum(map(len, column[a:b])) for a, b in pairwise(starts)] for column in self.columns
+        ]
+        return max(map(sum, zip(*sizes, strict=True)))
 
     def joined_in_parts(
-        self, starts: Sequence[int], selects: Sequence[bytes], joined: str, shared: int
+        self,
+        starts: Sequence[int],
+        selects: Sequence[bytes],
+        joined: str,
+        shared: int,
+        wrapped: bool = False,
     ) -> list[Chunk] | None:
         """Pack the commands for several databases, those of each as one; None if one is too large.
 
         See `in_parts` and `chunks`.
         """
         columns, bounds = self.columns[shared:], list(pairwise(starts))
+        replies = 4 if wrapped else 2
+        if wrapped:
+            selects = _transactions(selects)
         count, width, stride = len(columns[0]), len(columns), 2 * len(columns)
         if count > CHUNK_JOINED and max(b - a for a, b in bounds) > CHUNK_JOINED:
             return None
@@ -244,11 +269,26 @@ class UniformCommands:
             pieces[stride * a] = b"\r\n%b*%d%b%b" % (select, size, head, pieces[stride * a])
         whole = b"".join(pieces)[2:]
         if len(whole) <= CHUNK_BYTES and len(bounds) <= CHUNK_REQUESTS:
-            return [Chunk(whole, 2 * len(bounds))]
+            chunks = [Chunk(whole, replies * len(bounds))]
+            return _end_transactions(chunks) if wrapped else chunks
         packed = [b"".join([*pieces[stride * a : stride * b], b"\r\n"])[2:] for a, b in bounds]
         if max(map(len, packed)) > CHUNK_BYTES:
             return None
-        return join(packed, [2] * len(packed))
+        chunks = join(packed, [replies] * len(packed))
+        return _end_transactions(chunks) if wrapped else chunks
+
+
+def _transactions(selects: Sequence[bytes]) -> list[bytes]:
+    """Return the beginning of each database's transaction, after the end of the previous one."""
+    return [(EXEC if n else b"") + MULTI + select for n, select in enumerate(selects)]
+
+
+def _end_transactions(chunks: list[Chunk]) -> list[Chunk]:
+    """End the last transaction; the first chunk begins without the end of a previous one."""
+    chunks[-1].data += EXEC
+    chunks[-1].replies += 1
+    chunks[0].replies -= 1
+    return chunks
 
 
 def _interleaved(

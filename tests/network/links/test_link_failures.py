@@ -249,7 +249,7 @@ def test_reading_scripts_are_retried(mark: str, args: tuple[int, ...], repeated:
 async def test_breaking_commands_are_sent_twice(mine: Face, own: list[LocalServer]) -> None:
     suicide = ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no")
     again = Command(Shard("data", 0), "k", suicide, idempotent=True)
-    blocked = Command(Shard("data", 0), "k", ("CLIENT", "NO-EVICT", "on"), idempotent=True)
+    blocked = Command(Shard("data", 0), "k", ("CLIENT", "ID"), idempotent=True)
     await mine.send(again, blocked)
     with own[0].client() as client:
         assert client.info("commandstats")["cmdstat_client|kill"]["calls"] <= 2

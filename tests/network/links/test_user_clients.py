@@ -251,7 +251,7 @@ def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.Monke
         pool.release(connection)
         gets = type(connection).round_trip
 
-        def interrupted(self: Any, data: bytes, raw: bool, deadline: object) -> Any:
+        def interrupted(self: Any, data: bytes, *_: object) -> Any:
             self.send_packed_command((data,))  # the answer is on its way
             raise KeyboardInterrupt
 

@@ -1,0 +1,102 @@
+"""How commands reach a database that is not selected, in one exchange. No I/O.
+
+::
+
+    SELECTED    SELECT n   commands              reads; SELECT's reply is looked at first
+    WRAPPED     MULTI   SELECT n   commands   EXEC
+    INSERTED    MULTI   SELECT n   their commands   EXEC      a user's own transaction
+    CONFIRMED   SELECT n, and its reply before the commands: whatever else
+
+A server may refuse SELECT at any time: while a script keeps it busy, out of memory, or because a
+right was taken away. No write goes behind a SELECT that may be refused: a command that is refused
+in MULTI aborts EXEC, so nothing was executed. It is sent again behind a confirmed SELECT then.
+Reads that went to another database did no harm; their replies are thrown away.
+
+Two changes of rights cannot be excluded: MULTI and SELECT are both refused, the write is not; and
+SELECT is refused between queueing and EXEC. Then commands went astray, which `unframed` reports.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import hiredis
+from redis.exceptions import ConnectionError  # noqa: A004 - redis-py's own
+
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, WHOLE, WRITES
+
+PLAIN, SELECTED, WRAPPED, INSERTED, CONFIRMED = range(5)
+ADDED = (0, 1, 3, 1, 0)
+"""How many replies each form adds."""
+
+MOST_WRAPPED, MOST_BYTES = 1000, 256 * 1024
+MULTI, EXEC = hiredis.pack_command(("MULTI",)), hiredis.pack_command(("EXEC",))
+
+
+def form_of(does: int, size: int, count: int, may_multi: bool) -> int:
+    """Return how ``count`` commands of ``size`` bytes reach another database."""
+    if not does & (WRITES | ALONE | STATE | WATCHES):
+        return SELECTED
+    if does & (ALONE | STATE | WATCHES) or not may_multi:
+        return CONFIRMED
+    if does & WHOLE:
+        return INSERTED
+    return CONFIRMED if count > MOST_WRAPPED or size > MOST_BYTES else WRAPPED
+
+
+def framed(form: int, select: bytes, data: bytes) -> bytes:
+    """Return commands in a form."""
+    if form == SELECTED:
+        return select + data
+    if form == WRAPPED:
+        return b"".join((MULTI, select, data, EXEC))
+    if form == INSERTED:
+        return data[: len(MULTI)] + select + data[len(MULTI) :]
+    return data
+
+
+def unframed(form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
+    """Return the replies to commands; None if nothing was executed that changes anything.
+
+    Raises:
+        ConnectionError: they were executed in another database.
+    """
+    if form == CONFIRMED:
+        return None
+    if form == SELECTED:
+        return None if isinstance(replies[0], Exception) else replies[1:]
+    multi, selected, executed = replies[0], replies[1], replies[-1]
+    if isinstance(multi, Exception):  # the right to it was taken away: the rest ran as it came
+        if isinstance(selected, Exception):
+            if all(isinstance(reply, Exception) for reply in replies):
+                return None
+            raise astray(selected)
+        return replies[2:-1] if form == WRAPPED else [multi, *replies[2:]]
+    if type(executed) is list:
+        if isinstance(executed[0], Exception):
+            raise astray(executed[0])
+        return executed[1:] if form == WRAPPED else [multi, *replies[2:-1], executed[1:]]
+    if form == WRAPPED or isinstance(selected, Exception):
+        return None
+    return [multi, *replies[2:]]  # the user's own mistake
+
+
+def refusals(error: Exception, count: int) -> list[Exception]:
+    """Return the replies to ``count`` commands whose database the server refused to select."""
+    error.maybe_executed = False  # type: ignore[attr-defined]
+    return [copy.copy(error) for _ in range(count)]
+
+
+def first_error(replies: Sequence[Any]) -> Exception:
+    """Return the first error among replies."""
+    return next(reply for reply in replies if isinstance(reply, Exception))
+
+
+def astray(error: Exception) -> ConnectionError:
+    """Return the error of commands that were executed in another database."""
+    return ConnectionError(
+        f"the right to select a database was taken away: {error}; what was sent for it may have "
+        "been executed in another one. Check both, and give the user +select and +multi again"
+    )
