@@ -26,7 +26,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from itertools import islice
 from typing import Any
@@ -155,21 +155,8 @@ class ConnectionSource:
         except Exception as error:  # nothing was sent
             raise ConnectionLost(error, sent=False) from error
         complete = False
-        count = sum(chunk.replies for chunk in chunks)
         try:
-            try:
-                for chunk in chunks:
-                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                    await connection.send_packed_command(packed, check_health=False)
-            except ResponseError as error:  # to SELECT
-                complete = True
-                return refusals(error, count)
-            if block is None:
-                replies = await _read(connection, count, self.raw)
-            else:
-                connection.for_block = True
-                with extended_timeout(connection, block):
-                    replies = await _read(connection, count, self.raw)
+            replies = await _carried(connection, chunks, self.raw, block)
             complete = True
         except Exception as error:  # whatever it is, only this server's requests fail
             raise ConnectionLost(error, sent=True) from error
@@ -180,13 +167,25 @@ class ConnectionSource:
             await self.release(connection, broken=not complete)
 
 
-async def _read(connection: Any, count: int, raw: bool) -> list[Reply]:
+async def _carried(
+    connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
+) -> list[Reply]:
+    """Send chunks and return the replies, in which errors are values."""
+    count = sum(chunk.replies for chunk in chunks)
+    try:
+        for chunk in chunks:
+            packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+            await connection.send_packed_command(packed, check_health=False)
+    except ResponseError as error:  # to SELECT
+        return list(refusals(error, count))
+    connection.for_block = block is not None
     replies: list[Reply] = []
-    while len(replies) < count:
-        try:
-            replies.append(await connection.read_response(disable_decoding=raw))
-        except ResponseError as error:
-            replies.append(error)
+    with nullcontext() if block is None else extended_timeout(connection, block):
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=raw))
+            except ResponseError as error:
+                replies.append(error)
     return replies
 
 
@@ -717,17 +716,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 if request.future.done():  # its deadline has passed, or it was cancelled
                     continue
                 chunks = request.given or [Chunk(request.data, request.count)]
-                count = sum(chunk.replies for chunk in chunks)
-                request.replies.clear()
-                request.replies.refused = True  # perhaps
-                request.sent = True
-                try:
-                    for chunk in chunks:
-                        packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                        await connection.send_packed_command(packed, check_health=False)
-                    request.replies += await _read(connection, count, request.raw)
-                except ResponseError as error:  # to SELECT
-                    request.replies += refusals(error, count)
+                request.sent = request.replies.refused = True  # the latter perhaps
+                request.replies[:] = await _carried(connection, chunks, request.raw)
                 if not request.future.done():
                     request.future.set_result(request.replies)
             broken = False

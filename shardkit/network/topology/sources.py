@@ -264,8 +264,7 @@ class ConfigServer(Source):
     def _attempts(self) -> Generator[str | None, Values, Values]:
         """Yield the connection's new name, or None, for each attempt; be sent the values.
 
-        If there are no entries to go on with, a server gets a second chance to answer in time:
-        the event loop, or the server's queue of connections, may be busy with the first calls.
+        A slow server is asked twice if no entries are known: it may be busy with connecting.
         """
         for failures in count(1):
             try:
