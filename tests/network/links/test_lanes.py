@@ -99,9 +99,9 @@ async def test_calls_wait_for_a_large_reply_if_there_is_no_other_connection(
     assert await client.get("small") == b"1"
     large = asyncio.ensure_future(client.get("large"))
     assert await eventually(lambda: b"large" in str(server.received).encode())
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # in which its beginning comes
     small = [asyncio.ensure_future(client.get("small")) for _ in range(3)]
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # in which they would be answered
     assert not any(each.done() for each in small)
     rest.set()
     assert await asyncio.gather(large, *small) == [b"x" * SIZE, b"1", b"1", b"1"]
