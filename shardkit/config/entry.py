@@ -47,6 +47,7 @@ from shardkit.config.url import (
     resolve_url,
     server_of,
     url_fields,
+    without_database,
     write_url,
 )
 from shardkit.errors import ConfigError, InvalidEntryError
@@ -166,6 +167,8 @@ class Entry:
     def _apart(self) -> Hashable:
         fields = self.known.copy()
         fields.pop("db", None)
+        if "url" in fields:
+            fields["url"] = without_database(fields["url"])
         parts = tuple(fields.items())
         try:
             hash(parts)

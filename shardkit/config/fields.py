@@ -294,7 +294,7 @@ def _without_tls(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
     url = fields.get("url", "")
     if fields.get("ssl") or REFERENCE.fullmatch(url) or url.startswith(("rediss:", "valkeys:")):
         return
-    for name in _with_url(fields):
+    for name in with_url(fields):
         if name.startswith("ssl_"):
             remedy = "write rediss:// in the url" if url else "set ssl: true"
             yield Problem(where, name, "", "has no effect without TLS", f"{remedy}, or remove it")
@@ -378,7 +378,7 @@ def is_text(value: str) -> bool:
 
 def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
     """Check the replicas of an entry that is valid otherwise."""
-    known = _with_url(fields)
+    known = with_url(fields)
     number = known.get("db", 0)
     if number is None:
         yield Problem(where, "db", "", "is missing", "set it beside the url: replicas need it")
@@ -410,10 +410,10 @@ def _check_replicas(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
 
 def database_of(fields: Mapping[str, Any]) -> int | None:
     """Return an entry's database number; None if a reference decides it."""
-    return cast("int | None", _with_url(fields).get("db", 0))
+    return cast("int | None", with_url(fields).get("db", 0))
 
 
-def _with_url(fields: Mapping[str, Any]) -> dict[str, Any]:
+def with_url(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return an entry's fields and those of its url; None for those that a reference decides."""
     return {**read_url(fields["url"]), **fields} if "url" in fields else dict(fields)
 
@@ -453,7 +453,7 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
 
 def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[str, Any]:
     """Return a replica's fields, completed from its master's."""
-    shared = {"db": 0, **_with_url(master)}
+    shared = {"db": 0, **with_url(master)}
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}

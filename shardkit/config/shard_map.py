@@ -368,20 +368,26 @@ def warnings_of(components: Mapping[str, Component], source: str) -> Iterator[Pr
     """Yield probable mistakes: shared databases, uneven placements."""
     yield from _overlaps(components, source)
     for name, component in components.items():
-        if component.placement.startswith("crc:"):  # all other placements are even
+        rule = described_rule(component.placement)
+        if not isinstance(rule, str) or rule.startswith("crc:"):  # all other placements are even
             sample = [b"sample:%d" % n for n in range(8192)]
-            most = max(Counter(map(component.place, sample)).values())
-            even = len(sample) / len(component.shards)
-            if most > 2 * even + 8 * even**0.5 + 2:
+            shards = len(component.shards)
+            weights = rule.get("weights") if isinstance(rule, dict) else None
+            shares = weights or [1] * shards
+            for number, keys in Counter(map(component.place, sample)).most_common():
+                even = len(sample) * shares[number] / sum(shares)
+                if keys <= 2 * even + 8 * even**0.5 + 2:
+                    continue
                 yield Problem(
                     source,
                     f"components.{name}.placement",
                     component.placement,
-                    f"is uneven over {counted(len(component.shards), 'shard')}: one gets "
-                    f"{most:,} of 8,192 sample keys",
+                    f"is uneven over {counted(shards, 'shard')}: one gets "
+                    f"{keys:,} of 8,192 sample keys",
                     "use crc32 or rendezvous, unless data is already placed this way",
                     warning=True,
                 )
+                break
 
 
 def _overlaps(components: Mapping[str, Component], source: str) -> Iterator[Problem]:

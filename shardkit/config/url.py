@@ -251,6 +251,16 @@ def _referring_fields(pieces: _Pieces) -> dict[str, Any]:
     return fields
 
 
+def without_database(url: str) -> str:
+    """Return a usable URL without the number of its database."""
+    if REFERENCE.fullmatch(url):
+        return url
+    scheme, userinfo, hostport, path, query = _split(url)
+    others = [piece for piece in query.split("&") if not piece.startswith("db=")]
+    place = path if scheme == "unix" else ""
+    return f"{scheme}://{userinfo}{hostport}{place}?{'&'.join(others)}"
+
+
 def url_of(text: str) -> str:
     """Return the URL that an address without a scheme means; empty if it is no address."""
     return f"redis://{text}" if re.fullmatch(r"[^\s/:@]+:[0-9]{1,5}(/[0-9]+)?", text) else ""

@@ -33,6 +33,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Call, Command, Key, Partial, To, Transaction, damage_in
 from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread
 from shardkit.operations.lanes import Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -277,7 +278,7 @@ class Background:
         if self._thread is None and not self._closed:
             with self._lock:
                 if self._thread is None:
-                    self._thread = threading.Thread(
+                    self._thread = BackgroundThread(
                         target=_run, args=(weakref.ref(self), self._stop, self.interval),
                         name="shardkit-metrics", daemon=True,
                     )  # fmt: skip

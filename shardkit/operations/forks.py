@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from operator import attrgetter
+from typing import TYPE_CHECKING, Protocol
 
 
 class Renewable(Protocol):
@@ -28,7 +29,11 @@ def renewed_in_children(part: Renewable) -> None:
 
 
 class ForkSafeLock:
-    """A `threading.Lock` for with-statements, which is new in each forked child."""
+    """A `threading.Lock` for with-statements, which is new in each forked child.
+
+    No step of Python comes between taking the lock and the block, or an exception from outside
+    could come there, and the lock would stay taken.
+    """
 
     __slots__ = ("__weakref__", "_lock")
 
@@ -40,11 +45,13 @@ class ForkSafeLock:
         """Replace the lock with a free one."""
         self._lock = threading.Lock()
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    if TYPE_CHECKING:
 
-    def __exit__(self, *exc_info: object) -> None:
-        self._lock.release()
+        def __enter__(self) -> object: ...
+        def __exit__(self, *exc_info: object) -> None: ...
+
+    else:
+        __enter__, __exit__ = map(property, map(attrgetter, ("_lock.__enter__", "_lock.__exit__")))
 
 
 class _Process:

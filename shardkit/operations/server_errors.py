@@ -154,8 +154,13 @@ def meaning(error: BaseException) -> Meaning | None:
             "wait until they have, at most their failover-timeout",
         )
     if isinstance(error, MasterNotFoundError | AsyncMasterNotFoundError):
-        service = re.match(r"No master found for (['\"].*?['\"])", text)
+        service = re.match(r"No master found for (['\"].*?['\"])(?: : (.*))?", text)
         named = f" for {service[1]}" if service else ""
+        if service and re.search("password|the user may not", service[2] or ""):
+            return Meaning(
+                f"no Sentinel names a master{named}: {service[2]}",
+                "correct username and password under sentinel: in its entry",
+            )
         return Meaning(
             f"no Sentinel names a master{named}",
             "start the Sentinels and the master, or correct sentinel: in its entry",

@@ -1,12 +1,14 @@
 """Runs a generator that yields what it needs and is sent the answers, blocking or awaiting.
 
-What the provider raises is raised at the ``yield``.
+What the provider raises is raised at the ``yield``; what a signal handler raises ends the steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, TypeVar
+
+from shardkit.operations.interruptions import reraise_handlers
 
 N = TypeVar("N")
 T = TypeVar("T")
@@ -22,6 +24,7 @@ def run_steps(steps: Generator[N, Any, T], provide: Callable[[N], Any]) -> T:
             try:
                 resume, answer = steps.send, provide(need)
             except Exception as error:
+                reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
         value: T = done.value
@@ -40,6 +43,7 @@ async def arun_steps(steps: Generator[N, Any, T], provide: Callable[[N], Awaitab
             try:
                 resume, answer = steps.send, await provide(need)
             except Exception as error:
+                reraise_handlers(error)
                 resume, answer = steps.throw, error
     except StopIteration as done:
         value: T = done.value

@@ -541,6 +541,11 @@ def test_a_file_is_named_in_what_is_wrong_with_it(tmp_path: Path) -> None:
             "{u: {shards: {count: 16, over: [{host: a}]}, placement: 'crc:crc-64'}}",
             "crc:crc-64 is uneven over 16 shards",
         ),
+        (
+            "{u: {shards: [{host: a}, {host: b}, {host: c}],"
+            " placement: {name: twemproxy, names: [r, s, t], hash: crc32}}}",
+            "is uneven over 3 shards",
+        ),
     ],
 )
 def test_suspicious_maps_give_a_warning_with_the_reason(text: str, warning: str) -> None:
@@ -559,6 +564,8 @@ def test_suspicious_maps_give_a_warning_with_the_reason(text: str, warning: str)
         "{u: {shards: [{sentinel: {service: m, sentinels: [[s, 1]]}},"
         " {sentinel: {service: m, sentinels: [[t, 1]]}}]}}",
         "{u: {shards: {count: 256, over: [{host: a}]}, placement: 'crc:crc-64-jones'}}",
+        "{u: {shards: [{host: a}, {host: b}],"
+        " placement: {name: twemproxy, names: [r, s], weights: [1, 20]}}}",
     ],
 )
 def test_usual_maps_give_no_warning(text: str) -> None:

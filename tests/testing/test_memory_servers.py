@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import redis
+from faces import faced
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import ShardErrors, ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServers
 from shardkit.testing.kits import built_in_map, empty, opened
@@ -99,6 +100,31 @@ async def test_an_async_kit_reads_entries_from_a_config_server_in_memory() -> No
         router = kit.key_sharded("unique", shards=16)
         assert await router["a"].set("a", 1)
         assert await (await kit.client("unique")).set("a", 1)
+
+
+@pytest.mark.parametrize("call", ["client", "pipeline", "router", "each"])
+@pytest.mark.parametrize("fault", ["lose_answer", "lose_command", "hang", "down"])
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_errors_say_what_those_of_real_servers_say(kind: str, fault: str, call: str) -> None:
+    servers = MemoryServers(ShardMap.parse("components: {e: {entry: {}}}"))
+    [server] = servers.servers
+    with faced(kind, servers.shard_map, connector=servers) as face:
+        client = face.kit.client("e") if kind == "blocking" else face.run(face.kit.client("e"))
+
+        def piped() -> Any:
+            return client.pipeline(transaction=False).incr("n").execute()
+
+        calls = {
+            "client": lambda: client.incr("n"),
+            "pipeline": piped,
+            "router": lambda: face.kit.key_sharded("e").incr("n"),
+            "each": lambda: face.kit.key_sharded("e").each("INCR", ["n"]),
+        }
+        face.run(client.ping())
+        getattr(server, fault)()
+        with pytest.raises((redis.ConnectionError, redis.TimeoutError, ShardErrors)) as caught:
+            face.run(calls[call]())
+    assert caught.value.maybe_executed is (fault != "down")  # type: ignore[union-attr]
 
 
 def test_a_map_is_pushed_to_a_config_server_in_memory() -> None:

@@ -5,6 +5,7 @@
     closed ── 3 failures, no success between ──► open: calls fail at once
       ▲                                            │ a thread of the kit's connects and PINGs
       └────────── the server has answered ◄────────┘ after 0.1, 0.2, 0.4 … 2 seconds
+                  the next failure opens it again, unless a call succeeds before
 
 Each way to connect (an address, a login, TLS) of a kit has one breaker, shared by its shards,
 threads and event loops. Failures are connections that could not be made, were lost, or stayed
@@ -45,10 +46,12 @@ from shardkit.errors import BreakerOpenError, DeadlineExceeded, few
 from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread
 
 logger = logging.getLogger("shardkit")
 
 PROBE_TIMEOUT = 1.0
+_LATE = 10.0  # seconds after which a probe that is due is not under way
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,8 @@ class Breaker:
         self._rounds = 0  # of probing; the latest thread is the only one that goes on
         self._probing = 0  # the round under way; 0 if no thread probes the server
         self._away_at = 0.0  # since when it is unavailable, as was logged; 0 if it is not
-        self._count = 0
+        self._count = 0.0
+        self._pause = settings.interval  # before the next probe
         self._first_at = self._next_at = self._since = 0.0
         self._why = ""
         renewed_in_children(self)
@@ -104,34 +108,35 @@ class Breaker:
                 self.opened, self._since = True, time.time()
                 self._is_away(shard)
             starts = opens or (seconds > 0 and not self._probing)
-            if starts:
-                self._rounds += 1
-                self._probing = self._rounds
-                self._next_at = now + self._settings.interval
+        if starts:
+            self._start_round(now)
         if opens:
             emit(BreakerOpened(self.address, self._why))
             for pool in list(self.pools):
                 drop = getattr(pool, "drop_idle", None)
                 if drop is not None:
                     drop()
-        if starts:
-            thread = threading.Thread(
-                target=_try_again,
-                args=(weakref.ref(self), self._rounds),
-                name="shardkit-probe",
-                daemon=True,
-            )
-            try:
-                thread.start()
-            except RuntimeError:  # no more threads can be started: callers try themselves
-                self._end_round()
+
+    def _start_round(self, now: float) -> None:
+        """Probe the server from now on, in a new thread."""
+        with self._lock:
+            self._rounds += 1
+            self._probing = number = self._rounds
+            self._next_at = now + self._pause
+        try:
+            about = weakref.ref(self), number
+            BackgroundThread(
+                target=_try_again, args=about, name="shardkit-probe", daemon=True
+            ).start()
+        except RuntimeError:  # no more threads can be started: callers try themselves
+            self._end_round()
 
     def _opens(self, now: float, seconds: float) -> bool:
         """Count a failure; return whether there are enough to open."""
         if seconds < self._settings.min_seconds:
             return False
         if now > self._first_at + self._settings.window or self._has_answered():
-            self._count = 0
+            self._count, self._pause = 0.0, self._settings.interval
         if not self._count:
             self._first_at = now
         self._count += 1
@@ -157,9 +162,12 @@ class Breaker:
     def error(self) -> BreakerOpenError:
         """Return the error of calls while the breaker is open."""
         since = time.strftime("%H:%M:%S", time.localtime(self._since))
-        left = max(0.0, self._next_at - time.monotonic())
+        now = time.monotonic()
+        left = max(0.0, self._next_at - now)
+        if now > self._next_at + _LATE:  # whoever opened it was interrupted before the thread began
+            self._start_round(now)
         return BreakerOpenError(
-            f"circuit breaker open since {since} after {self._count} failures "
+            f"circuit breaker open since {since} after {self._count:.0f} failures "
             f"(last: {self._why}). Next probe in {left:.1f} s"
         )
 
@@ -181,7 +189,9 @@ class Breaker:
 
     def _end_round(self) -> None:
         with self._lock:
-            opened, self.opened, self._count, self._probing = self.opened, False, 0, 0
+            opened, self.opened, self._probing = self.opened, False, 0
+            if opened:  # a PING is no proof that commands are answered
+                self._count, self._first_at = self._settings.failures - 1, time.monotonic()
         if opened:
             emit(BreakerClosed(self.address, time.time() - self._since))
 
@@ -198,7 +208,7 @@ class Breaker:
 
     def after_fork(self) -> None:
         """Close the breaker in a forked child, which has no probing thread."""
-        self.opened, self._count, self._stopped = False, 0, threading.Event()
+        self.opened, self._count, self._stopped = False, 0.0, threading.Event()
         self._probing, self._away_at = 0, 0.0
 
     def _has_answered(self) -> bool:
@@ -228,24 +238,20 @@ class Breaker:
         self.close()
         return True
 
-    def pause_after(self, pause: float) -> float:
-        """Return the pause before the next probe, with jitter."""
-        settings = self._settings
-        longer = min(2 * pause, settings.max_interval) * random.uniform(0.9, 1.1)
-        self._next_at = time.monotonic() + longer
-        return longer
+    def pause(self) -> float:
+        """Return the pause before a probe; the next one is longer, with jitter."""
+        settings, pause = self._settings, self._pause
+        self._pause = min(2 * pause, settings.max_interval) * random.uniform(0.9, 1.1)
+        self._next_at = time.monotonic() + pause
+        return pause
 
     def __repr__(self) -> str:
         return f"<Breaker of {self.address}: {'open' if self.opened else 'closed'}>"
 
 
 def _try_again(ref: weakref.ref[Breaker], number: int) -> None:
-    breaker = ref()
-    pause = breaker._settings.interval if breaker is not None else 0.0
-    while breaker is not None and not breaker.try_once(pause, number):
-        pause = breaker.pause_after(pause)
+    while (breaker := ref()) is not None and not breaker.try_once(breaker.pause(), number):
         breaker = None  # so that it can be collected
-        breaker = ref()
 
 
 def _counts(error: BaseException) -> bool:

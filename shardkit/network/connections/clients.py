@@ -44,6 +44,8 @@ from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.config.component import Component, Layout, entry_key
 from shardkit.config.entry import Entry
+from shardkit.config.fields import with_url
+from shardkit.config.url import REFERENCE
 from shardkit.errors import (
     MissingEntryError,
     RoutingError,
@@ -54,7 +56,7 @@ from shardkit.errors import (
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
 from shardkit.network.connections.connection import closed_error
-from shardkit.network.connections.credentials import credentials_of
+from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
@@ -69,6 +71,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.kept import kept_with
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import key_bytes
@@ -454,11 +457,12 @@ class Clients:
         entry = own if replica is None or replica.entry is None else replica.entry
         reads = replica is not None and bool(own.held)
         shared: object = number
-        if self._connector.shares and not entry.is_cluster and "client_name" not in entry.known:
+        is_shared = self._connector.shares and not entry.is_cluster
+        if is_shared and "client_name" not in with_url(entry.known):
             shared = entry.apart, replica is not None, reads
         access = table.accesses.get(shared, _UNKNOWN)
         if access is _UNKNOWN or (access and access.way is not None and access.way.draining):
-            access = self._access(held, table.raw, number, shard, entry, own, reads)
+            access = self._access(held, table.raw, number, shard, entry, reads)
             table.accesses[shared] = access
         if access is None:
             return self._table(held, component, False)[number]
@@ -467,6 +471,9 @@ class Clients:
         if not self._connector.shares:
             return Endpoint(shard, entry.address, access, access.way.database, access.way)
         database = self._database(component, shard, entry, own, reads)
+        if isinstance(access.way.credentials, EntryCredentials):
+            current = partial(_current_entry, weakref.ref(self), shard, entry)
+            database.login = EntryCredentials(current, entry_key(*shard))
         access.way.users.add(database)
         return Endpoint(shard, entry.address, access, database)
 
@@ -477,7 +484,6 @@ class Clients:
         number: Number,
         shard: Shard,
         entry: Entry,
-        own: Entry,
         reads: bool,
     ) -> Access | None:
         """Return how a shard is reached; None if as without ``raw``."""
@@ -486,8 +492,11 @@ class Clients:
         if isinstance(number, ReplicaOf) and entry.is_cluster:
             fields["reads_replicas"] = True
         provider = self._credential_providers.get(shard.component)
+        is_shared = self._connector.shares and not entry.is_cluster
         if provider is None:
-            present = partial(_current_entry, weakref.ref(self), shard, own)
+            current = partial(_current_entry, weakref.ref(self), shard, entry)
+            # Others share the login as it is written, whatever becomes of this entry.
+            present = (lambda: entry) if is_shared else current
             fields |= credentials_of(present, fields, where)
         else:
             fields["credentials"] = provider
@@ -498,7 +507,7 @@ class Clients:
         way = _way(fields, entry, provider, shard, reads)
         fields["policy"] = policy = self._policy(fields, shard, entry.address, way)
         try:
-            if self._connector.shares and not entry.is_cluster:
+            if is_shared:
                 pool = self._way_pool(held, way, fields)
                 client = pool.client
             else:
@@ -507,6 +516,7 @@ class Clients:
                 with self._lock:
                     held.built.add(_closable(client))
         except (RedisError, RedisClusterException, OSError) as error:
+            reraise_handlers(error)
             raise ShardUnavailable(
                 f"{shard} ({entry.address}) cannot be reached: {error}",
                 "start the server, or correct the entry",
@@ -645,9 +655,8 @@ class Clients:
 # Fields that do not concern a connection, or have a stand-in.
 _NOT_OF_THE_WAY = frozenset(
     {
-        *("db", "deadline", "breaker", "retry", "max_waiting", "multiplex", "policy"),
-        *("read_from", "replicas", "zone", "held", "username", "password", "sentinel"),
-        *("credentials", "sentinel_credentials"),
+        *("db", "deadline", "policy", "read_from", "replicas", "zone", "held"),
+        *("username", "password", "sentinel", "credentials", "sentinel_credentials"),
     }
 )
 
@@ -659,9 +668,11 @@ def _way(
 
     Passwords are compared by the references to them, which are looked up at each connect.
     """
-    written = entry.fields
-    names = ("url", "username", "password", "password_file", "sentinel")
+    written = with_url(entry.known)
+    names = ("username", "password", "password_file", "sentinel")
     login = repr([written.get(name) for name in names])
+    if REFERENCE.fullmatch(written.get("url", "")):
+        login += written["url"]
     concerned = {name: value for name, value in fields.items() if name not in _NOT_OF_THE_WAY}
     # Whoever names connections wants to tell them apart.
     named = (shard, reads) if "client_name" in fields else reads

@@ -10,11 +10,9 @@ import asyncio
 import math
 import select
 import selectors
-import signal
 import socket
 import threading
 import time
-import traceback
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -95,6 +93,7 @@ from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 
 _LOST = (ConnectionError, TimeoutError, OSError)
@@ -112,7 +111,6 @@ def _no_pool() -> None:
 
 EXCHANGE_TIMEOUT = 60.0
 MAX_REPLY_BYTES = 4 * 1024**3
-_SIGNALS = signal.valid_signals()
 
 INCOMPLETE = object()
 READ_BYTES = 64 * 1024
@@ -151,6 +149,7 @@ class ReplyLimits(Reconnects):
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
     connecting = False
+    asking = False  # on its own behalf: nothing of its user's is under way
     for_block = False  # whether it is used for a blocking command
     # Whether the server refuses to serve: its name may lead elsewhere by now. The pool closes its
     # idle connections then.
@@ -339,8 +338,19 @@ class ReplyLimits(Reconnects):
         """Note that it may be in any database: SELECT goes in front of whatever comes next."""
         self.entered, self.selected = None, -1
 
+    def introduce(self) -> Steps[None]:
+        """Ask what must be known of the server: in the greeting, before subscriptions follow."""
+        yield from ()
+
     def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         """Send commands and return the replies, in which errors are values."""
+        self.asking = True
+        try:
+            return (yield from self._ask(commands))
+        finally:
+            self.asking = False
+
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
             packed = PackedCommands(map(hiredis.pack_command, commands), 1, ANYWHERE)  # type: ignore[arg-type]
             yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
@@ -367,7 +377,7 @@ class ReplyLimits(Reconnects):
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
-            error.maybe_executed = not self.connecting  # type: ignore[attr-defined]
+            error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -387,12 +397,6 @@ class ReplyLimits(Reconnects):
 
     def _tell_closed(self) -> None:
         emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
-
-    def require_closed_breaker(self) -> None:
-        """Refuse to connect while the server's circuit breaker is open."""
-        breaker = self.policy.breaker
-        if breaker is not None and breaker.opened:
-            raise breaker.error()
 
     def check_reply(self, seconds: float, size: int) -> None:
         """Raise redis-py's error if incomplete replies have taken too long or are too large."""
@@ -495,7 +499,7 @@ class Closable(ReplyLimits):
 
     def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.require_closed_breaker()
+        self.policy.require_closed_breaker()
         self.connecting = True
         started = time.monotonic()
         try:
@@ -555,6 +559,22 @@ class Closable(ReplyLimits):
             deadline.require_left()
         time.sleep(seconds)
 
+    def check_health(self) -> None:
+        """PING if that is due; close a connection that is dead, unless its user changed its state.
+
+        This says nothing about the server, and nothing was sent: the next command connects again.
+        """
+        connecting, self.connecting = self.connecting, True
+        try:
+            super().check_health()  # type: ignore[misc]
+        except _LOST as error:
+            reraise_handlers(error)
+            self.disconnect()
+            if self.own:
+                raise
+        finally:
+            self.connecting = connecting
+
     def round_trip(
         self,
         data: bytes,
@@ -600,10 +620,10 @@ class Closable(ReplyLimits):
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
+        if check_health:
+            self.check_health()
         if not self.is_connected:
             self.connect_check_health(check_health=False)
-        if check_health:
-            self.check_health()  # type: ignore[attr-defined]
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         pieces = run_steps(self._sending(packed), call)
         try:
@@ -728,7 +748,7 @@ class AsyncClosable(ReplyLimits):
 
     async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
         require_open(self)
-        self.require_closed_breaker()
+        self.policy.require_closed_breaker()
         self.connecting = True
         started = time.monotonic()
         try:
@@ -783,16 +803,28 @@ class AsyncClosable(ReplyLimits):
         """Wait."""
         await asyncio.sleep(seconds)
 
+    async def check_health(self) -> None:
+        """PING if that is due; see the blocking connection's."""
+        connecting, self.connecting = self.connecting, True
+        try:
+            await super().check_health()  # type: ignore[misc]
+        except _LOST:
+            await self.disconnect(nowait=True)
+            if self.own:
+                raise
+        finally:
+            self.connecting = connecting
+
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime.
 
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
+        if check_health:
+            await self.check_health()
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
-        if check_health:
-            await self.check_health()  # type: ignore[attr-defined]
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         pieces = await arun_steps(self._sending(packed), call)
         try:
@@ -879,27 +911,6 @@ def become_moved(connection: Any) -> None:
             setattr(connection, name, value)
 
 
-def reraise_handlers(error: BaseException) -> None:
-    """Re-raise an exception from a signal handler unchanged, if it caused an error.
-
-    Otherwise the TimeoutError of a user's alarm would be mistaken for the server's.
-    """
-    cause: BaseException | None = error
-    codes = None
-    while cause is not None:
-        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
-        if codes is None:
-            codes = {
-                getattr(handler, "__code__", None) for handler in map(signal.getsignal, _SIGNALS)
-            }
-        if any(frame.f_code in codes for frame in frames):
-            raise cause
-        # Only exceptions that led to this error, not one that the caller is handling.
-        earlier = cause.__context__
-        at = earlier.__traceback__ if earlier is not None else None
-        cause = earlier if at is not None and at.tb_frame in frames else None
-
-
 def require_open(part: Any) -> None:
     """Refuse to use a pool or a connection whose kit is closed."""
     if part.closed:
@@ -926,9 +937,9 @@ class _BlockingTimeouts(Closable):
             and check_health
             and (blocks is not None or self.moved_to is not None)
         ):
+            self.check_health()
             if not self.is_connected:
                 self.connect()  # type: ignore[attr-defined]
-            self.check_health()  # type: ignore[attr-defined]
             check_health = False
             # Set before sending, for those who change the address; but after connecting and the
             # health check, which have replies of their own.
@@ -1322,10 +1333,10 @@ class _AsyncBlockingTimeouts(AsyncClosable):
 
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health:
+            await self.check_health()
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
-        if check_health:
-            await self.check_health()  # type: ignore[attr-defined]
         # See the blocking connection's.
         blocks = self._blocking_for if packed.blocks is None else packed.blocks
         self._blocking_for = blocks

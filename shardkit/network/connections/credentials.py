@@ -1,9 +1,10 @@
 """Credentials that may change: from the environment, a file or the application.
 
-redis-py asks a connection's ``credential_provider`` at each connect. That of an entry looks up the
-current entry of the same server, and reads the environment and the file that it names. So clients
-stay usable when a password is rotated. For tokens that expire, pass a provider for the component
-(``connect(…, credential_providers={…})``).
+redis-py asks a connection's ``credential_provider`` at each connect. That of an entry reads the
+environment and the file that the entry names. So clients stay usable when a password is rotated.
+Once an entry has changed, its clients log in as the new one says, if that names the same server.
+Other entries that had the same login keep theirs. For tokens that expire, pass a provider for the
+component (``connect(…, credential_providers={…})``).
 """
 
 from __future__ import annotations

@@ -95,8 +95,8 @@ class ClientDatabase:
     """
 
     __slots__ = (
-        *("_has_moved", "has_fence", "label", "left", "number", "reads", "select", "shard"),
-        "witness",
+        *("_has_moved", "has_fence", "label", "left", "login", "number", "reads", "select"),
+        *("shard", "witness"),
     )
 
     def __init__(
@@ -117,6 +117,7 @@ class ClientDatabase:
         self.select = _packed_select(number)
         # Whether the entry has changed: connections that have opened it are closed on release.
         self.left = False
+        self.login: Any = None  # the credentials of new connections from then on
         self._has_moved = has_moved
         self.has_fence = has_moved is not None  # whether it may be closed while its shards move
 
@@ -216,6 +217,8 @@ def opening(
     is neither opened nor has an error.
     """
     connection.entered = None
+    if not connection.opened:
+        yield from connection.introduce()
     name = name_of([*connection.opened, *databases])
     if connection.client_name and not databases[0].reads:  # by the entry
         name = ""
@@ -268,4 +271,6 @@ def opening(
         yield from connection.ask([("CLIENT", "SETNAME", connection.client_name)])
     if any(database.left for database in databases):
         connection.ends = True
+    for unusable in errors.values():
+        unusable.maybe_executed = False  # type: ignore[attr-defined]
     return errors

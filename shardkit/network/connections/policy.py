@@ -116,6 +116,11 @@ class CallPolicy:
             error.shard, error.address = str(self.shard), self.address  # type: ignore[union-attr]
         return error
 
+    def require_closed_breaker(self) -> None:
+        """Refuse to use the server while its circuit breaker is open."""
+        if self.breaker is not None and self.breaker.opened:
+            raise self.breaker.error()
+
     def failed(self, error: BaseException, seconds: float) -> None:
         """Note that the server could not be reached, or did not answer, for ``seconds``."""
         if self.breaker is not None:

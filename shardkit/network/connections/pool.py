@@ -41,18 +41,14 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.network.connections.connection import (
-    is_reusable,
-    released_error,
-    require_open,
-    reraise_handlers,
-)
+from shardkit.network.connections.connection import is_reusable, released_error, require_open
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
     close_connection_now,
     close_left,
     forget_lost,
+    health_check_is_due,
     idle_of,
     in_use_of,
     lock_of,
@@ -62,6 +58,7 @@ from shardkit.network.connections.redis_private import (
 from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import reraise_handlers
 
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
 SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
@@ -74,7 +71,7 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
-class _Common:
+class _Common(HearsOfFailovers):
     """What blocking and awaiting pools share."""
 
     draining = False
@@ -135,6 +132,11 @@ class _Common:
         return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
 
     @property
+    def below(self) -> list[Any]:
+        """The pools of connections to the Sentinels that it asks."""
+        return []
+
+    @property
     def shares(self) -> bool:
         """Whether its connections are those of another pool."""
         return self.way is not self
@@ -159,8 +161,9 @@ class _Common:
             self.separate()
 
     def _equipped(self, connection: Any) -> Any:
-        if self.credentials is not None:
-            connection.credential_provider = self.credentials
+        credentials = (self.draining and self.database.login) or self.credentials
+        if credentials is not None:
+            connection.credential_provider = credentials
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
@@ -193,6 +196,9 @@ class _Common:
             self.way.leave(self.database)
         else:
             self._close_gone(self.database)
+            self.stop_listening()
+            for pool in self.below:
+                pool.drain()
 
     def leave(self, database: ClientDatabase) -> None:
         """Close connections that have opened a database, whose entry has changed; see `drain`."""
@@ -214,6 +220,11 @@ class _Common:
         with suppress(IndexError):
             while True:
                 self._close_now(idle.pop())
+
+    def _make_room(self) -> None:
+        """Close idle connections, which a draining pool does not use, if they are in the way."""
+        while idle_of(self) and sum(self.connection_counts()) >= self.max_connections:
+            self._close_now(idle_of(self).pop(0))
 
     @staticmethod
     def _close_now(connection: Any) -> None:
@@ -309,8 +320,14 @@ class _ReusingPool(_Common):
         self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
         self._freed = _Freed(self._guard)
 
-    def get_idle(self) -> Any:
-        """Return a connection that can be used at once, in any database, or None."""
+    def get_idle(self, check_health: bool = True) -> Any:
+        """Return a connection that can be used at once, in any database, or None.
+
+        If it is due for a health check and fails, the others, idle for longer, are closed, too.
+        """
+        breaker = self.policy.breaker
+        if breaker is not None and breaker.opened:
+            return None
         while self._idle and not self.draining:
             connection = None
             try:
@@ -324,7 +341,12 @@ class _ReusingPool(_Common):
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
                     self._prepare(connection)
-                    return connection
+                    if not check_health or not connection.health_check_interval:
+                        return connection
+                    connection.check_health()
+                    if getattr(connection, "is_connected", True):
+                        return connection
+                    self.drop_idle()
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
                 reraise_handlers(error)
@@ -360,26 +382,29 @@ class _ReusingPool(_Common):
             ClosedError: the pool was closed for good.
         """
         began = time.monotonic()
-        connection = self.reserve(began)
+        connection = self.reserve(began, check_health=True)
         if not getattr(connection, "is_connected", False):
             self.connect(connection)
         if watchers:
             connection.lent = (now := time.monotonic()), now - began
         return connection
 
-    def reserve(self, began: float) -> Any:
+    def reserve(self, began: float, check_health: bool = False) -> Any:
         """Return an idle connection, or one that is not connected yet: see `connect`.
 
         Raises: as `borrow`.
         """
+        self.policy.require_closed_breaker()
         while True:
-            connection = self.get_idle()
+            connection = self.get_idle(check_health)
             if connection is not None:
                 return connection
             require_open(self)
             self._require_few()
             try:
                 with self._guard:
+                    if self.draining:
+                        self._make_room()
                     connection = self.make_connection()
                     self._in_use.add(connection)
                     return connection
@@ -492,9 +517,11 @@ class _ReusingPool(_Common):
         return old
 
     def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also shut down those in use."""
+        """Close idle connections; on request also shut down those in use, and to Sentinels."""
         self.separate()
         self._disconnect(inuse_connections)
+        for pool in self.below if inuse_connections and self.origin is None else ():
+            pool.disconnect()
 
     def separate(self) -> None:
         """Stop sharing: have connections of its own from now on."""
@@ -516,6 +543,9 @@ class _ReusingPool(_Common):
         with self._guard:
             self._freed.notify_all()
         self._disconnect()
+        self.stop_listening()
+        for pool in self.below:
+            pool.close_for_good()
 
     def _drop(self, connection: Any) -> None:
         """Close a connection that was in use, and forget it."""
@@ -557,9 +587,14 @@ class _AsyncReusingPool(_Common):
         idle = idle_of(self)
         if self.draining or not idle or not idle[-1].is_reusable():
             return None
-        if self.policy.breaker is not None and self.policy.breaker.opened:
+        breaker, now = self.policy.breaker, asyncio.get_running_loop().time()
+        if (breaker is not None and breaker.opened) or health_check_is_due(idle[-1], now):
             return None
-        connection = idle.pop()
+        return self._take()
+
+    def _take(self) -> Any:
+        """Take the idle connection that was used last."""
+        connection = idle_of(self).pop()
         in_use_of(self).add(connection)
         if watchers:
             connection.lent = time.monotonic(), 0.0
@@ -598,12 +633,20 @@ class _AsyncReusingPool(_Common):
         return connection
 
     async def _get_or_connect(self, began: float) -> Any:
+        self.policy.require_closed_breaker()
         while True:
             while idle_of(self) and not self.draining:
-                connection = self.get_idle()
-                if connection is not None:
-                    return connection
-                await idle_of(self).pop().disconnect(nowait=True)
+                connection = self._take()
+                try:
+                    if connection.is_reusable():
+                        await connection.check_health()
+                        if connection.is_connected:
+                            return connection
+                        self.drop_idle()
+                except BaseException:
+                    await self._drop(connection)
+                    raise
+                await self._drop(connection)
             require_open(self)
             try:
                 connection = self.get_available_connection()
@@ -664,6 +707,7 @@ class _AsyncReusingPool(_Common):
         if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
             raise too_many(self.max_connections)
         if self.draining:  # its connections are for one use
+            self._make_room()
             connection = self.make_connection()
             in_use_of(self).add(connection)
             return connection
@@ -674,9 +718,11 @@ class _AsyncReusingPool(_Common):
         self.release_nowait(connection)
 
     async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
+        """Close idle connections; on request also those in use, and to Sentinels."""
         self.separate()
         await self._disconnect(inuse_connections)
+        for pool in self.below if inuse_connections and self.origin is None else ():
+            await pool.disconnect()
 
     async def _disconnect(self, inuse_connections: bool = True) -> None:
         idle = [*idle_of(self)]
@@ -691,7 +737,10 @@ class _AsyncReusingPool(_Common):
             connection.closed = True
         while self._waiting:
             self._wake_one()
+        self.stop_listening()
         await self._disconnect()
+        for pool in self.below:
+            await pool.close_for_good()
 
     def _accept(self, connection: Any) -> bool:
         if connection not in in_use_of(self):
@@ -798,8 +847,16 @@ def _pools_over(pool: Any) -> list[Any]:
     return [each for each in list(_live_pools) if origin(each) is pool]
 
 
-class _OverSentinels(HearsOfFailovers):
+class _OverSentinels:
     """What Sentinel pools of both faces share."""
+
+    sentinel_manager: Any
+    switches: int
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of connections to the Sentinels."""
+        return [client.connection_pool for client in self.sentinel_manager.sentinels]
 
     def _leave_master(self, successor: tuple[str, int] | None) -> None:
         """Leave a master: close idle connections now, others when they are released.
@@ -817,14 +874,6 @@ class _OverSentinels(HearsOfFailovers):
                     connection.ends = True
             pool.drop_idle()
 
-    def drain(self) -> None:
-        """Close connections; those to the Sentinels, too, if nobody needs them any more."""
-        super().drain()  # type: ignore[misc]
-        if not self.shares:  # type: ignore[attr-defined]
-            self.stop_listening()
-            for client in self.sentinel_manager.sentinels:  # type: ignore[attr-defined]
-                client.connection_pool.drain()
-
 
 class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool):
     """redis-py's Sentinel pool, quicker and able to drain."""
@@ -836,20 +885,6 @@ class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool
         if connection in self._in_use:
             _close_if_replaced(connection, self.way)
         super().release(connection)
-
-    def close_for_good(self) -> None:
-        """Close every connection, also those to the Sentinels, and open no other."""
-        super().close_for_good()
-        self.stop_listening()
-        for client in self.sentinel_manager.sentinels:
-            client.connection_pool.close_for_good()
-
-    def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
-        super().disconnect(inuse_connections)
-        if inuse_connections and self.origin is None:
-            for client in self.sentinel_manager.sentinels:
-                client.connection_pool.disconnect()
 
 
 class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
@@ -877,17 +912,3 @@ class AsyncSentinelPool(_OverSentinels, _AsyncReusingPool, aiosentinel.SentinelC
             # The pool of the way asks the Sentinels for those that share, too.
             _close_if_replaced(connection, self.way)
         return super()._accept(connection)
-
-    async def close_for_good(self) -> None:
-        """Close every connection, also those to the Sentinels, and open no other."""
-        self.stop_listening()
-        await super().close_for_good()
-        for client in self.sentinel_manager.sentinels:
-            await client.connection_pool.close_for_good()
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; all of them, and those to the Sentinels, if wanted."""
-        await super().disconnect(inuse_connections)
-        if inuse_connections and self.origin is None:
-            for client in self.sentinel_manager.sentinels:
-                await client.connection_pool.disconnect()

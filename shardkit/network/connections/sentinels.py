@@ -32,6 +32,7 @@ from redis import sentinel
 from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    NoPermissionError,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -45,6 +46,8 @@ from shardkit.network.connections.redis_private import (
     str_if_bytes,
 )
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
 
 Address: TypeAlias = tuple[str, int]
@@ -94,10 +97,12 @@ class _Manager:
             try:
                 views += yield from self._views_of(client, service)
                 answered += 1
-            except _LOST as error:
+            except (*_LOST, NoPermissionError) as error:
                 if isinstance(error, TimeoutError):
                     self._silent[client] = now + _SILENT
-                errors.append(f"{client} - {error!r}")
+                where = client.connection_pool.connection_kwargs
+                why, _ = meaning(error) or (error, "")
+                errors.append(f"{where['host']}:{where['port']}: {why}")
         latest = max((view.epoch for view in views), default=0)
         views = [view for view in views if view.epoch == latest]
         left = {view.address for view in views if view.is_left}
@@ -176,10 +181,13 @@ class SentinelListener:
             self._ended = ended = threading.Event()
         name = "shardkit-sentinel"
         try:
-            threading.Thread(target=self._run, args=(ended,), name=name, daemon=True).start()
-        except RuntimeError:  # no more threads can be started
+            BackgroundThread(target=self._run, args=(ended,), name=name, daemon=True).start()
+        except BaseException as error:
+            ended.set()
             self._ended = None
             self._pools.discard(pool)
+            if not isinstance(error, RuntimeError):  # no more threads can be started
+                raise
 
     def leave(self, pool: Any) -> None:
         """Tell a pool no more."""
@@ -280,7 +288,6 @@ class _SeeksMaster:
     def _to_master(self) -> Steps[None]:
         pool: Any = self.connection_pool
         owner = getattr(pool, "connection_pool_ref", lambda: pool)()
-        hang_up = partial(self.disconnect, True)  # type: ignore[attr-defined]  # without waiting
         while True:
             failure: Exception | None = None
             if owner is not None:
@@ -289,14 +296,13 @@ class _SeeksMaster:
             for address in (yield partial(pool.sentinel_manager.masters, pool.service_name)):
                 try:
                     yield partial(self.connect_to, address)  # type: ignore[attr-defined]
-                    yield from self._require_master(hang_up)
                 except DatabaseMovedError:
                     raise
                 except _LOST as error:
                     failure = failure or error
                     continue
                 if getattr(owner, "switches", 0) != seen:  # the Sentinels were asked before that
-                    yield hang_up
+                    yield partial(self.disconnect, True)  # type: ignore[attr-defined]  # at once
                     break
                 if pool.master_address != address:
                     pool.master_address = address
@@ -307,14 +313,14 @@ class _SeeksMaster:
                 assert failure is not None
                 raise failure
 
-    def _require_master(self, hang_up: Callable[[], Any]) -> Steps[None]:
+    def introduce(self) -> Steps[None]:
+        """Require that the server is a master."""
         try:
             yield partial(self.send_command, "ROLE", check_health=False)  # type: ignore[attr-defined]
             role = (yield self.read_response)[0]  # type: ignore[attr-defined]
         except ResponseError:
             return  # its user may not ask
         if str_if_bytes(role) != "master":
-            yield hang_up
             raise ConnectionError(PREVIOUS_MASTER)
 
 

@@ -34,7 +34,6 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import reraise_handlers
 from shardkit.network.connections.effects import ALONE, ANYWHERE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
@@ -81,6 +80,7 @@ from shardkit.operations.commands import (
     To,
 )
 from shardkit.operations.deadlines import current, earliest, extend, within
+from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import slots_of
 
@@ -134,7 +134,7 @@ class BlockingLink(Link):
                 with suppress(ShardKitError):  # the next attempt tells
                     topology.reread(name)
         elif isinstance(need, NeedRefresh):
-            with suppress(*ATTEMPT_ERRORS):
+            with tolerated(*ATTEMPT_ERRORS):
                 learn_slots(need.client)  # if not, the next attempt tells
         elif isinstance(need, Pause):
             self.pause(need.seconds)
@@ -197,12 +197,12 @@ class BlockingLink(Link):
                     connection.disconnect()
                 pool.release(connection)
         attempt = Attempt.of_all(batch, endpoint)
-        attempt.error, attempt.sent = error, sent
+        attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
         if complete:
             attempt.replies, attempt.refused = replies, True
         if told is not None:
             refusal = attempt.refusal
-            settled(told, error, maybe_executed=sent, refused=complete, refusal=refusal)
+            settled(told, error, maybe_executed=attempt.sent, refused=complete, refusal=refusal)
         return attempt
 
     def locate(self, request: Locate) -> list[tuple[Shard, int | None]]:
@@ -250,7 +250,7 @@ class BlockingLink(Link):
 
     def abandon(self, command: Command) -> None:
         """Try to send the command that undoes a wait, even beyond the caller's deadline."""
-        with suppress(*ATTEMPT_ERRORS, ShardKitError), within(None):
+        with tolerated(*ATTEMPT_ERRORS, ShardKitError), within(None):
             self.send([command])
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
@@ -264,7 +264,8 @@ class BlockingLink(Link):
             if pool is None:
                 node = client.get_node_from_key(key)
                 pool = client.get_redis_connection(node).connection_pool
-        except (*ATTEMPT_ERRORS, ShardFailure):
+        except (*ATTEMPT_ERRORS, ShardFailure) as error:
+            reraise_handlers(error)
             return None
         return self._subscriptions.get(client, pool, node, connect=connect)
 
@@ -469,11 +470,11 @@ class Exchange:
         connection, self.connection = self.connection, None
         try:
             with self.in_time:
+                if health_check_is_due(connection, time.monotonic()):
+                    connection.check_health()  # closes it if it is dead
                 if not getattr(connection, "is_connected", True):
                     self.pool.connect(connection)
                 self.connection = connection
-                if health_check_is_due(connection, time.monotonic()):
-                    connection.check_health()
                 self._open()
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)

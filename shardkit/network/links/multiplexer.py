@@ -11,6 +11,9 @@ front. Replies come back in order; that of a cancelled task is dropped. An idle 
 to redis-py's pool. One that failed, or was silent for the socket timeout, is closed, and requests
 in flight on it fail; unwritten ones use the next connection.
 
+While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
+further connection with the same rules. A request of more than 1 MB has a lane of its own.
+
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
 """
@@ -23,7 +26,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from contextvars import Context
 from itertools import islice
 from typing import Any
@@ -62,6 +65,9 @@ from shardkit.operations.deadlines import Deadline
 # Two chunks in flight, as on the blocking link, so that buffers are bounded.
 MAX_BYTES = 2 * CHUNK_BYTES
 MAX_REPLIES = 2 * CHUNK_REQUESTS
+# Sizes for which others do not wait, of a reply that has not come as a whole, and of a request.
+LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
+MOST_LANES = 4
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
@@ -85,45 +91,45 @@ class ConnectionSource:
     def __repr__(self) -> str:
         return repr(self.source) if self._is_pool else f"<node {self.source.name}>"
 
+    def has_room(self) -> bool:
+        """Whether it has a connection to spare, and one more for others."""
+        if not self._is_pool:
+            return True
+        _, in_use = self.source.connection_counts()
+        return bool(in_use + 2 <= self.source.max_connections)
+
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, or None."""
         if self._is_pool:
             return self.source.get_idle()
         with suppress(MaxConnectionsError):  # `acquire` raises it
             connection = self.source.acquire_connection()
-            if connection.is_reusable():
+            now = asyncio.get_running_loop().time()
+            if connection.is_reusable() and not health_check_is_due(connection, now):
                 return connection
             self.source.release(connection)
         return None
 
     async def borrow(self) -> Any:
         """Return a connected connection, in any database; see `acquire`."""
-        return await self._checked(
-            await self.source.borrow() if self._is_pool else await self._of_node()
-        )
+        return await self.source.borrow() if self._is_pool else await self._of_node()
 
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""
-        return await self._checked(
-            await self.source.get_connection() if self._is_pool else await self._of_node()
-        )
+        return await self.source.get_connection() if self._is_pool else await self._of_node()
 
     async def _of_node(self) -> Any:
         connection = self.source.acquire_connection()
         try:
-            if connection.is_connected and not connection.is_reusable():
-                await connection.disconnect(nowait=True)
+            if connection.is_connected:
+                if connection.is_reusable():
+                    await connection.check_health()
+                else:
+                    await connection.disconnect(nowait=True)
             await connection.connect()
         except BaseException:
+            await connection.disconnect(nowait=True)
             self.source.release(connection)
-            raise
-        return connection
-
-    async def _checked(self, connection: Any) -> Any:
-        try:
-            await connection.check_health()
-        except BaseException:
-            await self.release(connection, broken=True)
             raise
         return connection
 
@@ -149,21 +155,8 @@ class ConnectionSource:
         except Exception as error:  # nothing was sent
             raise ConnectionLost(error, sent=False) from error
         complete = False
-        count = sum(chunk.replies for chunk in chunks)
         try:
-            try:
-                for chunk in chunks:
-                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                    await connection.send_packed_command(packed, check_health=False)
-            except ResponseError as error:  # to SELECT
-                complete = True
-                return refusals(error, count)
-            if block is None:
-                replies = await _read(connection, count, self.raw)
-            else:
-                connection.for_block = True
-                with extended_timeout(connection, block):
-                    replies = await _read(connection, count, self.raw)
+            replies = await _carried(connection, chunks, self.raw, block)
             complete = True
         except Exception as error:  # whatever it is, only this server's requests fail
             raise ConnectionLost(error, sent=True) from error
@@ -174,13 +167,25 @@ class ConnectionSource:
             await self.release(connection, broken=not complete)
 
 
-async def _read(connection: Any, count: int, raw: bool) -> list[Reply]:
+async def _carried(
+    connection: Any, chunks: Sequence[Chunk], raw: bool, block: float | None = None
+) -> list[Reply]:
+    """Send chunks and return the replies, in which errors are values."""
+    count = sum(chunk.replies for chunk in chunks)
+    try:
+        for chunk in chunks:
+            packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+            await connection.send_packed_command(packed, check_health=False)
+    except ResponseError as error:  # to SELECT
+        return list(refusals(error, count))
+    connection.for_block = block is not None
     replies: list[Reply] = []
-    while len(replies) < count:
-        try:
-            replies.append(await connection.read_response(disable_decoding=raw))
-        except ResponseError as error:
-            replies.append(error)
+    with nullcontext() if block is None else extended_timeout(connection, block):
+        while len(replies) < count:
+            try:
+                replies.append(await connection.read_response(disable_decoding=raw))
+            except ResponseError as error:
+                replies.append(error)
     return replies
 
 
@@ -264,10 +269,23 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     ::
 
         submit ─► queued ─► (write) ─► in flight ─► (replies) ─► the request's future
+
+    The ``first`` lane of a server gets all requests, and opens further ones.
     """
 
-    def __init__(self, source: ConnectionSource, policy: CallPolicy) -> None:
+    def __init__(
+        self,
+        source: ConnectionSource,
+        policy: CallPolicy,
+        first: MultiplexedConnection | None = None,
+        is_taken: bool = False,
+    ) -> None:
         self.source = source
+        self._policy = policy
+        self._first = first
+        self._is_taken = is_taken  # whether it is for one request alone
+        self._lanes: list[MultiplexedConnection] = []  # others of the first, while they are in use
+        self._current = self if first is None else first  # of these, the one for small requests
         self._max_waiting = policy.max_waiting
         self._waiting = 0  # commands that are queued
         self._loop = asyncio.get_running_loop()
@@ -295,6 +313,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._unwritten = 0
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
+        self._incomplete = 0  # bytes of the reply that has begun to come
 
     def submit_chunks(
         self,
@@ -318,7 +337,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more, request.given = deque(more), chunks
-        return self._queue(request, request.unwritten, deadline)
+        size = sum(len(chunk.data) for chunk in chunks)
+        return self._queue(request, request.unwritten, size, deadline)
 
     def submit(
         self,
@@ -334,22 +354,73 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         With ``raw`` these are bytes, else as the entry says. ``does`` are their effects.
         """
         request = QueuedRequest(data, replies, self._loop.create_future(), database, raw, does)
-        return self._queue(request, replies, deadline)
+        return self._queue(request, replies, len(data), deadline)
 
     def _queue(
-        self, request: QueuedRequest, replies: int, deadline: Deadline | None
+        self, request: QueuedRequest, replies: int, size: int, deadline: Deadline | None
     ) -> asyncio.Future[Received]:
         future = request.future
         if deadline is not None and deadline.at != math.inf:
             request.limit(deadline, self._loop)
             if future.done():
                 return future
-        waiting = self._waiting + replies
-        if waiting > self._max_waiting and self._waiting:
-            request.fail(overloaded(self._waiting, self._max_waiting), sent=False)
+        lane, waiting = self, self._waiting
+        if self._lanes or self._incomplete > LARGE_REPLY or size > LARGE_REQUEST:
+            lane = self._lane_for(size)
+            waiting += sum(each._waiting for each in self._lanes)
+        if waiting and waiting + replies > self._max_waiting:
+            request.fail(overloaded(waiting, self._max_waiting), sent=False)
             return future
-        self._waiting = waiting
-        self._queued.append(request)
+        lane._waiting += replies
+        lane._queued.append(request)
+        lane._write_soon()
+        return future
+
+    def _lane_for(self, size: int) -> MultiplexedConnection:
+        """Return the lane for a request, while there are several or some are blocked.
+
+        Requests that are not written yet come along, so that none overtakes another.
+        """
+        self._lanes = [each for each in self._lanes if each._queued or each._in_flight]
+        if size > LARGE_REQUEST:
+            return self._new_lane(is_taken=True) or self
+        lanes = [self, *self._lanes]
+        current = self._current if self._current in lanes else self
+        if current._is_blocked:
+            free = next((each for each in lanes if not each._is_blocked), None) or self._new_lane()
+            if free is not None:
+                current._hand_over(free)
+                current = free
+        elif not (current._queued or self._is_blocked):
+            current = self
+        self._current = current
+        return current
+
+    def _new_lane(self, is_taken: bool = False) -> MultiplexedConnection | None:
+        if len(self._lanes) + 1 >= MOST_LANES or not self.source.has_room():
+            return None
+        lane = MultiplexedConnection(self.source, self._policy, self, is_taken)
+        self._lanes.append(lane)
+        return lane
+
+    @property
+    def _is_blocked(self) -> bool:
+        return self._is_taken or self._incomplete > LARGE_REPLY
+
+    def _hand_over(self, lane: MultiplexedConnection) -> None:
+        """Have another lane send what this one has not begun to send."""
+        begun = deque(islice(self._queued, bool(self._queued and self._queued[0].sent)))
+        moved = list(islice(self._queued, len(begun), None))
+        self._queued = begun
+        count = sum(request.unwritten for request in moved)
+        self._waiting -= count
+        lane._waiting += count
+        lane._queued.extend(moved)
+        if moved:
+            lane._write_soon()
+
+    def _write_soon(self) -> None:
+        """Write what is queued, now or at the end of the turn of the loop."""
         if self._write_scheduled:
             if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
                 self._write()
@@ -359,7 +430,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         else:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
-        return future
 
     @property
     def state(self) -> str:
@@ -380,22 +450,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         try:
             connection = self.source.get_idle()
         except Exception as error:  # whatever it is, nothing was sent
-            self._fail_queued(error)
+            self._give_up(error)
             return
-        if connection is None or health_check_is_due(connection, self._loop.time()):
+        if connection is None:
             # For all tasks: the deadline of the one that needs it first is not that of the others.
-            self._connecting = self._loop.create_task(self._connect(connection), context=Context())
+            self._connecting = self._loop.create_task(self._connect(), context=Context())
         else:
             self._attach(connection)
             self._write()
 
-    async def _connect(self, connection: Any) -> None:
+    async def _connect(self) -> None:
         try:
-            if connection is not None:
-                await self.source.release(connection, broken=False)
             connection = await self.source.borrow()
         except Exception as error:  # whatever it is, nothing was sent
-            self._fail_queued(error)
+            self._connecting = None
+            self._give_up(error)
             return
         except BaseException:  # the loop is shutting down
             self._fail_queued(ConnectionError("the event loop is shutting down"))
@@ -438,6 +507,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         for request, _, _, _ in self._in_flight:
             request.fail(error, sent=True)
         self._in_flight.clear()
+        self._incomplete = 0
         self._bytes_in_flight = self._replies_in_flight = self._replies_to_first = 0
         if self._queued and self._queued[0].sent:  # half of it is out
             self._waiting -= self._queued.popleft().unwritten
@@ -445,6 +515,13 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._release()
         if self._queued:
             self._acquire()
+
+    def _give_up(self, error: Exception) -> None:
+        """There is no connection, and nothing was sent: the first lane may still have one."""
+        if self._first is None:
+            self._fail_queued(error)
+        else:
+            self._hand_over(self._first)
 
     def _fail_queued(self, error: Exception) -> None:
         self._waiting = 0
@@ -629,29 +706,24 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             for request in requests:
                 request.fail(error, sent=False)
             return
-        broken, under_way = True, None
+        broken = True
+        for request in requests:
+            request.sent = False  # or it was refused, and not executed
         try:
             connection.database = database
             await connection.enter()
             for request in requests:
+                if request.future.done():  # its deadline has passed, or it was cancelled
+                    continue
                 chunks = request.given or [Chunk(request.data, request.count)]
-                count = sum(chunk.replies for chunk in chunks)
-                request.replies.clear()
-                request.replies.refused = True  # perhaps
-                under_way = request
-                try:
-                    for chunk in chunks:
-                        packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
-                        await connection.send_packed_command(packed, check_health=False)
-                    request.replies += await _read(connection, count, request.raw)
-                except ResponseError as error:  # to SELECT
-                    request.replies += refusals(error, count)
+                request.sent = request.replies.refused = True  # the latter perhaps
+                request.replies[:] = await _carried(connection, chunks, request.raw)
                 if not request.future.done():
                     request.future.set_result(request.replies)
             broken = False
         except Exception as error:  # whatever it is, only these requests fail
             for request in requests:
-                request.fail(error, sent=request is under_way)
+                request.fail(error, sent=request.sent)
         finally:
             await self.source.release(connection, broken=broken)
 
@@ -675,6 +747,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return  # it broke in the meantime
         self._last_read = self._loop.time()
         self._received += nbytes
+        self._incomplete += nbytes
         try:
             headers = self._parser.headers
             headers.feed(self._bytes, nbytes)
@@ -715,7 +788,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     break
                 replies.append(reply)
             else:
-                missing = count - self._replies_to_first
+                missing = due = count - self._replies_to_first
                 if pushes:
                     while missing and (reply := gets()) is not INCOMPLETE:
                         if not isinstance(reply, PushNotification):
@@ -726,6 +799,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                     replies.extend(islice(iter(gets, INCOMPLETE), missing))
                     missing -= len(replies) - before
                 self._replies_to_first = count - missing if missing else 0
+                if missing < due:
+                    self._incomplete = 0
             if parser.refused:
                 parser.refused, replies.refused = False, True
                 self._must_close = self._must_close or parser.unusable
@@ -737,7 +812,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             if last:
                 self._end(request)
         if delivered:
-            self._received = 0
+            self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered

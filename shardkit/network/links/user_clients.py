@@ -206,7 +206,8 @@ class DirectClient(_KitClient, redis.Redis):
             complete = True
         except BaseException as error:
             if told is not None:
-                settled(told, error, maybe_executed=connection is not None)
+                sent = getattr(error, "maybe_executed", connection is not None)
+                settled(told, error, maybe_executed=sent)
             if isinstance(error, RedisError):
                 named = pool.policy.named(error)
                 if named is not error:

@@ -40,6 +40,7 @@ from shardkit.errors import ShardKitError
 from shardkit.network.connections import extended_timeout
 from shardkit.network.links.multiplexer import ConnectionSource
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
+from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
 
 PREFIX = "shardkit:wake:"
@@ -154,11 +155,11 @@ class Subscription:
                 return
             reply = self._connection.read_response(disable_decoding=True)
             message = _split(reply)
-        except _FAILURES:
+        except BaseException as error:  # a message may be half read
             self.close()
-            return
-        except BaseException:  # a message may be half read
-            self.close()
+            reraise_handlers(error)
+            if isinstance(error, _FAILURES):
+                return
             raise
         if message is None:
             if reply[0] in _UNSUBSCRIBED:
@@ -175,7 +176,7 @@ class Subscription:
     def close(self) -> None:
         """Close the connection; waiters check for themselves."""
         self.broken = True
-        with suppress(*_FAILURES):
+        with tolerated(*_FAILURES):
             self._connection.disconnect()
             self._pool.release(self._connection)
         with self._lock:
@@ -216,7 +217,8 @@ class Subscriptions:
                 try:
                     tags = _tags_on(node, lambda tag: client.get_node_from_key(tag))
                     known = by_node[name] = Subscription(pool, tags)
-                except _FAILURES:
+                except _FAILURES as error:
+                    reraise_handlers(error)
                     return None
         return known
 

@@ -42,6 +42,7 @@ from shardkit.network.connections.clients import Clients, Number, ReplicaOf, rea
 from shardkit.network.rights import missing_right
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
+from shardkit.operations.interruptions import BackgroundThread
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
@@ -321,7 +322,7 @@ class Replicas:
                 return
             self._thread = os.getpid()
             self._asking = {}  # those of a parent never end
-        thread = threading.Thread(
+        thread = BackgroundThread(
             target=_watch,
             args=(weakref.ref(self), self._end),
             name="shardkit-replicas",

@@ -50,6 +50,7 @@ from shardkit.network.topology.saved import shown_age
 from shardkit.network.topology.sources import AWAY, Reading, Source, Values
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import BackgroundThread, reraise_handlers
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.recent import Recent
@@ -334,7 +335,7 @@ class Topology:
             if self._end_of_watch is not None or self._closed:
                 return
             self._end_of_watch = end = threading.Event()
-        thread = threading.Thread(
+        thread = BackgroundThread(
             target=_watch,
             args=(weakref.ref(self), end, self._interval),
             name="shardkit-watch",
@@ -424,7 +425,7 @@ class Topology:
             self._due.add(name)
             if self._thread is not None:
                 return
-            self._thread = threading.Thread(
+            self._thread = BackgroundThread(
                 target=self._read_due, name="shardkit-config", daemon=True
             )
         try:
@@ -810,6 +811,7 @@ class Topology:
         return component
 
     def _saved_names(self, error: Exception) -> list[str]:
+        reraise_handlers(error)
         names = self.source.saved_names() if _is_away(error) else []
         if not names:
             raise self._unreadable(error) from error

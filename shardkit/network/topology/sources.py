@@ -18,6 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -262,13 +263,20 @@ class ConfigServer(Source):
         return f"config-server/{self.in_use}"
 
     def _attempts(self) -> Generator[str | None, Values, Values]:
-        """Yield the connection's new name, or None, for each attempt; be sent the values."""
-        for _ in self._clients[1:]:
+        """Yield the connection's new name, or None, for each attempt; be sent the values.
+
+        A slow server is asked twice if no entries are known: it may be busy with connecting.
+        """
+        for failures in count(1):
             try:
                 return (yield self._new_name())
-            except AWAY:
+            except AWAY as error:
+                is_slow = isinstance(error, TimeoutError)
+                has_none = is_slow and not self.read_epochs and not self.saved_names()
+                if failures >= len(self._clients) * (1 + has_none):
+                    raise
                 self._try_next()
-        return (yield self._new_name())
+        raise AssertionError
 
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""

@@ -76,6 +76,14 @@ class _Faulty:
         """Return the error of a connection that was broken."""
         return closed_error() if self.closed else closed_by_server()
 
+    def _instead(self: Any, error: Exception | None) -> Exception | None:
+        """Return the error in place of an answer, which tells whether the command may have run."""
+        if self._broken:
+            error = self._lost()
+        if error is not None and not isinstance(error, ResponseError):
+            self.note_failure(error)
+        return error
+
     def _spoiled(self) -> bool:
         """Whether reading would raise."""
         return self._broken or bool(self._due and self._due[0] is not None)
@@ -102,7 +110,7 @@ class _BlockingFaulty(_Faulty):
             self.check_health()
         if self._broken:
             self.disconnect()
-            raise closed_by_server()
+            raise self._instead(None)
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         seen = PackedCommands(self._let_through(packed), packed.replies, packed.effects)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
@@ -121,7 +129,7 @@ class _BlockingFaulty(_Faulty):
                 answer = super().read_response(**options)  # type: ignore[misc]
             except ResponseError as error:
                 refusal = error
-        instead = self._lost() if self._broken else due or refusal
+        instead = self._instead(due or refusal)
         if instead is None:
             return answer
         if not isinstance(instead, ResponseError):
@@ -162,7 +170,7 @@ class _AwaitingFaulty(_Faulty):
             await self.check_health()
         if self._broken:
             await self.disconnect(nowait=True)
-            raise closed_by_server()
+            raise self._instead(None)
         # Without awaiting: no other request may come between noting the answers and sending.
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         self._note(packed)
@@ -181,7 +189,7 @@ class _AwaitingFaulty(_Faulty):
                 answer = await super().read_response(**options)  # type: ignore[misc]
             except ResponseError as error:
                 refusal = error
-        instead = self._lost() if self._broken else due or refusal
+        instead = self._instead(due or refusal)
         if instead is None:
             return answer
         if not isinstance(instead, ResponseError):

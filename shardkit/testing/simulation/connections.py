@@ -234,9 +234,9 @@ class SimulatedSentinelConnection(_OverWire, SentinelConnection):
 class _WithoutThreads:
     """A pool that never opens connections in threads."""
 
-    def get_idle(self) -> Any:
+    def get_idle(self, check_health: bool = True) -> Any:
         """Return a connection that can be used at once: a new one if there is none."""
-        return super().get_idle() or self.get_connection_of_new()  # type: ignore[misc]
+        return super().get_idle(check_health) or self.get_connection_of_new()  # type: ignore[misc]
 
     def get_connection_of_new(self) -> Any:
         """Return a new connection."""

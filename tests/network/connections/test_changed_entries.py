@@ -83,6 +83,58 @@ def test_unused_clients_retire_after_any_reading(here: LocalServer, there: Local
         assert clients_of(here) == 0
 
 
+@pytest_asyncio.fixture(params=[ShardKit, AsyncShardKit])
+async def over(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """Opens a kit of either face over a source, until the end of the test."""
+    kits: list[Any] = []
+
+    def opened(source: Changing) -> Any:
+        kits.append(request.param(source))
+        return kits[-1]
+
+    yield opened
+    for kit in kits:
+        await of(kit.close() if request.param is ShardKit else kit.aclose())
+
+
+async def reread(kit: Any) -> None:
+    kit.topology.expire()
+    await of((await of(kit.client("a"))).ping())
+
+
+async def test_other_entries_keep_the_login_that_one_changes(over: Any) -> None:
+    with LocalServer(users={"admin": "a", "old": "o", "new": "n"}) as server:
+        place = {"port": server.port, "username": "old", "password": "o"}
+        replacing = {**place, "username": "new", "password": "n"}
+        source = Changing(a=Entry({**place, "db": 1}), b=Entry({**place, "db": 2}))
+        kit = over(source)
+        kept, other = [await of(kit.client(name)) for name in "ab"]
+        for client in (kept, other):
+            assert await of(client.acl_whoami()) == "old"
+        source.change(a=Entry({**replacing, "db": 1}), b=Entry({**place, "db": 2}))
+        await reread(kit)
+        assert await of(kept.acl_whoami()) == "new"
+        assert await of(other.acl_whoami()) == "old"
+
+
+@pytest.mark.parametrize("limit", [{"max_connections": 1}, {"blocking_pool": {"size": 1}}], ids=str)
+async def test_a_kept_client_finds_room_beside_idle_connections_of_other_entries(
+    here: LocalServer, there: LocalServer, over: Any, limit: dict[str, Any]
+) -> None:
+    others = entry(here, db=2, **limit)
+    source = Changing(a=entry(here, db=1, **limit), b=others)
+    kit = over(source)
+    kept, other = [await of(kit.client(name)) for name in "ab"]
+    assert await of(kept.set("k", 1))
+    assert await of(other.ping())
+    source.change(a=entry(there, db=1, **limit), b=others)
+    await reread(kit)
+    for _ in range(2):
+        assert await of(other.ping())
+        assert await of(kept.get("k")) == b"1"  # at the old server
+    assert await of((await of(kit.client("a"))).get("k")) is None
+
+
 async def test_idle_loops_retire_their_clients(here: LocalServer, there: LocalServer) -> None:
     source = Changing(c=entry(here))
     other = asyncio.new_event_loop()

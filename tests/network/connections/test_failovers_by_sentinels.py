@@ -173,6 +173,58 @@ async def test_a_failover_that_no_replica_confirms_ends_and_the_master_is_used_a
         assert there.get("k") == b"1"
 
 
+@pytest.fixture
+def alone() -> Iterator[LocalSentinel]:
+    with LocalSentinel("main", replicas=0, sentinels=1) as running:
+        yield running
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_subscriber_comes_back(kind: str, private: bool, alone: LocalSentinel) -> None:
+    async with opened(kind, map_of(alone)) as face:
+        client = await of(face.kit.client("data", private=private))
+        news = client.pubsub(ignore_subscribe_messages=True)
+        await of(news.subscribe("news"))
+        await of(news.get_message(timeout=0.2))
+        with alone.master.client() as admin:
+            admin.client_kill_filter(_type="pubsub")
+            heard = None
+            for _ in range(20):
+                with suppress(redis.ConnectionError):
+                    heard = heard or await of(news.get_message(timeout=0.2))
+                admin.publish("news", "hello")
+        assert heard["data"] == b"hello"
+        await of(news.close() if face.blocks else news.aclose())
+
+
+@pytest.mark.parametrize("given", [{}, {"password": "wrong"}, {"username": "nobody"}], ids=str)
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_login_that_the_sentinels_refuse_is_named(
+    kind: str, given: dict[str, str], alone: LocalSentinel
+) -> None:
+    [sentinel] = alone.sentinels
+    with sentinel.client() as admin:
+        rights = ("-@all", "+hello", "+ping") if "username" in given else ()
+        admin.execute_command("ACL", "SETUSER", "default", "resetpass", ">secret")
+        admin.execute_command("ACL", "SETUSER", "nobody", "on", "nopass", *rights)
+    fields = alone.entry.fields
+    where = ShardMap.parse(
+        str({"components": {"data": {"entry": {"sentinel": {**fields["sentinel"], **given}}}}})
+    )
+    said = "correct username and password under sentinel: in its entry"
+    async with opened(kind, where) as face:
+        with pytest.raises(ShardErrors) as failed:
+            await of(face.kit.set("s", component="data").scard())
+        [failure] = failed.value.exceptions
+        assert said in str(failure)
+        with pytest.raises(redis.ConnectionError, match=r"password|user") as refused:
+            await face.client_call("data", "get", "k")
+    for error in (failure, refused.value):
+        assert f"127.0.0.1:{sentinel.port}: the" in str(error)
+        assert "<redis" not in str(error)
+
+
 @pytest.mark.parametrize("kind", FACES)
 async def test_a_process_has_one_subscription_to_each_sentinel(
     kind: str, watched: LocalSentinel

@@ -188,6 +188,38 @@ def test_an_error_of_a_signal_handler_is_nobody_elses(
     use(kit)
 
 
+WAITS: dict[str, Callable[[ShardKit], object]] = {
+    "blpop": lambda kit: kit.client("c").blpop(["none"], timeout=20),
+    "take": lambda kit: kit.queues(component="c").take("none", timeout=20),
+    "lock": lambda kit: kit.lock("held", component="c").acquire(wait=20),
+    "barrier": lambda kit: kit.barrier("b", component="c", parties=2).wait(timeout=20),
+    "fetch": lambda kit: kit.mailboxes(component="c").fetch("nobody", timeout=20),
+    "semaphore": lambda kit: kit.semaphore("s", component="c", limit=1).acquire(wait=20),
+}
+
+
+@pytest.mark.timeout(120, method="thread")
+@pytest.mark.parametrize("kind", [TimeoutError, ConnectionError])
+@pytest.mark.parametrize("wait", WAITS)
+def test_an_error_of_a_signal_handler_ends_a_wait(
+    kit: ShardKit, wait: str, kind: type[Exception]
+) -> None:
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise kind("of my own")
+
+    before = signal.signal(signal.SIGALRM, handler)
+    lock, semaphore = kit.lock("held", component="c"), kit.semaphore("s", component="c", limit=1)
+    try:
+        with lock, semaphore:
+            for _ in range(2):  # while it subscribes, perhaps, and later
+                signal.setitimer(signal.ITIMER_REAL, 0.2)
+                with pytest.raises(kind, match=r"^of my own$"):
+                    WAITS[wait](kit)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.timeout(120, method="thread")  # SIGALRM is the test's own
 def test_a_timeout_in_a_signal_handler(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
     """The caller, who has just been told by its handler, tries again inside of its except."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import inspect
+import json
 import random
 import signal
 import subprocess
@@ -19,11 +20,11 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face, eventually, faced
-from link_helpers import FACES, clients_of
+from link_helpers import FACES, clients_of, opened
 from scripted_server import scripted
 
 import shardkit
-from shardkit import ShardErrors, ShardMap, ShardUnavailable
+from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
 from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
 from shardkit.operations.commands import Command, Script, Shard, Transaction
@@ -94,6 +95,39 @@ def test_a_server_has_one_connection_whatever_the_shards(
         with server.client() as client:
             sizes = client.info("keyspace")
         assert {int(name.removeprefix("db")) for name in sizes} <= set(range(33)), number
+
+
+@pytest.mark.parametrize("kind", FACES)
+def test_entries_with_urls_share_connections(
+    kind: str, servers: list[LocalServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SK_NUMBER", "7")
+    place = f"127.0.0.1:{servers[0].port}"
+    urls = [f"redis://{place}/1", f"redis://{place}?db=2", f"redis://{place}/${{SK_NUMBER}}"]
+    places: list[Any] = [{"url": url} for url in urls]
+    places.append({"host": "127.0.0.1", "port": servers[0].port, "db": 3})
+    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        for n in range(len(places)):
+            of(face, of(face, face.kit.client("many", n)).ping())
+        assert len(names(servers[0])) == 1
+    with servers[0].client() as client:
+        assert client.info("keyspace").keys() == {"db1", "db2", "db3", "db7"}
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"max_waiting": 7}, {"breaker": False}, {"retry": {"retries": 2}}, {"multiplex": False}],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", FACES)
+def test_entries_that_differ_in_a_limit_share_no_connection(
+    kind: str, own: dict[str, Any], servers: list[LocalServer]
+) -> None:
+    places = [{"port": servers[0].port, "db": 1}, {"port": servers[0].port, "db": 2, **own}]
+    with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
+        of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
+        assert len(names(servers[0])) == 2
 
 
 def test_names_say_ranges() -> None:
@@ -198,6 +232,35 @@ def test_a_fence_holds_up_the_commands_of_its_database_alone(
     assert sum(client.dbsize() for client in [closed, other]) > 200
 
 
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_call_that_ends_at_a_fence_sends_nothing(
+    kind: str, servers: list[LocalServer]
+) -> None:
+    with LocalServer() as config, servers[0].client() as data, config.client() as entries:
+        for name, db in (("a", 1), ("b", 2)):
+            entry = json.dumps({"port": servers[0].port, "db": db})
+            entries.set(f"config:redis:{name}", entry)
+        data.select(2)
+        async with opened(kind, f"redis://127.0.0.1:{config.port}") as face:
+            await face.client_call("a", "ping")
+            ids = face.kit.set("ids", component="b", members=int)
+            data.set(FENCE_KEY, "{}")
+            with face.kit.deadline(0.2), pytest.raises(DeadlineExceeded) as caught:
+                await face.client_call("b", "incr", "n")
+            assert not caught.value.maybe_executed
+            with face.kit.deadline(0.2), pytest.raises(ShardErrors) as failed:
+                await face.value(ids.sadd(1))
+            assert not failed.value.maybe_executed
+            if kind == "awaiting":
+                waiting = asyncio.ensure_future(face.client_call("b", "incr", "n"))
+                assert await asyncio.wait([waiting], timeout=0.2) == (set(), {waiting})
+                waiting.cancel()
+            data.delete(FENCE_KEY)
+            assert await face.client_call("b", "incr", "m") == 1  # behind the others
+            await asyncio.sleep(0.1)  # in which the others would be sent
+            assert data.keys() == [b"m"]
+
+
 async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = iter([True])
     monkeypatch.setattr(ClientDatabase, "is_fenced", lambda self, reply: next(closed, False))
@@ -288,8 +351,8 @@ def test_calls_over_several_servers_never_wait_for_each_other(servers: list[Loca
 
 
 INTERRUPTED = """
-import ctypes, random, threading, time
-import shardkit
+import ctypes, random, sys, threading, time
+import redis, shardkit
 from shardkit import ShardMap
 from shardkit.local import LocalServer
 
@@ -307,13 +370,20 @@ def call_within_limits(call):
         except Limit:
             pass
 
+nowhere = ShardMap.parse("components: {one: {entry: {port: 1}}}")
 stop, done = threading.Event(), [0]
 servers = [LocalServer().start() for _ in range(3)]
 entries = [{"port": server.port} for server in servers]
 with shardkit.connect(ShardMap.parse(str({"components": {"many": {"shards": entries}}}))) as kit:
     router = kit.key_sharded("many")
     keys = [f"k{n}" for n in range(20)]
-    call = lambda: router.mget(keys)
+    def refused():
+        with shardkit.connect(nowhere) as other:
+            try:
+                other.client("one").get("k")
+            except redis.ConnectionError:
+                pass
+    call = {"batches": lambda: router.mget(keys), "refused": refused}[sys.argv[1]]
     thread = threading.Thread(target=call_within_limits, args=(call,), daemon=True)
     thread.start()
     choose, limit = random.Random(1), ctypes.py_object(Limit)
@@ -371,9 +441,10 @@ def test_a_caller_that_is_interrupted_while_threads_connect_sends_nothing_later(
         assert kit.driver.link.send(batch) == [1] * len(batch)
 
 
-def test_an_exception_from_outside_while_batches_connect_hangs_nothing() -> None:
+@pytest.mark.parametrize("calls", ["batches", "refused"])
+def test_an_exception_from_outside_while_calls_connect_hangs_nothing(calls: str) -> None:
     """As time limits of task queues raise them, by PyThreadState_SetAsyncExc."""
-    program = [sys.executable, "-c", INTERRUPTED]
+    program = [sys.executable, "-c", INTERRUPTED, calls]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=100, check=True)
     assert ended.stdout.split() == ["True", "False"]
 

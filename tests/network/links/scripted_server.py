@@ -10,14 +10,16 @@ from typing import TypeAlias
 
 import hiredis
 
-Answer: TypeAlias = bytes | Callable[[list[bytes]], bytes | None]
+Reply: TypeAlias = bytes | Iterator[bytes] | None
+Answer: TypeAlias = bytes | Callable[[list[bytes]], Reply]
 
 
 class ScriptedServer:
     """Answers commands over TCP; ``None`` closes the connection instead of answering.
 
     Attributes:
-        answers: by the command's name in upper case, the reply, or a function of its arguments.
+        answers: by the command's name in upper case, the reply, or a function of its arguments,
+            which may return pieces.
         received: every command received, without those that connections introduce themselves by.
         connections: how many were made.
     """
@@ -52,9 +54,10 @@ class ScriptedServer:
                     reply = self._reply([bytes(arg) for arg in args])
                     if reply is None:
                         return
-                    connection.sendall(reply)
+                    for piece in [reply] if isinstance(reply, bytes) else reply:
+                        connection.sendall(piece)
 
-    def _reply(self, args: list[bytes]) -> bytes | None:
+    def _reply(self, args: list[bytes]) -> Reply:
         name = args[0].decode().upper()
         if name in ("CLIENT", "HELLO", "SELECT") and name not in self.answers:
             return b"+OK\r\n"

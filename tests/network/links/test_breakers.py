@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 import pytest
-from link_helpers import command, eventually, mapped, opened, paused, two
+from link_helpers import command, eventually, mapped, of, opened, paused, two
 from redis.exceptions import (
     AuthenticationError,
     BusyLoadingError,
@@ -74,6 +74,23 @@ async def test_calls_to_a_server_that_hangs_soon_fail_at_once_and_others_never_n
         if record.levelno == logging.WARNING
     ]
     assert said == ["server-unavailable", "server-available"]
+
+
+async def test_a_server_that_answers_pings_alone_stays_behind_it(beside: Any) -> None:
+    fields = {"socket_timeout": 0.5, "breaker": {"failures": 3, "interval": 0.05}}
+    async with beside(scripted(INCR=b""), **fields) as face:
+        for _ in range(3):
+            assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
+        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
+        [breaker] = [each for each in face.kit.breakers.all() if each.opened]
+        assert await eventually(lambda: not breaker.opened)  # a PING was answered
+        assert "breaker" not in reason((await face.send(on(0, "INCR")))[0])
+        assert "circuit breaker open" in reason((await face.send(on(0, "INCR")))[0])
+        assert await eventually(lambda: not breaker.opened)
+        assert await face.send(on(0, "SET", 1)) == [b"OK"]  # a success resets the count
+        for _ in range(2):
+            await face.send(on(0, "INCR"))
+        assert not breaker.opened
 
 
 async def test_refused_connections_do_not_open_it(beside: Any) -> None:
@@ -242,6 +259,31 @@ def test_without_a_thread_to_try_the_server_its_callers_try_it(
     assert states == ["<Breaker of s:1: open>"]
     assert not breaker.opened
     assert caplog.messages == ["s:1 is unavailable: silent"]
+
+
+@pytest.mark.parametrize("call", ["client", "structure", "kept connection"])
+async def test_a_failed_health_check_costs_the_call_nothing(kind: str, call: str) -> None:
+    answers = iter([b"+PONG\r\n", b""])  # the connection is dead when it is looked at again
+
+    def ping(args: list[bytes]) -> bytes:
+        return next(answers, b"+PONG\r\n")
+
+    with scripted(INCR=b":1\r\n", INCRBY=b":1\r\n", PING=ping) as server:
+        fields = {"socket_timeout": 0.3, "health_check_interval": 1, "breaker": {"failures": 1}}
+        async with opened(kind, two(server.port, server.port, **fields)) as face:
+            client = await of(face.kit.client("one"))
+            if call == "kept connection":
+                client = client.client()
+            for _ in range(3):
+                if call == "structure":
+                    assert await face.send(on(0, "INCR")) == [1]
+                else:
+                    assert await of(client.incr("n")) == 1
+                await asyncio.sleep(1.1)
+            await of(client.close() if face.blocks else client.aclose())
+            assert len([name for name in server.names() if name.startswith("INCR")]) == 3
+            assert server.connections == 2
+            assert not any(breaker.opened for breaker in face.kit.breakers.all())
 
 
 # ---- retries

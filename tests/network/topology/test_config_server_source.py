@@ -381,6 +381,26 @@ def test_no_secret_shows_when_the_config_server_refuses_or_is_away() -> None:
             assert SECRET not in f"{refused.value!r} {refused.value}"
 
 
+def test_an_event_loop_that_is_busy_with_its_first_calls_reads_entries(
+    server: LocalServer, config: redis.Redis
+) -> None:
+    push(config, shards_on(server))
+
+    async def main() -> None:
+        with shardkit.connect(url(server)) as kit:
+
+            @kit.redis_connection("one")
+            async def ping(conn: Any) -> Any:
+                return await conn.ping()
+
+            async def imports() -> None:
+                time.sleep(1.2)  # noqa: ASYNC251 - on purpose
+
+            assert (await asyncio.gather(ping(), imports()))[0]
+
+    asyncio.run(main())
+
+
 def test_a_component_that_cannot_be_used_does_not_keep_an_awaiting_kit_from_opening(
     server: LocalServer, config: redis.Redis, caplog: pytest.LogCaptureFixture
 ) -> None:

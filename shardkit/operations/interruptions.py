@@ -1,0 +1,79 @@
+"""Exceptions that come from outside, at any moment: from signal handlers and other threads.
+
+What a signal handler raises may be a TimeoutError, as deadlines by SIGALRM are. It must not be
+mistaken for the server's.
+
+CPython delivers `PyThreadState_SetAsyncExc`, by which task queues end calls that take too long, to
+a thread that the caller is just starting, instead of to the caller. The new thread ends then, and
+`threading.Thread.start` waits for it for ever.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import traceback
+from _thread import start_new_thread
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+_SIGNALS = signal.valid_signals()
+_PATIENCE = 0.1  # seconds
+
+
+class BackgroundThread(threading.Thread):
+    """A thread that is started from another one, which may end at once and is replaced then."""
+
+    def start(self) -> None:
+        """Start the thread; raises as `threading.Thread.start` does."""
+        claim, started = threading.Lock(), SimpleQueue[RuntimeError | None]()
+
+        def begin() -> None:
+            if claim.acquire(blocking=False):
+                try:
+                    threading.Thread.start(self)
+                except RuntimeError as error:
+                    started.put(error)
+                started.put(None)
+
+        while True:
+            start_new_thread(begin, ())
+            try:
+                failure = started.get(timeout=_PATIENCE)
+                break
+            except Empty:
+                continue
+        if failure is not None:
+            raise failure
+
+
+def reraise_handlers(error: BaseException) -> None:
+    """Re-raise an exception from a signal handler unchanged, if it caused an error.
+
+    Otherwise the TimeoutError of a user's alarm would be mistaken for the server's.
+    """
+    cause: BaseException | None = error
+    codes = None
+    while cause is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
+        if codes is None:
+            codes = {
+                getattr(handler, "__code__", None) for handler in map(signal.getsignal, _SIGNALS)
+            }
+        if any(frame.f_code in codes for frame in frames):
+            raise cause
+        # Only exceptions that led to this error, not one that the caller is handling.
+        earlier = cause.__context__
+        at = earlier.__traceback__ if earlier is not None else None
+        cause = earlier if at is not None and at.tb_frame in frames else None
+
+
+class tolerated(suppress):  # noqa: N801 - named as `suppress` is
+    """Suppresses errors, but not what a signal handler raised."""
+
+    def __exit__(self, kind: Any, error: BaseException | None, tb: Any) -> bool:
+        """Re-raise an exception from a signal handler unchanged."""
+        if error is not None:
+            reraise_handlers(error)
+        return super().__exit__(kind, error, tb)
