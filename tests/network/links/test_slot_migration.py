@@ -177,6 +177,37 @@ async def test_tryagain_is_retried_until_keys_are_whole(slots: Face, whole: Loca
         await timer
 
 
+@pytest.mark.parametrize("stays", [False, True], ids=["new key", "key that has not moved"])
+async def test_commands_behind_one_whose_keys_are_on_the_move_wait_for_it(
+    slots: Face, whole: LocalCluster, stays: bool
+) -> None:
+    one, other, union = KEYS[:3]
+    router: Any = slots.kit.key_sharded("data")
+    await slots.value(router.sadd(one, 1, 2))
+    await slots.value(router.sadd(other, 3))
+    if stays:
+        await slots.value(router.sadd(union, 0))
+    with Migration(whole) as move:
+        move.start()
+        move.move(one)
+
+        async def finish() -> None:
+            assert await eventually(
+                lambda: move.source.info("errorstats").get("errorstat_TRYAGAIN")
+            )
+            await asyncio.sleep(0.3)
+            move.move(other, union)
+            move.finish()
+
+        move.source.config_resetstat()
+        timer = asyncio.get_running_loop().run_in_executor(None, asyncio.run, finish())
+        pipe = router.pipeline().sunionstore(union, one, other).scard(union).sadd(union, 9)
+        assert await slots.value(pipe.execute()) == [3, 3, 1]
+        await timer
+    members = await slots.value(router.smembers(union))
+    assert {int(member) for member in members} == {1, 2, 3, 9}
+
+
 async def test_joined_calls_work_while_half_of_their_keys_have_moved(
     slots: Face, whole: LocalCluster
 ) -> None:
