@@ -400,15 +400,15 @@ class Clients:
                     with self._lock:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
-            if self.topology() is not None and hasattr(client, "successor"):
+            if self.topology() is not None and hasattr(client, "place"):
+                client.place = _Place(self, component, raw, held.awaiting)
+            elif self.topology() is not None and hasattr(client, "successor"):
                 reads = isinstance(number, ReplicaOf)
                 find = _Successors(
                     self, component.layout, endpoint.shard, raw, held.awaiting, reads
                 )
                 client.successor = find.asuccessor if held.awaiting else find.successor
-                if endpoint.database is None:
-                    client.current = find.current
-                elif not reads:
+                if not reads:
                     client.reader = find.reader
             with self._lock:
                 table.clients[number] = client
@@ -767,12 +767,6 @@ class _Successors:
         self._get = "aget" if awaiting else "get"
         self._reads = reads
 
-    def current(self, args: Sequence[Any]) -> Any:
-        """Return the client for a command by the entries that were read last."""
-        clients, topology = _require_alive(self._clients)
-        component = topology.last_known(self._shard.component)
-        return getattr(clients, self._get)(component, self._number(component, args), self._raw)
-
     def reader(self, args: Sequence[Any]) -> Any:
         """Return the client that reads the shard while a move holds it; None if none does."""
         if alive := _alive(self._clients):
@@ -801,26 +795,71 @@ class _Successors:
         return component, reader_of(component, number) if self._reads else number, self._raw
 
     def _number(self, component: Component, args: Sequence[Any]) -> int | None:
-        """Return the number of the shard where a command belongs by now.
+        return _number_for(component, self._layout, self._shard, args)
 
-        Raises:
-            RoutingError: the command names no key, or keys of several shards.
-        """
-        shard = self._shard
-        if shard.number is None and component.entry is not None:
+
+class _Place:
+    """Tells a cluster's client whether its component has left the cluster, or is about to."""
+
+    def __init__(
+        self, clients: Clients, component: Component, raw: bool | None, awaiting: bool
+    ) -> None:
+        self._clients = weakref.ref(clients)
+        self.component = component  # that the client was built for
+        self._get = "aendpoints" if awaiting else "endpoints"
+
+    def left(self) -> Component | None:
+        """Return the component if a split has moved it, or holds it; None if neither."""
+        alive = _alive(self._clients)
+        if alive is None:
             return None
-        if component.layout == self._layout:
-            return shard.number
-        keys = [key_bytes(args[n]) for n in key_positions(args)]
-        numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
-        if len(numbers) == 1:
-            return numbers.pop()
-        what = "names keys of several of them" if numbers else "names no key"
-        raise RoutingError(
-            f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} "
-            f"{what} (it was not executed)",
-            "use a new client, or kit.pipeline and structures, which find each key's shard",
-        )
+        with suppress(ShardKitError):
+            latest: Component = alive[1].last_known(self.component.name)
+            if latest.entry is None or latest.entry.held:
+                return latest
+        return None
+
+    def reread(self) -> None:
+        """Read the component again."""
+        _require_alive(self._clients)[1].reread(self.component.name)
+
+    async def areread(self) -> None:
+        """Read the component again, awaiting."""
+        await _require_alive(self._clients)[1].areread(self.component.name)
+
+    def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
+        """Return where the commands for the shards go by now."""
+        found: Mapping[Number, Endpoint]
+        found = getattr(_require_alive(self._clients)[0], self._get)(component, raw)
+        return found
+
+    def number(self, component: Component, args: Sequence[Any]) -> int | None:
+        """Return the number of the shard where a command belongs by now."""
+        return _number_for(component, self.component.layout, Shard(self.component.name), args)
+
+
+def _number_for(
+    component: Component, layout: Layout, shard: Shard, args: Sequence[Any]
+) -> int | None:
+    """Return the number of the shard where a command of a shard's client belongs by now.
+
+    Raises:
+        RoutingError: the command names no key, or keys of several shards.
+    """
+    if shard.number is None and component.entry is not None:
+        return None
+    if component.layout == layout:
+        return shard.number
+    keys = [key_bytes(args[n]) for n in key_positions(args)]
+    numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
+    if len(numbers) == 1:
+        return numbers.pop()
+    what = "names keys of several of them" if numbers else "names no key"
+    raise RoutingError(
+        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} "
+        f"{what} (it was not executed)",
+        "use a new client, or kit.pipeline and structures, which find each key's shard",
+    )
 
 
 def _entry(component: Component, number: Number) -> Entry | None:
@@ -864,8 +903,6 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
             each.leave()
             continue
         client = each.access.client if isinstance(each, Endpoint) else each
-        if _closable(client) is client:
-            client.replaced = True
         if isinstance(client, redis.RedisCluster) or not awaiting:
             for pool in _pools(client):
                 pool.drain()

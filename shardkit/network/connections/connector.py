@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -19,13 +17,11 @@ from redis.cluster import LoadBalancingStrategy
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisClusterException,
-    ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.events import watched
 from shardkit.network.connections.connection import (
     AsyncSentinelConnection,
     AsyncSentinelTlsConnection,
@@ -39,14 +35,11 @@ from shardkit.network.connections.connection import (
     UnixConnection,
     require_open,
 )
-from shardkit.network.connections.databases import FENCE_WAIT
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import (
     ask_entry_again,
-    is_closed,
     learn_commands_of_any,
-    learn_slots,
     library_name,
     set_connection_class,
 )
@@ -112,82 +105,11 @@ class RegistersScripts:
             return registered
 
 
-class FollowsSplits:
-    """A cluster's client, whose component may have left the cluster, or be about to."""
-
-    held = False  # by a split: its nodes refuse writes until entries change
-    replaced = False  # the entry has changed: another client takes its place
-    # These return the client for a command, by the entries that were read last, or read again.
-    current: Callable[[Sequence[Any]], Any] | None = None
-    successor: Callable[[Sequence[Any]], Any] | None = None
-
-    if not TYPE_CHECKING:  # redis-py's own types
-
-        def delete(self, *keys: Any) -> Any:
-            """Delete keys; redis-py sends a pipeline even for one, which cannot go elsewhere."""
-            return self._of_keys("DEL", super().delete, keys)
-
-        def unlink(self, *keys: Any) -> Any:
-            """Delete keys in the background; see `delete`."""
-            return self._of_keys("UNLINK", super().unlink, keys)
-
-        def touch(self, *keys: Any) -> Any:
-            """Note that keys are used; see `delete`."""
-            return self._of_keys("TOUCH", super().touch, keys)
-
-        def exists(self, *keys: Any) -> Any:
-            """Count which of some keys exist; see `delete`."""
-            return self._of_keys("EXISTS", super().exists, keys)
-
-        def _of_keys(self, name: str, split: Callable[..., Any], keys: Sequence[Any]) -> Any:
-            return self.execute_command(name, *keys) if len(keys) == 1 else split(*keys)
-
-    def goes_on(self, error: Exception, end: float) -> bool:
-        """Whether a command was refused because the component may leave the cluster."""
-        return self.successor is not None and is_closed(error) and time.monotonic() < end
-
-    def is_refused_by(self, client: Any) -> bool:
-        """Whether entries lead to this cluster, and nothing holds it."""
-        return client is self and not self.held
-
-
-class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
-    """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
-
-    After one holder has closed it, it discovers the cluster again, because others share it.
-    """
+class ClusterClient(RegistersScripts, redis.RedisCluster):
+    """redis-py's cluster client."""
 
     closed = False
     policy = NO_POLICY
-
-    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Execute a command, elsewhere if the component has left the cluster."""
-        client: Any = self.current(args) if self.replaced and self.current else self
-        if client is not self:
-            return client.execute_command(*args, **kwargs)
-        end = time.monotonic() + FENCE_WAIT
-        while True:
-            try:
-                return self._execute(*args, **kwargs)
-            except ResponseError as error:
-                if not self.goes_on(error, end):
-                    raise
-                client = self.successor(args)
-                if self.is_refused_by(client):
-                    raise
-            if client is not self:
-                return client.execute_command(*args, **kwargs)
-            time.sleep(CLOSED_STEP)
-
-    def _execute(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
-                learn_slots(self)
-            with watched(self.policy, (args,)):
-                return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except Exception:  # closing a kit makes redis-py raise several kinds
-            require_open(self)
-            raise
 
     def command(self, **kwargs: Any) -> Any:
         """List the commands of a node that answers; redis-py asks one only, when it is opened."""
@@ -200,7 +122,7 @@ class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
+class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -231,28 +153,9 @@ class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster)
         self.connection_class.closed = value
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Execute a command, elsewhere if the component has left the cluster.
-
-        Wait until the cluster is known.
-        """
-        client: Any = self.current(args) if self.replaced and self.current else self
-        if client is not self:
-            return await client.execute_command(*args, **kwargs)
-        end = time.monotonic() + FENCE_WAIT
-        while True:
-            try:
-                await self.initialize()
-                with watched(self.policy, (args,)):
-                    return await super().execute_command(*args, **kwargs)
-            except ResponseError as error:
-                if not self.goes_on(error, end):
-                    raise
-                client = await self.successor(args)
-                if self.is_refused_by(client):
-                    raise
-            if client is not self:
-                return await client.execute_command(*args, **kwargs)
-            await asyncio.sleep(CLOSED_STEP)
+        """Execute a command. Wait until the cluster is known."""
+        await self.initialize()
+        return await super().execute_command(*args, **kwargs)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""
@@ -280,9 +183,13 @@ class Connector:
         self,
         blocking_class: type[redis.Redis] = redis.Redis,
         awaiting_class: type[aioredis.Redis] = aioredis.Redis,
+        cluster_class: type[ClusterClient] = ClusterClient,
+        awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient,
     ) -> None:
         self._blocking_class = blocking_class
         self._awaiting_class = awaiting_class
+        self._cluster_class = cluster_class
+        self._awaiting_cluster_class = awaiting_cluster_class
 
     def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
         """Return the classes of a cluster's connections and pools, and of awaiting connections."""
@@ -298,14 +205,16 @@ class Connector:
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(fields, common, *self.node_classes(fields)[:2])
+            return _cluster(self._cluster_class, fields, common, *self.node_classes(fields)[:2])
         return self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            return _acluster(fields, common, self.node_classes(fields)[2])
+            return _acluster(
+                self._awaiting_cluster_class, fields, common, self.node_classes(fields)[2]
+            )
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
@@ -422,6 +331,7 @@ def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListen
 
 
 def _cluster(
+    kind: type[ClusterClient],
     fields: Mapping[str, Any],
     common: dict[str, Any],
     connection: type[Any],
@@ -447,7 +357,7 @@ def _cluster(
             super().close_for_good()
 
     # Only a cluster given by URL uses the classes of pool and connection.
-    client = ClusterClient(
+    client = kind(
         url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
         retry=retry,
         connection_pool_class=NodePool,
@@ -459,11 +369,14 @@ def _cluster(
 
 
 def _acluster(
-    fields: Mapping[str, Any], common: dict[str, Any], connection: type[Any]
+    kind: type[AsyncClusterClient],
+    fields: Mapping[str, Any],
+    common: dict[str, Any],
+    connection: type[Any],
 ) -> aioredis.RedisCluster:
     host, port = _address(fields)
     limits = {name: common.pop(name) for name in _LIMITS if name in common}
-    client = AsyncClusterClient(
+    client = kind(
         host=host,
         port=port,
         ssl=bool(fields.get("ssl")),

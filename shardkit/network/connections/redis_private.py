@@ -34,7 +34,7 @@ from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
-from redis.cluster import PRIMARY, ClusterNode
+from redis.cluster import PRIMARY, REPLICA, ClusterNode
 from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
@@ -386,6 +386,11 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     return owners
 
 
+def nodes_of_slot(client: Any, slot: int) -> Sequence[Any]:
+    """Return the nodes of a slot, its master first; none if none is known."""
+    return slot_owners(client).get(slot, ())
+
+
 def reads_replicas(client: Any) -> bool:
     """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
     return getattr(client, "load_balancing_strategy", None) is not None
@@ -394,6 +399,11 @@ def reads_replicas(client: Any) -> bool:
 def replica_in(nodes: Sequence[Any]) -> Any:
     """Return a replica among the nodes of a slot, always the same of a process; else the master."""
     return nodes[1 + os.getpid() % (len(nodes) - 1)] if len(nodes) > 1 else nodes[0]
+
+
+def is_replica(node: Any) -> bool:
+    """Whether a cluster's node is a replica, as far as its client knows."""
+    return getattr(node, "server_type", None) == REPLICA
 
 
 def node_of(client: Any, host: str, port: int) -> Any:

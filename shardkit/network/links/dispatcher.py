@@ -28,6 +28,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     InvalidResponse,
+    MasterDownError,
     MaxConnectionsError,
     MovedError,
     TimeoutError,  # noqa: A004 - redis-py's own
@@ -43,6 +44,7 @@ from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import (
     is_closed,
+    is_replica,
     is_script_missing,
     is_unblocked,
     is_unready,
@@ -60,6 +62,7 @@ from shardkit.network.links.server_request import (
     failure,
     lacks_script,
     may_repeat,
+    only_reads,
     patience_with,
     pause_before,
     settle,
@@ -83,6 +86,8 @@ from shardkit.routing.placement import slot_of, slots_of
 
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
+# Answers of a cluster's replica to a read that its master may answer.
+_REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
 # that are not ready are retried for as long as their entry's timeout.
 MAX_ATTEMPTS = 5
@@ -248,7 +253,8 @@ class _Outcome:
     retry: int  # the round's number
     tries: int  # the number of rounds that did not only wait
     waited: float  # seconds of pauses before the next round
-    redirected: dict[int, tuple[str, int]] = field(default_factory=dict)  # nodes by position
+    # Nodes by position; None for the master of the slot, as its replica cannot answer.
+    redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)  # clusters' that must refresh their slots
     unready: set[str] = field(default_factory=set)  # components whose servers are not ready
     # Of what is sent again: how each fails if it cannot be, and which wait for their server.
@@ -287,7 +293,7 @@ class Dispatcher:
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
         pending: dict[int, _Place] = {}  # what was not executed, or has to be once more
-        redirected: dict[int, tuple[str, int]] = {}
+        redirected: dict[int, tuple[str, int] | None] = {}
         uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
         waited = asked = 0.0
@@ -326,7 +332,9 @@ class Dispatcher:
                     why = InvalidResponse(f"the replies do not match the requests: {error!r}")
                     why.__cause__ = error
                     attempt.error, attempt.sent, attempt.replies = why, True, []
-                    self._settle_all(attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out)
+                    self._settle_all(
+                        attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out
+                    )
             for client in outcome.stale:
                 yield NeedRefresh(client)
             if outcome.unready:
@@ -351,7 +359,7 @@ class Dispatcher:
         self,
         batch: Batch,
         todo: Sequence[int],
-        redirected: dict[int, tuple[str, int]],
+        redirected: dict[int, tuple[str, int] | None],
         joins: bool,
         pending: dict[int, _Place],
         out: Replies,
@@ -428,7 +436,7 @@ class Dispatcher:
         batch: Batch,
         endpoint: Endpoint,
         positions: Sequence[int],
-        redirected: dict[int, tuple[str, int]],
+        redirected: dict[int, tuple[str, int] | None],
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
@@ -458,12 +466,12 @@ class Dispatcher:
         for position in positions:
             request = batch[position]
             try:
-                asking = position in redirected
-                if asking:
-                    node = node_of(client, *redirected[position])
-                elif reads_replicas(client):
-                    [slot] = slots_of([request.key])
-                    node = replica_in(slot_owners(client)[slot])
+                where = redirected.get(position)
+                asking = where is not None
+                if where is not None:
+                    node = node_of(client, *where)
+                elif position not in redirected and _may_be_read(client, request):
+                    node = replica_in(slot_owners(client)[slot_of(request.key)])
                 else:
                     node = client.get_node_from_key(key_bytes(request.key))
                 name = f"{node.name} asking" if asking else node.name
@@ -518,6 +526,7 @@ class Dispatcher:
         again: list[int] = []
         if isinstance(attempt.error, ClosedError):
             raise attempt.error
+        of_replica = attempt.node is not None and is_replica(attempt.node)
         if attempt.error is not None:
             # Of several, some may have been executed before or after this reply.
             if (
@@ -543,8 +552,12 @@ class Dispatcher:
                 server_request.positions, server_request.requests, strict=True
             ):
                 repeatable = attempt.sent and may_repeat(request)
+                spare = of_replica and isinstance(request, Command) and only_reads(request)
+                if spare:
+                    outcome.redirected[position] = None
                 if (
-                    (repeats and (moved or repeatable))
+                    spare
+                    or (repeats and (moved or repeatable))
                     or unsent
                     or (repeatable and pause is not None)
                 ):
@@ -575,6 +588,11 @@ class Dispatcher:
             refused = unblocked or left or is_unready(reply)
             moving = attempt.node is not None and isinstance(reply, _MOVING)
             tries = moving and isinstance(reply, TryAgainError)
+            if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
+                outcome.redirected[position] = None
+                outcome.failures[position] = partial(server_request.refusal, request, reply)
+                again.append(position)
+                continue
             if refused or tries:
                 if outcome.waited <= patience_with(attempt.owner):
                     if refused:
@@ -700,8 +718,13 @@ def _nodes_of(
             keys = [batch.keys[position] for position in positions]
         else:
             keys = [batch[position].key for position in positions]
-        pick = replica_in if reads_replicas(client) else itemgetter(0)
-        owners = [pick(nodes[slot]) for slot in slots_of(keys)]
+        if reads_replicas(client):
+            picks = [
+                replica_in if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions
+            ]
+            owners = [pick(nodes[slot]) for pick, slot in zip(picks, slots_of(keys), strict=True)]
+        else:
+            owners = [nodes[slot][0] for slot in slots_of(keys)]
     except (AttributeError, LookupError):
         return None
     by_name: dict[str, tuple[Any, list[int]]] = {}
@@ -711,6 +734,11 @@ def _nodes_of(
         except KeyError:
             by_name[node.name] = node, [position]
     return list(by_name.values())
+
+
+def _may_be_read(client: Any, request: Command | Transaction) -> bool:
+    """Whether a replica of a cluster may answer a request."""
+    return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
 
 
 class Link:

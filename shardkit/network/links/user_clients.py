@@ -144,7 +144,7 @@ class DirectPipeline(Pipeline):
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
         self.connection_pool = _apart(self, commands).connection_pool
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return super().execute(*args, **kwargs)
 
 
@@ -248,7 +248,7 @@ class DirectClient(_KitClient, redis.Redis):
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         apart = _apart(self, (args,))
-        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return redis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -259,7 +259,7 @@ class MultiplexedPipeline(AsyncPipeline):
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
         self.connection_pool = _apart(self, commands).connection_pool
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return await super().execute(*args, **kwargs)
 
 
@@ -349,7 +349,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         apart = _apart(self, (args,))
-        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return await aioredis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -391,7 +391,7 @@ def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
     return sent(pool.policy.shard, pool.policy.address, 1, lambda: args[:1], lambda: (args,))
 
 
-def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
+def allowed(pool: Any, args: tuple[Any, ...]) -> Any:
     """Return the context of a command or pipeline of redis-py's: the entry's deadline."""
     seconds = pool.policy.deadline if hasattr(pool, "policy") else None
     if seconds is None:
