@@ -68,6 +68,7 @@ _COUNT: _Rule = ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST)
 _RETRIES: _Rule = ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST)
 _TEXT: _Rule = ((str,), "text, digits in quotes", _anything)
 _TRUTH: _Rule = ((bool,), "true or false", _anything)
+_ADDRESSES: _Rule = ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v)))
 _SECONDS: _Rule = (
     (int, float, type(None)),
     "seconds above 0, or null",
@@ -149,6 +150,7 @@ FIELDS: dict[str, _Rule] = {
     "multiplex": _TRUTH,
     "retries": _RETRIES,
     "cluster": _TRUTH,
+    "startup_nodes": _ADDRESSES,
     "replicas": ((list,), "a list of entries", _anything),
     "zone": ((str,), "the name of a zone", bool),
     "read_from": ((str,), f"one of {', '.join(MODES)}", lambda v: v in MODES),
@@ -188,18 +190,18 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
         "the name of the watched service, of letters, digits, '.', '-' and '_'",
         lambda v: re.fullmatch(r"[A-Za-z0-9._-]+", v),
     ),
-    "sentinels": ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v))),
+    "sentinels": _ADDRESSES,
     "username": _TEXT,
     "password": _TEXT,
 }
 _FIELDS_OF = {**_OBJECTS, "sentinel": _SENTINEL_FIELDS}
 # Fields with the server's address.
-LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
+LOCATION = frozenset({"url", "host", "port", "startup_nodes", "unix_socket_path", "sentinel"})
 _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
 _OWN_NODES = "leave it out: a cluster finds its own nodes"
 # Fields that contradict others: remedies by these.
 _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("url", LOCATION - {"url"} | {"ssl"}, "set it in one of the two"),
+    ("url", LOCATION - {"url", "startup_nodes"} | {"ssl"}, "set it in one of the two"),
     (
         "unix_socket_path",
         frozenset({"host", "port", "ssl", "sentinel"}),
@@ -276,11 +278,11 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
         for other in sorted(others & fields.keys())
     ]
     if not problems and fields.get("cluster"):
-        if number := database_of(fields):
-            remedy = "use database 0, the only one of a cluster"
-            problems.append(Problem(where, "db", str(number), "contradicts cluster", remedy))
         if fields.get("url", "").startswith("unix:"):
             problems.append(Problem(where, "url", "", "contradicts cluster", _OWN_NODES))
+    elif not problems and "startup_nodes" in fields:
+        remedy = "write cluster: true beside it"
+        problems.append(Problem(where, "startup_nodes", "", "needs a cluster", remedy))
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems
@@ -416,6 +418,8 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION | {"ssl"}
     elif "sentinel" in fields:
         displaced = LOCATION
+    elif "startup_nodes" in fields:
+        displaced = LOCATION - fields.keys()
     elif fields.keys() & {"host", "port"}:
         displaced = LOCATION - {"host", "port"}
     else:

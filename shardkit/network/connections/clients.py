@@ -401,7 +401,7 @@ class Clients:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
             if self.topology() is not None and hasattr(client, "place"):
-                client.place = _Place(self, component, raw, held.awaiting)
+                client.place = _ClusterPlace(self, component, raw, held.awaiting)
             elif self.topology() is not None and hasattr(client, "successor"):
                 reads = isinstance(number, ReplicaOf)
                 find = _Successors(
@@ -798,7 +798,7 @@ class _Successors:
         return _number_for(component, self._layout, self._shard, args)
 
 
-class _Place:
+class _ClusterPlace:
     """Tells a cluster's client whether its component has left the cluster, or is about to."""
 
     def __init__(

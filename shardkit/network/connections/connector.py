@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio as aioredis
@@ -35,13 +35,15 @@ from shardkit.network.connections.connection import (
     UnixConnection,
     require_open,
 )
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import (
-    ask_entry_again,
+    ask_others_too,
     learn_commands_of_any,
     library_name,
     set_connection_class,
+    was_closed,
 )
 from shardkit.network.connections.sentinels import (
     AsyncSentinelManager,
@@ -337,7 +339,7 @@ def _cluster(
     connection: type[Any],
     pool: type[Any],
 ) -> redis.RedisCluster:
-    host, port = _address(fields)
+    seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
     options = _without(common, "db") | _network(fields)
     policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
@@ -347,6 +349,8 @@ def _cluster(
             super().__init__(*args, **kwargs)
             where = self.connection_kwargs
             _bound(self, {"policy": policy.of_node(where["host"], where["port"])})
+            self.database = database
+            where["db"] = database.number
 
         def drain(self) -> None:
             type(self).draining = True
@@ -356,16 +360,25 @@ def _cluster(
             type(self).closed = type(self).draining = True
             super().close_for_good()
 
-    # Only a cluster given by URL uses the classes of pool and connection.
-    client = kind(
-        url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-        retry=retry,
-        connection_pool_class=NodePool,
-        connection_class=_node_connection(connection, fields, own),
-        **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
-        **_replicas_of(fields),
-    )
-    return _prepared(client, fields, host, port)
+    failure: Exception | None = None
+    for host, port in [*seeds, *_known_nodes(seeds)]:
+        try:
+            # Only a cluster given by URL uses the classes of pool and connection.
+            client = kind(
+                url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+                retry=retry,
+                require_full_coverage=False,
+                connection_pool_class=NodePool,
+                connection_class=_node_connection(connection, fields, own),
+                **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
+                **_replicas_of(fields),
+            )
+        except RedisClusterException as error:
+            failure = failure or error
+        else:
+            return _prepared(client, fields, seeds)
+    assert failure is not None
+    raise failure
 
 
 def _acluster(
@@ -374,12 +387,13 @@ def _acluster(
     common: dict[str, Any],
     connection: type[Any],
 ) -> aioredis.RedisCluster:
-    host, port = _address(fields)
+    seeds = seeds_of(fields)
     limits = {name: common.pop(name) for name in _LIMITS if name in common}
     client = kind(
-        host=host,
-        port=port,
+        host=seeds[0][0],
+        port=seeds[0][1],
         ssl=bool(fields.get("ssl")),
+        require_full_coverage=False,
         **_without(common, "db"),
         **_network(fields),
         **_replicas_of(fields),
@@ -387,7 +401,7 @@ def _acluster(
     client.connection_class = _node_connection(connection, fields, limits)
     set_connection_class(client, client.connection_class)
     learn_commands_of_any(client)
-    return _prepared(client, fields, host, port)
+    return _prepared(client, fields, seeds)
 
 
 def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any]) -> type[Any]:
@@ -396,20 +410,50 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
     They get arguments of their own, as a cluster's client drops some options without a word.
     """
     policy: CallPolicy = fields.get("policy", NO_POLICY)
+    number = fields.get("db", 0)
 
     class NodeConnection(base):  # type: ignore[misc]
+        database = ClientDatabase(number)
+
         def __init__(self, **given: Any) -> None:
-            super().__init__(**{**given, **own})
+            super().__init__(**{**given, **own, "db": number})
             self.credential_provider = fields.get("credentials")
             self.policy = policy.of_node(self.host, self.port)
+
+        def should_reconnect(self) -> bool:
+            """Whether it must be closed before the next use, also as the server has closed it."""
+            return super().should_reconnect() or was_closed(self)
 
     return NodeConnection
 
 
-def _prepared(client: C, fields: Mapping[str, Any], host: str, port: int) -> C:
+Address: TypeAlias = tuple[str, int]
+_clusters: weakref.WeakSet[Any] = weakref.WeakSet()  # of this process
+_clusters_lock = ForkSafeLock()
+
+
+def seeds_of(fields: Mapping[str, Any]) -> list[Address]:
+    """Return the addresses of the nodes that a cluster's resolved entry names."""
+    named = [(host, port) for host, port in fields.get("startup_nodes", ())]
+    return list(dict.fromkeys([_address(fields), *named]))
+
+
+def _known_nodes(seeds: Sequence[Address]) -> list[Address]:
+    """Return the nodes that other clients of the same entry have discovered."""
+    with _clusters_lock:
+        alike = [client for client in _clusters if client.seeds == seeds]
+    nodes = [(node.host, node.port) for client in alike for node in client.get_nodes()]
+    return list(dict.fromkeys(node for node in nodes if node not in seeds))
+
+
+def _prepared(client: C, fields: Mapping[str, Any], seeds: list[Address]) -> C:
     client.policy = fields.get("policy", NO_POLICY)
     client.held = bool(fields.get("held"))
-    ask_entry_again(client, host, port)
+    client.seeds = seeds
+    # By name, as all nodes may have got new addresses, and the host leads to one of them.
+    ask_others_too(client, lambda: [*seeds, *_known_nodes(seeds)])
+    with _clusters_lock:
+        _clusters.add(client)
     return client
 
 

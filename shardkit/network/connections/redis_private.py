@@ -424,49 +424,55 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
-def ask_entry_again(client: Any, host: str, port: int) -> None:
-    """Have a cluster's client ask its entry's own address when no node that it knows answers.
-
-    All of them may have got new addresses, and the entry's host leads to one of them.
-    """
+def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]]) -> None:
+    """Have a cluster's client ask other nodes if none answers of those that it knows."""
     manager = client.nodes_manager
     kind: Any = type(manager)
     awaits = isinstance(client, AsyncRedisCluster)
 
     @contextmanager
-    def asking_entry(error: Exception) -> Iterator[None]:
+    def asking_others(error: Exception) -> Iterator[None]:
         if not str(error).startswith("Redis Cluster cannot be connected"):
             raise error
-        if awaits:
-            node: Any = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
-        else:
-            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
-        known, manager.startup_nodes = manager.startup_nodes, {node.name: node}
+        nodes: list[Any] = [
+            AsyncClusterNode(*each, PRIMARY, **manager.connection_kwargs)
+            if awaits
+            else ClusterNode(*each, PRIMARY)  # type: ignore[no-untyped-call]
+            for each in others()
+        ]
+        known, manager.startup_nodes = manager.startup_nodes, {node.name: node for node in nodes}
         try:
             yield
         except BaseException:
             manager.startup_nodes = known  # they may come back
-            for connection in getattr(node, "_connections", ()):
-                close_connection_now(connection)
+            for node in nodes:
+                for connection in getattr(node, "_connections", ()):
+                    close_connection_now(connection)
             raise
 
     def initialize(self: Any, **options: Any) -> None:
         try:
             kind.initialize(self, **options)
         except RedisClusterException as error:
-            with asking_entry(error):
+            with asking_others(error):
                 kind.initialize(self, **options)
 
     async def ainitialize(self: Any, **options: Any) -> None:
         try:
             await kind.initialize(self, **options)
         except RedisClusterException as error:
-            with asking_entry(error):
+            with asking_others(error):
                 await kind.initialize(self, **options)
 
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
     manager.__class__ = type(kind.__name__, (kind,), added)
+
+
+def was_closed(connection: Any) -> bool:
+    """Whether an awaiting connection has been closed by the server."""
+    reader = getattr(connection, "_reader", None)
+    return reader is not None and bool(reader.at_eof())
 
 
 def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:

@@ -292,7 +292,7 @@ class Dispatcher:
         """
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
-        pending: dict[int, _Place] = {}  # what was not executed, or has to be once more
+        pending: dict[int, _OrderScope] = {}  # what was not executed, or has to be once more
         redirected: dict[int, tuple[str, int] | None] = {}
         uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
@@ -361,7 +361,7 @@ class Dispatcher:
         todo: Sequence[int],
         redirected: dict[int, tuple[str, int] | None],
         joins: bool,
-        pending: dict[int, _Place],
+        pending: dict[int, _OrderScope],
         out: Replies,
     ) -> Generator[Need, Any, list[Attempt]]:
         """Send the requests at the positions ``todo`` once, and return the attempts.
@@ -386,7 +386,7 @@ class Dispatcher:
                 elif (lane := endpoint.lane) is None:
                     held = order.waiting(batch, positions)
                     for position in held:
-                        pending[position] = _Place.of(endpoint, batch[position])
+                        pending[position] = _OrderScope.of(endpoint, batch[position])
                     if held:
                         positions = [each for each in positions if each not in held]
                     attempts += self._attempts_on_nodes(
@@ -617,7 +617,7 @@ class Dispatcher:
         return again
 
 
-class _Place(NamedTuple):
+class _OrderScope(NamedTuple):
     """Whose requests keep their order: a shard's, or those of a slot of a cluster."""
 
     shard: Shard
@@ -625,7 +625,7 @@ class _Place(NamedTuple):
     slot: int | None
 
     @classmethod
-    def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _Place:
+    def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
         """Return the place of a request."""
         slot = slot_of(request.key) if endpoint.database is None else None
         return cls(endpoint.shard, endpoint.address, slot)
@@ -634,22 +634,22 @@ class _Place(NamedTuple):
 def _pending(
     batch: Batch,
     attempts: Iterable[Attempt],
-    pending: Mapping[int, _Place],
+    pending: Mapping[int, _OrderScope],
     again: Sequence[int],
     outcome: _Outcome,
     out: Replies,
-) -> dict[int, _Place]:
+) -> dict[int, _OrderScope]:
     """Return what must be sent, again or for the first time, so that order is kept.
 
     ``again`` are the positions that may be sent again.
     """
-    refused: defaultdict[_Place, list[int]] = defaultdict(list)
-    executed: defaultdict[_Place, list[int]] = defaultdict(list)
-    places: dict[int, _Place] = {}
+    refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+    executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+    places: dict[int, _OrderScope] = {}
     for attempt in attempts:
         for part in attempt.server_request.by_shard():
             for position in part.positions:
-                places[position] = _Place.of(part.endpoints[0], batch[position])
+                places[position] = _OrderScope.of(part.endpoints[0], batch[position])
     for position in again:
         refused[places[position]].append(position)
     for position in set(places).difference(again):
@@ -669,7 +669,7 @@ def _pending(
 
 def _fail(
     batch: Batch,
-    pending: Mapping[int, _Place],
+    pending: Mapping[int, _OrderScope],
     error: Exception,
     uncertain: set[int],
     out: Replies,

@@ -195,7 +195,7 @@ async def test_commands_behind_one_whose_keys_are_on_the_move_wait_for_it(
             assert await eventually(
                 lambda: move.source.info("errorstats").get("errorstat_TRYAGAIN")
             )
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # it is refused several times
             move.move(other, union)
             move.finish()
 
