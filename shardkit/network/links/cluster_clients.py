@@ -273,11 +273,17 @@ class _Pipeline:
 
     def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         """Collect a command; return whether redis-py's own code must do that."""
-        if self.is_transaction and str_if_bytes(args[0]).upper() in ("WATCH", "UNWATCH"):
-            self.watches = True
+        if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
+            self.start_watching()
         if not self.watches:
             self.collected.append((args, options))
         return self.watches
+
+    def start_watching(self) -> None:
+        """Leave everything to redis-py's own code from now on."""
+        self.watches = self.is_transaction
+        for args, options in self.take() if self.watches else ():
+            self.execute_command(*args, **options)  # type: ignore[attr-defined]
 
     def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return what was collected; the pipeline is empty."""
@@ -381,6 +387,17 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def __len__(self) -> int:
         return len(self.collected) or int(super().__len__())  # type: ignore[no-untyped-call]
 
+    def watch(self, *names: Any) -> Any:
+        """Watch keys, if it is a transaction."""
+        self.start_watching()
+        with self.client.watching(("WATCH", *names)):
+            return super().watch(*names)  # type: ignore[no-untyped-call]
+
+    def discard(self) -> Any:
+        """Drop what was collected, if it is a transaction."""
+        super().discard()  # type: ignore[no-untyped-call]
+        self.collected = []
+
     def delete(self, *names: Any) -> Any:
         """Delete keys of one slot."""
         return self.execute_command("DEL", *names)
@@ -430,6 +447,17 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     def __len__(self) -> int:
         return len(self.collected) or super().__len__()
+
+    async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own
+        """Watch keys, if it is a transaction."""
+        self.start_watching()
+        with self.client.watching(("WATCH", *names)):
+            return await super().watch(*names)  # type: ignore[no-untyped-call]
+
+    async def discard(self) -> Any:
+        """Drop what was collected, if it is a transaction."""
+        await super().discard()  # type: ignore[no-untyped-call]
+        self.collected = []
 
     async def unlink(self, *names: Any) -> Any:
         """Delete keys of one slot in the background."""
