@@ -180,10 +180,8 @@ class Entry:
         elif "url" in fields:
             server = server_of(fields["url"])
         else:
-            host, port = fields.get("host", "localhost"), fields.get("port", DEFAULT_PORT)
-            if not fields.keys() & {"host", "port"} and "startup_nodes" in fields:
-                [[host, port], *_] = fields["startup_nodes"]
-            server = f"{f'[{host}]' if ':' in host else host}:{port}"
+            host = fields.get("host", "localhost")
+            server = f"{f'[{host}]' if ':' in host else host}:{fields.get('port', DEFAULT_PORT)}"
         if self.is_cluster:
             return f"cluster:{server}{f'/{number}' if number else ''}"
         return server if number is None else f"{server}/{number}"
@@ -214,8 +212,6 @@ class Entry:
                 raise ConfigError(
                     f"{where}: url with its references replaced {error.problem}", error.remedy
                 ) from None
-        if not fields.keys() & {"host", "port"} and "startup_nodes" in fields:
-            fields["host"], fields["port"] = fields["startup_nodes"][0]
         path = fields.pop("password_file", None)
         if path is not None:
             fields["password"] = _read_password(path, where)

@@ -260,6 +260,10 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
                 for each in value
             ]
         result[name] = whole(value) if int in types and float not in types else value
+    nodes = result.get("startup_nodes")
+    alone = nodes and not result.keys() & {"url", "host", "port"}
+    if alone and isinstance(nodes, list) and _is_address(nodes[0]):  # for all that need one
+        result["host"], result["port"] = nodes[0]
     return result
 
 
@@ -282,7 +286,7 @@ def check_entry(fields: Any, where: str) -> Iterator[Problem]:
             problems.append(Problem(where, "url", "", "contradicts cluster", _OWN_NODES))
     elif not problems and "startup_nodes" in fields:
         remedy = "write cluster: true beside it"
-        problems.append(Problem(where, "startup_nodes", "", "needs a cluster", remedy))
+        problems.append(Problem(where, "startup_nodes", "", "is for clusters only", remedy))
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems

@@ -42,6 +42,7 @@ from shardkit.network.connections.redis_private import (
     ask_others_too,
     learn_commands_of_any,
     library_name,
+    refusal_in,
     set_connection_class,
     was_closed,
 )
@@ -374,7 +375,7 @@ def _cluster(
                 **_replicas_of(fields),
             )
         except RedisClusterException as error:
-            failure = failure or error
+            failure = failure or refusal_in(error) or error
         else:
             return _prepared(client, fields, seeds)
     assert failure is not None

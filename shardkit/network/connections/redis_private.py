@@ -432,8 +432,8 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
 
     @contextmanager
     def asking_others(error: Exception) -> Iterator[None]:
-        if not str(error).startswith("Redis Cluster cannot be connected"):
-            raise error
+        if not str(error).startswith("Redis Cluster cannot be connected") or refusal_in(error):
+            raise refusal_in(error) or error
         nodes: list[Any] = [
             AsyncClusterNode(*each, PRIMARY, **manager.connection_kwargs)
             if awaits
@@ -467,6 +467,16 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
     manager.__class__ = type(kind.__name__, (kind,), added)
+
+
+def refusal_in(error: BaseException) -> RedisClusterException | None:
+    """Return why a node refused to tell its slots; redis-py says that it is in no cluster."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ResponseError) and "cluster support disabled" not in str(cause):
+            return RedisClusterException(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def was_closed(connection: Any) -> bool:

@@ -11,7 +11,7 @@ If the cluster's component was split into shards, commands with keys go there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from threading import RLock
 from typing import Any, Final
@@ -27,7 +27,7 @@ from redis.exceptions import (
 )
 
 from shardkit.config.component import Component
-from shardkit.errors import CommandRefused, RoutingError, ShardFailure
+from shardkit.errors import CommandRefused, InvalidArgumentError, RoutingError, ShardFailure
 from shardkit.events import watched
 from shardkit.network.connections.connection import require_open
 from shardkit.network.connections.connector import (
@@ -120,10 +120,18 @@ class _OnLink:
 
     place: Any = None  # where its component is; None for a client without a kit
     policy: Any
+    encoder: Any
+    retry: Any
+
+    @property
+    def linked(self) -> bool:
+        """Whether a link sends its commands, as the entry asks for nothing of redis-py's code."""
+        strict = self.encoder.encoding_errors == "strict"
+        return self.place is not None and strict and not self.retry.get_retries()
 
     def _batch(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Command] | None:
         """Return a command for the link; None if redis-py's own code sends it."""
-        if self.place is None or not _NOT_OF_CALLBACKS.isdisjoint(options.keys() - {"keys"}):
+        if not self.linked or not _NOT_OF_CALLBACKS.isdisjoint(options.keys() - {"keys"}):
             return None
         keys = _keys(args)
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
@@ -131,7 +139,9 @@ class _OnLink:
         return [as_command(self.place.component.name, keys[0], args)]
 
     def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
-        """Return a reply as redis-py's methods do."""
+        """Return a reply as redis-py's methods do; raise the error of a failure."""
+        if isinstance(reply, ShardFailure):
+            raise self.error(reply)
         kept = {n: value for n, value in options.items() if n not in _NOT_OF_CALLBACKS}
         own: Mapping[Any, Callable[..., Any]] = getattr(self, "cluster_response_callbacks", {})
         for callbacks in (reply_callbacks(self), own):
@@ -145,6 +155,7 @@ class _OnLink:
         if isinstance(failure, CommandRefused) and isinstance(error, ResponseError):
             policy: CallPolicy = replace(self.policy, address=failure.address)
             return policy.named(error)
+        failure.__cause__ = error
         return failure
 
     @contextmanager
@@ -193,15 +204,14 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
-        if batch is None:
-            self.refuse_keyless(args)
-            with self.watching(args):
-                self._open()
-                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        [reply] = self.send(batch)
-        if isinstance(reply, ShardFailure):
-            raise self.error(reply) from reply.error
-        return self.value(args, options, reply)
+        if batch is not None:
+            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+                [reply] = self.send(batch)
+                return self.value(args, options, reply)
+        self.refuse_keyless(args)
+        with self.watching(args):
+            self._open()
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def send(self, batch: list[Any]) -> Replies:
         """Send requests over the link."""
@@ -217,7 +227,7 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, over the link unless it watches keys."""
         pipe: Any = super().pipeline(transaction, shard_hint)  # type: ignore[no-untyped-call]
-        if self.place is not None:
+        if self.linked:
             pipe.__class__ = LinkedPipeline
             pipe.begin(self, bool(transaction))
         return pipe
@@ -231,14 +241,13 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
-        if batch is None:
-            self.refuse_keyless(args)
-            with self.watching(args):
-                return await super().execute_command(*args, **options)
-        [reply] = await self.send(batch)
-        if isinstance(reply, ShardFailure):
-            raise self.error(reply) from reply.error
-        return self.value(args, options, reply)
+        if batch is not None:
+            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+                [reply] = await self.send(batch)
+                return self.value(args, options, reply)
+        self.refuse_keyless(args)
+        with self.watching(args):
+            return await super().execute_command(*args, **options)
 
     async def send(self, batch: list[Any]) -> Replies:
         """Send requests over the link."""
@@ -252,7 +261,7 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
         """Return redis-py's pipeline, over the link unless it watches keys."""
         pipe: Any = super().pipeline(transaction, shard_hint)
-        if self.place is not None:
+        if self.linked:
             pipe.__class__ = AsyncLinkedPipeline
             pipe.begin(self, bool(transaction))
         return pipe
@@ -294,6 +303,8 @@ class _Pipeline:
         self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
     ) -> list[Any] | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
+        if self.watches:
+            return None
         name, commands = self.client.place.component.name, []
         for args, options in collected:
             keys, named = _keys(args), options.get("target_nodes")
@@ -306,7 +317,7 @@ class _Pipeline:
             if NEVER_DECODE in options and self.client.encoder.decode_responses:
                 return None
             commands.append(as_command(name, keys[0] if keys else b"", args))
-        if not self.is_transaction:
+        if not self.is_transaction or not commands:
             return commands
         slots = {slot_of(key) for args, _ in collected for key in _keys(args)}
         if len(slots) > 1:
@@ -326,7 +337,7 @@ class _Pipeline:
         raise_on_error: bool,
     ) -> list[Any]:
         """Return the replies as redis-py's pipeline does."""
-        if self.is_transaction:
+        if self.is_transaction and collected:
             [replies] = (
                 replies if isinstance(replies[0], list) else [list(replies) * len(collected)]
             )
@@ -342,7 +353,7 @@ class _Pipeline:
                         f"Command # {n} ({_shown(args)}) of pipeline caused error: {error.args[0]}"
                     )
                     error.args = (text, *error.args[1:])
-                raise error from reply.error
+                raise error
             values.append(error)
         return values
 
@@ -365,17 +376,17 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
         collected = self.take()
-        if self.watches:
-            with self.client.watching(("EXEC",)):
-                return super().execute(raise_on_error)
         try:
-            batch = self.batch(collected) if collected else []
-            if batch is None:
-                with self.client.watching(*[args for args, _ in collected]):
+            if (batch := self.batch(collected)) is not None:
+                with suppress(InvalidArgumentError):
+                    return self.values(collected, self.client.send(batch), raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                if not self.is_transaction:  # without sending anything again
                     stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-            replies = self.client.send(batch) if batch else []
-            return self.values(collected, replies, raise_on_error) if batch else []
+                for args, options in collected:
+                    super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+                return super().execute(raise_on_error)
         finally:
             self.reset()
 
@@ -425,18 +436,14 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
         collected = self.take()
-        if self.watches:
-            with self.client.watching(("EXEC",)):
-                return await super().execute(raise_on_error, allow_redirections)
         try:
-            batch = self.batch(collected) if collected else []
-            if batch is None:
-                with self.client.watching(*[args for args, _ in collected]):
-                    for args, options in collected:
-                        super().execute_command(*args, **options)
-                    return await super().execute(raise_on_error, False)
-            replies = await self.client.send(batch) if batch else []
-            return self.values(collected, replies, raise_on_error) if batch else []
+            if (batch := self.batch(collected)) is not None:
+                with suppress(InvalidArgumentError):
+                    return self.values(collected, await self.client.send(batch), raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                for args, options in collected:
+                    super().execute_command(*args, **options)
+                return await super().execute(raise_on_error, False)  # nothing is sent again
         finally:
             await self.reset()
 

@@ -14,6 +14,7 @@ it was certainly not executed, only reads, or is marked idempotent.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -82,7 +83,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import current, earliest
 from shardkit.routing.keys import key_bytes
-from shardkit.routing.placement import slot_of, slots_of
+from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
@@ -91,6 +92,7 @@ _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
 # that are not ready are retried for as long as their entry's timeout.
 MAX_ATTEMPTS = 5
+_ASKED_EVERY = 0.5  # seconds
 
 
 class NeedComponents(NamedTuple):
@@ -276,6 +278,9 @@ class Dispatcher:
             weakref.WeakKeyDictionary()
         )
 
+        # By a cluster's client, when it last asked for the nodes of slots that it does not know.
+        self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
+
     def loaded(self, owner: Any, node: str = "") -> set[str]:
         """Return the SHA-1s of the scripts that a server is known to have."""
         try:
@@ -384,6 +389,8 @@ class Dispatcher:
                     shard = Shard(name, number)
                     _fail_unreached(batch, component, shard, positions, endpoint, out)
                 elif (lane := endpoint.lane) is None:
+                    if not pending and self._lacks_slots(endpoint, batch, positions):
+                        yield NeedRefresh(endpoint.owner)
                     held = order.waiting(batch, positions)
                     for position in held:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
@@ -486,6 +493,20 @@ class Dispatcher:
         for name, attempt in attempts.items():
             attempt.server_request.starts = [0, len(found[name])]
         return list(attempts.values())
+
+    def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
+        """Whether a cluster's client must ask for the node of a slot: at most twice a second."""
+        try:
+            known = slot_owners(endpoint.owner)
+        except AttributeError:  # a cluster in memory
+            return False
+        if len(known) >= SLOTS or all(slot_of(batch[n].key) in known for n in positions):
+            return False
+        now = time.monotonic()
+        if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
+            return False
+        self._asked[endpoint.owner] = now
+        return True
 
     def _settle_all(
         self,

@@ -54,7 +54,7 @@ async def test_what_is_late_runs_once_and_says_that_it_may_have_run(
     async with opened(kind, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
         client = await client_of(face)
         await of(client.set(KEY, 0))
-        with paused(node), pytest.raises(ShardTimeout) as late:
+        with paused(node), pytest.raises(ShardTimeout, match="in time") as late:
             await of(call(client))
         assert late.value.maybe_executed
         assert late.value.shard == "data"
@@ -71,7 +71,7 @@ async def test_deadline_of_a_clusters_call_is_deadline_exceeded(
         await of(call(client))
         with (
             paused(node_of(whole)),
-            pytest.raises(DeadlineExceeded) as late,
+            pytest.raises(DeadlineExceeded, match=r"deadline of 0\.2 s") as late,
             face.kit.deadline(0.2),
         ):
             await of(call(client))
@@ -133,13 +133,13 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
         pipe = client.pipeline(transaction=True)
         assert await of(pipe.incr("{t}a").set("{t}b", 5).get("{t}b").execute()) == [1, True, b"5"]
         crossing = redis.exceptions.CrossSlotTransactionError
-        with pytest.raises(crossing):
+        with pytest.raises(crossing, match="same slot"):
             await of(client.pipeline(transaction=True).incr("a").incr("b").execute())
         await of(pipe.watch("{t}a"))
         await of(other.incr("{t}a"))
         pipe.multi()
         pipe.incr("{t}a")
-        with pytest.raises(redis.WatchError):
+        with pytest.raises(redis.WatchError, match="Watched"):
             await of(pipe.execute())
 
 
@@ -153,7 +153,7 @@ async def test_idle_connections_that_a_cluster_closed_cost_no_call(kind: str) ->
                     with node.client() as killing:
                         killing.execute_command("CLIENT KILL TYPE NORMAL SKIPME YES")
                 await asyncio.sleep(0.05)  # it is noticed
-                await of(call(client))
+                assert await of(call(client)) is not None
 
 
 async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
@@ -192,7 +192,7 @@ async def test_slot_without_a_node_fails_alone(kind: str) -> None:
             lost, found = await of(pipe.execute(raise_on_error=False))
             assert found == b"1"
             assert not getattr(lost, "maybe_executed", False)
-            with pytest.raises((ShardUnavailable, redis.exceptions.ClusterDownError)):
+            with pytest.raises(ShardUnavailable, match="not covered"):
                 await of(client.get("lost"))
 
 
@@ -215,7 +215,7 @@ async def test_numbered_databases_of_a_cluster_are_apart(kind: str) -> None:
 
 async def test_without_numbered_databases_a_cluster_says_so(kind: str, whole: LocalCluster) -> None:
     async with opened(kind, mapped({**whole.entry.fields, "db": 2})) as face:
-        with pytest.raises(ShardFailure):
+        with pytest.raises(ShardFailure, match=r"SELECT is not allowed|out of range"):
             await face.client_call("data", "get", "k")
 
 
