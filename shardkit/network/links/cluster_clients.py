@@ -22,12 +22,13 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     CrossSlotTransactionError,
     RedisClusterException,
+    RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
 from shardkit.config.component import Component
-from shardkit.errors import CommandRefused, InvalidArgumentError, RoutingError, ShardFailure
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
 from shardkit.events import watched
 from shardkit.network.connections.connection import require_open
 from shardkit.network.connections.connector import (
@@ -152,7 +153,8 @@ class _OnLink:
     def error(self, failure: ShardFailure) -> Exception:
         """Return the error of a client for a link's failure."""
         error = failure.error
-        if isinstance(failure, CommandRefused) and isinstance(error, ResponseError):
+        lost = type(error) in (ConnectionError, TimeoutError) or isinstance(error, ShardUnavailable)
+        if isinstance(error, RedisError) and not lost:
             policy: CallPolicy = replace(self.policy, address=failure.address)
             return policy.named(error)
         failure.__cause__ = error
