@@ -400,13 +400,12 @@ class Clients:
                     with self._lock:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
+            reads = isinstance(number, ReplicaOf)
+            find = _Successors(self, component.layout, endpoint.shard, raw, held.awaiting, reads)
             if self.topology() is not None and hasattr(client, "place"):
-                client.place = _ClusterPlace(self, component, raw, held.awaiting)
+                find.component = copy.copy(component)  # tables are kept as long as the original
+                client.place = find
             elif self.topology() is not None and hasattr(client, "successor"):
-                reads = isinstance(number, ReplicaOf)
-                find = _Successors(
-                    self, component.layout, endpoint.shard, raw, held.awaiting, reads
-                )
                 client.successor = find.asuccessor if held.awaiting else find.successor
                 if not reads:
                     client.reader = find.reader
@@ -748,8 +747,11 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
 class _Successors:
     """Finds the clients that take the place of a shard's client, or that read in its place.
 
-    After a split, a command goes to the shard where its keys are.
+    After a split, a command goes to the shard where its keys are. ``component`` is that for which
+    a cluster's client was built.
     """
+
+    component: Component
 
     def __init__(
         self,
@@ -773,7 +775,7 @@ class _Successors:
             clients, topology = alive
             with suppress(ShardKitError):
                 component = topology.last_known(self._shard.component)
-                which = reader_of(component, self._number(component, args))
+                which = reader_of(component, self.number(component, args))
                 if isinstance(which, ReplicaOf):
                     return getattr(clients, self._get)(component, which, False)
         return None
@@ -791,75 +793,51 @@ class _Successors:
     def _of(
         self, component: Component, args: Sequence[Any]
     ) -> tuple[Component, Number, bool | None]:
-        number = self._number(component, args)
+        number = self.number(component, args)
         return component, reader_of(component, number) if self._reads else number, self._raw
 
-    def _number(self, component: Component, args: Sequence[Any]) -> int | None:
-        return _number_for(component, self._layout, self._shard, args)
-
-
-class _ClusterPlace:
-    """Tells a cluster's client whether its component has left the cluster, or is about to."""
-
-    def __init__(
-        self, clients: Clients, component: Component, raw: bool | None, awaiting: bool
-    ) -> None:
-        self._clients = weakref.ref(clients)
-        self.component = component  # that the client was built for
-        self._get = "aendpoints" if awaiting else "endpoints"
-
     def left(self) -> Component | None:
-        """Return the component if a split has moved it, or holds it; None if neither."""
-        alive = _alive(self._clients)
-        if alive is None:
-            return None
-        with suppress(ShardKitError):
-            latest: Component = alive[1].last_known(self.component.name)
-            if latest.entry is None or latest.entry.held:
-                return latest
+        """Return the component if a split has moved it out of its cluster, or holds it."""
+        if alive := _alive(self._clients):
+            with suppress(ShardKitError):
+                latest: Component = alive[1].last_known(self._shard.component)
+                if latest.entry is None or latest.entry.held:
+                    return latest
         return None
 
-    def reread(self) -> None:
-        """Read the component again."""
-        _require_alive(self._clients)[1].reread(self.component.name)
-
-    async def areread(self) -> None:
-        """Read the component again, awaiting."""
-        await _require_alive(self._clients)[1].areread(self.component.name)
+    def reread(self) -> Any:
+        """Read the component again; of an awaiting client, a coroutine."""
+        topology = _require_alive(self._clients)[1]
+        read = topology.areread if self._get == "aget" else topology.reread
+        return read(self._shard.component)
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
-        """Return where the commands for the shards go by now."""
-        found: Mapping[Number, Endpoint]
-        found = getattr(_require_alive(self._clients)[0], self._get)(component, raw)
-        return found
+        """Return where commands for the shards of a cluster's component go that has left it."""
+        clients = _require_alive(self._clients)[0]
+        found = clients.aendpoints if self._get == "aget" else clients.endpoints
+        return found(component, raw)
 
     def number(self, component: Component, args: Sequence[Any]) -> int | None:
-        """Return the number of the shard where a command belongs by now."""
-        return _number_for(component, self.component.layout, Shard(self.component.name), args)
+        """Return the number of the shard where a command belongs by now.
 
-
-def _number_for(
-    component: Component, layout: Layout, shard: Shard, args: Sequence[Any]
-) -> int | None:
-    """Return the number of the shard where a command of a shard's client belongs by now.
-
-    Raises:
-        RoutingError: the command names no key, or keys of several shards.
-    """
-    if shard.number is None and component.entry is not None:
-        return None
-    if component.layout == layout:
-        return shard.number
-    keys = [key_bytes(args[n]) for n in key_positions(args)]
-    numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
-    if len(numbers) == 1:
-        return numbers.pop()
-    what = "names keys of several of them" if numbers else "names no key"
-    raise RoutingError(
-        f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} "
-        f"{what} (it was not executed)",
-        "use a new client, or kit.pipeline and structures, which find each key's shard",
-    )
+        Raises:
+            RoutingError: the command names no key, or keys of several shards.
+        """
+        shard = self._shard
+        if shard.number is None and component.entry is not None:
+            return None
+        if component.layout == self._layout:
+            return shard.number
+        keys = [key_bytes(args[n]) for n in key_positions(args)]
+        numbers = {component.number_of(component.key_routes.of(key)) for key in keys}
+        if len(numbers) == 1:
+            return numbers.pop()
+        what = "names keys of several of them" if numbers else "names no key"
+        raise RoutingError(
+            f"{shard} was split into {counted(len(component.shards), 'shard')}, and {args[0]} "
+            f"{what} (it was not executed)",
+            "use a new client, or kit.pipeline and structures, which find each key's shard",
+        )
 
 
 def _entry(component: Component, number: Number) -> Entry | None:

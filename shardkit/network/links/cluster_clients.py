@@ -56,6 +56,7 @@ from shardkit.routing.placement import slot_of
 
 # They have a key, and change the state of their connection.
 _OF_CONNECTIONS = frozenset({"WATCH", "SSUBSCRIBE", "SUNSUBSCRIBE", "HIMPORT"})
+_LOST = (ConnectionError, TimeoutError)
 _SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
 # Options of redis-py's that are not a callback's.
 _NOT_OF_CALLBACKS = frozenset({"keys", "target_nodes", NEVER_DECODE, EMPTY_RESPONSE})
@@ -97,7 +98,7 @@ class _Route(Topology):
         return self.component(name)
 
     async def areread(self, name: str) -> Component:
-        await self._place.areread()
+        await self._place.reread()
         return self.component(name)
 
     def endpoints(self, component: Component, raw: bool) -> Mapping[Any, Endpoint]:
@@ -153,7 +154,7 @@ class _OnLink:
     def error(self, failure: ShardFailure) -> Exception:
         """Return the error of a client for a link's failure."""
         error = failure.error
-        lost = type(error) in (ConnectionError, TimeoutError) or isinstance(error, ShardUnavailable)
+        lost = type(error) in _LOST or isinstance(error, ShardUnavailable)
         if isinstance(error, RedisError) and not lost:
             policy: CallPolicy = replace(self.policy, address=failure.address)
             return policy.named(error)
@@ -170,10 +171,12 @@ class _OnLink:
             except Exception as error:  # closing a kit makes redis-py raise several kinds
                 require_open(self)
                 if isinstance(error, RedisClusterException):
-                    cause: Any = error  # why it asked for the slots, in vain
-                    while cause := cause.__cause__ or cause.__context__:
-                        if isinstance(cause, ConnectionError | TimeoutError):
-                            raise cause from error
+                    cause: Any = error
+                    first = None  # the command's, before the cluster was asked for its slots
+                    while cause := cause.__context__:
+                        first = cause if isinstance(cause, _LOST) else first
+                    if first is not None:
+                        raise first from error
                 raise
 
     def refuse_keyless(self, args: Sequence[Any]) -> None:
@@ -459,6 +462,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own
         """Watch keys, if it is a transaction."""
+        await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
         with self.client.watching(("WATCH", *names)):
             return await super().watch(*names)  # type: ignore[no-untyped-call]
