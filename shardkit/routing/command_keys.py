@@ -177,7 +177,7 @@ def _data() -> tuple[dict[str, tuple[int, str]], frozenset[str]]:
 
 
 @cache
-def _containers() -> frozenset[str]:
+def containers() -> frozenset[str]:
     """Return the first words of all commands that have sub-commands."""
     return frozenset(name.partition(" ")[0] for name in _data()[0] if " " in name)
 
@@ -194,7 +194,7 @@ def _rule(args: _Args) -> _Rule:
     if joined > name.count(" ") and text:
         raise RoutingError(f"{name} in one string with its arguments", "give them one by one")
     rule = _Rule(name, max(1, least - joined), _compile(name, text, joined), joined)
-    if (joined or first not in _containers()) and len(_spelled) < _SPELLINGS:
+    if (joined or first not in containers()) and len(_spelled) < _SPELLINGS:
         _spelled[args[0]] = rule
     return rule
 
@@ -202,7 +202,7 @@ def _rule(args: _Args) -> _Rule:
 def _full_name(first: str, second: str) -> str:
     """Return the name of a command in the table, given its first two words."""
     table = _data()[0]
-    if first in _containers():
+    if first in containers():
         full = f"{first} {second}"
         if full in table:
             return full

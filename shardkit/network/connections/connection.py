@@ -21,7 +21,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from itertools import count
 from operator import call
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
 import redis
@@ -37,7 +37,7 @@ from redis.exceptions import (
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
-from shardkit.errors import ClosedError, DeadlineExceeded, RoutingError
+from shardkit.errors import ClosedError, DeadlineExceeded
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
 from shardkit.network.connections.databases import (
     UNNAMED,
@@ -46,6 +46,7 @@ from shardkit.network.connections.databases import (
     Steps,
     opening,
 )
+from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
 from shardkit.network.connections.headers import AGGREGATES, ARRAYS, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
@@ -60,6 +61,7 @@ from shardkit.network.connections.redis_private import (
     has_connect_callbacks,
     has_unread,
     lost_its_role,
+    move_connection,
     postpone_health_check,
     reading_within,
     set_timeout,
@@ -72,7 +74,6 @@ from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.steps import arun_steps, run_steps
-from shardkit.routing.command_keys import blocking_seconds
 
 _LOST = (ConnectionError, TimeoutError, OSError)
 # The server is well, or there is none: this says nothing about whether it can be reached.
@@ -100,26 +101,19 @@ _BUFFERS: list[bytearray] = []  # the unused ones
 _CLOSED = "the server closed the connection"
 
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
-_BLOCKING = (
-    *("BLPOP", "BRPOP", "BLMOVE", "BRPOPLPUSH", "BLMPOP", "BZMPOP", "BZPOPMIN", "BZPOPMAX"),
-    *("XREAD", "XREADGROUP", "WAIT", "WAITAOF"),
-)
-# In all spellings. Whether a call blocks, `blocking_seconds` tells.
-_MAY_BLOCK = frozenset(
-    spelled
-    for name in _BLOCKING
-    for text in (name, name.lower())
-    for spelled in (text, text.encode())
-)
 
 
 class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY
-    # Of a blocking one, the unread replies to commands of redis-py's own code, plus one while keys
-    # are watched. If there are any on release, the user was interrupted.
+    # The unread replies to commands of redis-py's own code. If there are any on release, the user
+    # was interrupted.
     due = 0
+    # Whether its user has changed its state, so that nothing is added to what they send.
+    own = False
+    handed_out = False  # to redis-py's code, or to somebody who uses the pool
+    released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
     # What it has opened; the number that is selected; and what it used last, if that is opened.
     opened: set[ClientDatabase]
@@ -156,7 +150,54 @@ class ReplyLimits(Reconnects):
         self.opened = set()
         self.selected = int(self.db or 0)  # type: ignore[attr-defined]
         self.entered = None
-        self.ends = self.selects = False
+        self.ends = self.selects = self.own = False
+
+    def passed_on(self) -> Self:
+        """Return this connection as another object: a holder who kept this one cannot use it."""
+        kind: Any = type(self)
+        other: Self = object.__new__(kind)
+        move_connection(self, other)
+        self.released, other.handed_out = True, False
+        return other
+
+    if not TYPE_CHECKING:  # it would hide misspelled names
+
+        def __getattr__(self, name: str) -> Any:
+            if self.released and not name.startswith("__"):
+                raise released_error()
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def __repr__(self) -> str:
+            return "<a released connection>" if self.released else super().__repr__()
+
+        def __del__(self, *args: Any) -> None:
+            if not self.released:
+                super().__del__(*args)
+
+    def pack_command(self, *args: Any) -> PackedCommands:
+        """Pack a command to be sent."""
+        return PackedCommands.of(super().pack_command(*args), (args,))  # type: ignore[misc]
+
+    def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
+        """Pack commands to be sent."""
+        commands = list(commands)
+        return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
+
+    def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
+        """Send a command; of an awaiting connection, a coroutine."""
+        packed = self.pack_command(*args)
+        return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
+
+    def _note(self, packed: PackedCommands) -> None:
+        """Note what commands do that are about to be sent: the gate, which all of them pass."""
+        self.due += packed.replies
+        does = packed.effects
+        if does & STATE and not self.connecting:  # introductions belong to the connection
+            self.own = self.ends = True
+        elif does & WATCHES:
+            self.own = True
+        elif does & WHOLE:
+            self.own = self.own and self.ends
 
     def entering(self, database: ClientDatabase) -> bytes:
         """Return what goes in front of commands for an opened database: SELECT, or nothing."""
@@ -173,12 +214,10 @@ class ReplyLimits(Reconnects):
             self.entered = self.database
 
     def lead(self) -> bytes:
-        """Return what goes in front of a command of redis-py's: SELECT, or nothing.
+        """Return what goes in front of a command of redis-py's that sends it: SELECT, or nothing.
 
-        The connection must be connected, and must send it: `read_response` drops the reply.
+        `read_response` drops the reply.
         """
-        if not self.selects:
-            return b""
         self.selects = False
         select = self.entering(self.database)
         self._awaits_select = bool(select)
@@ -191,16 +230,16 @@ class ReplyLimits(Reconnects):
     def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         """Send commands and return the replies, in which errors are values."""
         if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
-            self.due += 1
-            packed = b"".join(map(hiredis.pack_command, commands))  # type: ignore[arg-type]
-            yield partial(self.send_packed_command, (packed,), check_health=False)  # type: ignore[attr-defined]
+            packed = PackedCommands(map(hiredis.pack_command, commands), 1, ANYWHERE)  # type: ignore[arg-type]
+            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
             expect_as_one(self, len(commands))
             together: list[Any] = yield self._read_raw
             for reply in together:
                 if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
                     raise reply
             return together
-        packed = self.pack_commands(commands)  # type: ignore[attr-defined]
+        packed = self.pack_commands(commands)
+        packed.effects = ANYWHERE  # these are ours
         yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
         replies: list[Any] = []
         for _ in commands:
@@ -212,6 +251,12 @@ class ReplyLimits(Reconnects):
 
     def _read_raw(self) -> Any:
         return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Note that a reply was an error; it may have left keys watched."""
+        self.due = max(0, self.due - 1)
+        self.ends = self.ends or self.own
+        self.unusable = self.unusable or refuses_to_serve(error)
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
@@ -256,9 +301,11 @@ class ReplyLimits(Reconnects):
             )
 
 
-def _behind(select: bytes, command: Any) -> list[Any]:
-    """Return a packed command of redis-py's behind SELECT."""
-    return [select, *([command] if isinstance(command, str | bytes) else command)]
+def released_error() -> ConnectionError:
+    """Return the error of who uses or releases a connection after its release."""
+    return ConnectionError(
+        "this connection was released: get another one from its pool, and release each once"
+    )
 
 
 def refuses_to_serve(error: Exception) -> bool:
@@ -274,7 +321,6 @@ class Closable(ReplyLimits):
     """
 
     closed = False  # its kit is closed; it does not connect again
-    _watches = False
     follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
     # What this connection becomes when its user's thread next connects it: another address, and
     # perhaps another class.
@@ -291,6 +337,8 @@ class Closable(ReplyLimits):
 
     def shut_down(self) -> None:
         """Shut the socket down, as if the server had closed it; it is closed on release."""
+        if self.released:  # in the meantime
+            return
         self.mark_for_reconnect()  # type: ignore[attr-defined]
         with self._closing:
             sock = socket_of(self)
@@ -301,6 +349,8 @@ class Closable(ReplyLimits):
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection."""
+        if self.released:
+            return
         if self.pid != process.pid:  # type: ignore[attr-defined]  # the parent may hold the lock
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
             return
@@ -308,9 +358,8 @@ class Closable(ReplyLimits):
             if handlers and self.is_connected:
                 self._tell_closed()
             super().disconnect(*args, **kwargs)  # type: ignore[misc]
-            self.due, self._watches, self.unusable = 0, False, False
-            self._awaits_select = False
-            self.ends, self.answered_at = False, self.idle_since
+            self.due, self.answered_at = 0, self.idle_since
+            self.ends = self.own = self.unusable = self._awaits_select = False
 
     def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
         """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
@@ -340,6 +389,7 @@ class Closable(ReplyLimits):
                 if self.moved_to is None:
                     break
                 self.disconnect()
+            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
         except BaseException as error:
             self.disconnect()
             reraise_handlers(error)
@@ -396,44 +446,23 @@ class Closable(ReplyLimits):
         select = self.entering(database)
         return (select + data, 1) if select else (data, 0)
 
-    def pack_commands(self, commands: Iterable[Any]) -> Any:
-        """Pack commands to be sent."""
-        commands = list(commands)
-        self.due += len(commands)
-        if commands:
-            self._note_watch(commands[-1][0])
-        return super().pack_commands(commands)  # type: ignore[misc]
-
-    def send_command(self, *args: Any, **kwargs: Any) -> None:
-        """Send a command."""
-        self.due += 1
-        self._note_watch(args[0])
-        super().send_command(*args, **kwargs)  # type: ignore[misc]
-
-    def _note_watch(self, name: Any) -> None:
-        """Note whether keys are watched after a command that is about to be sent."""
-        if name == "WATCH" and not self._watches:
-            self._watches = True
-            self.due += 1
-        elif self._watches and name in ("EXEC", "UNWATCH", "DISCARD"):
-            self._watches = False
-            self.due -= 1
-
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
+        if not self.is_connected:
+            self.connect_check_health(check_health=False)
+        if check_health:
+            self.check_health()  # type: ignore[attr-defined]
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         try:
-            if self.selects and self.is_connected:
-                if check_health:  # it has a command of its own
-                    self.check_health()  # type: ignore[attr-defined]
-                    check_health = False
-                if select := self.lead():
-                    self.due += 1
-                    command = _behind(select, command)
+            self._note(packed)
+            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
+                self.due += 1
+                packed = [select, *packed]  # type: ignore[assignment]
             if current.get() is None:
-                super().send_packed_command(command, check_health)  # type: ignore[misc]
+                super().send_packed_command(packed, False)  # type: ignore[misc]
             else:
                 with self._kept_to_deadline():
-                    super().send_packed_command(command, check_health)  # type: ignore[misc]
+                    super().send_packed_command(packed, False)  # type: ignore[misc]
         except Exception as error:
             reraise_handlers(error)
             if self.closed:
@@ -460,8 +489,7 @@ class Closable(ReplyLimits):
             if self._awaits_select:
                 self.disconnect()
                 raise refused_select(error) from error
-            self.due = max(0, self.due - 1)
-            self.unusable = self.unusable or refuses_to_serve(error)
+            self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 pool.leave(self, error)
@@ -523,12 +551,15 @@ class AsyncClosable(ReplyLimits):
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
         """Close the connection; drop unwritten data, whose sender has got an error."""
+        if self.released:
+            return
         self.tell_closed()
         self.answered_at = self.idle_since
         transport = transport_of(self)
         if transport is not None and transport.get_write_buffer_size():
             transport.abort()
-        self.unusable = self._awaits_select = False
+        self.due = 0
+        self.ends = self.own = self.unusable = self._awaits_select = False
         await super().disconnect(*args, **kwargs)  # type: ignore[misc]
 
     async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
@@ -558,6 +589,7 @@ class AsyncClosable(ReplyLimits):
                 if self.moved_to is None:
                     break
                 await self.disconnect(nowait=True)
+            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
@@ -607,15 +639,20 @@ class AsyncClosable(ReplyLimits):
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
+        if not self.is_connected:  # type: ignore[attr-defined]
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[attr-defined]
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         try:
-            if self.selects and self.is_connected and (select := self.lead()):  # type: ignore[attr-defined]
-                command = _behind(select, command)
+            self._note(packed)
+            if self.selects and not packed.effects & ANYWHERE and (select := self.lead()):
+                self.due += 1
+                packed = [select, *packed]  # type: ignore[assignment]
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
                     with extended_timeout(self, math.inf):  # asyncio.timeout limits it
-                        await super().send_packed_command(  # type: ignore[misc]
-                            command, check_health=check_health
-                        )
+                        await super().send_packed_command(packed, check_health=False)  # type: ignore[misc]
             except BuiltinTimeoutError:
                 raise TimeoutError("Timeout writing to socket") from None
         except Exception as error:
@@ -633,10 +670,12 @@ class AsyncClosable(ReplyLimits):
                     if await read(*args, **kwargs) is None:
                         return None  # nothing has come in time
                 self._awaits_select = False
+                self.due = max(0, self.due - 1)
             if current.get() is None:
-                return await read(*args, **kwargs)
-            async with kept_to_deadline(self):
-                return await read(*args, **kwargs)
+                reply = await read(*args, **kwargs)
+            else:
+                async with kept_to_deadline(self):
+                    reply = await read(*args, **kwargs)
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
@@ -646,11 +685,14 @@ class AsyncClosable(ReplyLimits):
             if self._awaits_select:
                 await self.disconnect(nowait=True)
                 raise refused_select(error) from error
-            self.unusable = self.unusable or refuses_to_serve(error)
+            self._note_refusal(error)
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 await pool.leave(self, error)
             raise
+        if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
+            self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
+        return reply
 
 
 @asynccontextmanager
@@ -730,8 +772,9 @@ class _BlockingTimeouts(Closable):
     _blocking_for: float | None = None
     _limited_parser = LimitedParser
 
-    def send_command(self, *args: Any, check_health: bool = True, **kwargs: Any) -> Any:
-        blocks = _blocking_seconds(args) if args[0] in _MAY_BLOCK else None
+    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        blocks = packed.blocks
         if (
             not self.connecting
             and check_health
@@ -748,7 +791,7 @@ class _BlockingTimeouts(Closable):
                 self.disconnect()
                 self.connect()  # type: ignore[attr-defined]
                 self._blocking_for = blocks
-        return super().send_command(*args, check_health=check_health, **kwargs)
+        super().send_packed_command(packed, check_health)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
         # Otherwise a Sentinel connection stays open when its reader is interrupted.
@@ -1137,33 +1180,24 @@ class _AsyncBlockingTimeouts(AsyncClosable):
 
     socket_timeout: float | None
     _limited_parser = AsyncLimitedParser
-    _packed: tuple[Any, float | None] | None = None
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
     _blocking_for: float | None = None
 
-    def pack_command(self, *args: Any) -> Any:
-        packed = super().pack_command(*args)  # type: ignore[misc]
-        if args[0] in _MAY_BLOCK:
-            self._packed = packed, _blocking_seconds(args)
-        return packed
-
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
         if check_health:
             await self.check_health()  # type: ignore[attr-defined]
         # See the blocking connection's.
-        if self._packed is not None and self._packed[0] is command:
-            self._blocking_for = blocks = self._packed[1]
-            self._packed = None
-        else:
-            blocks = self._blocking_for
+        blocks = self._blocking_for if packed.blocks is None else packed.blocks
+        self._blocking_for = blocks
         while not self.connecting and self.moved_to is not None and self.waits():
             await self.disconnect(nowait=True)
             await self.connect()  # type: ignore[attr-defined]
             self._blocking_for = blocks
-        await super().send_packed_command(command, check_health=False)
+        await super().send_packed_command(packed, check_health=False)
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         blocks = self._blocking_for
@@ -1229,13 +1263,6 @@ def extended_timeout(connection: Any, blocks: float) -> Iterator[None]:
         connection.socket_timeout = usual
 
 
-def _blocking_seconds(args: Sequence[Any]) -> float | None:
-    try:
-        return blocking_seconds(args)
-    except RoutingError:
-        return None  # the server will refuse it
-
-
 def is_reusable(connection: Any) -> bool:
     """Whether a connection like redis-py's is connected and nothing unread has arrived."""
     connected = getattr(connection, "is_connected", True)
@@ -1249,7 +1276,7 @@ def round_trip(
     replies: list[Any] = []
     with within(deadline or current.get()):
         data, select = connection.led(data)
-        connection.send_packed_command((data,))
+        connection.send_packed_command(PackedCommands((data,), 0, ANYWHERE))
         refused = read_replies_of(connection)(replies, select + count, raw)
     if select and isinstance(reply := replies.pop(0), Exception):
         connection.disconnect()

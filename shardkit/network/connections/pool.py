@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import sys
 import threading
 import time
 import weakref
@@ -40,7 +41,12 @@ from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.network.connections.connection import is_reusable, require_open, reraise_handlers
+from shardkit.network.connections.connection import (
+    is_reusable,
+    released_error,
+    require_open,
+    reraise_handlers,
+)
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
@@ -236,6 +242,11 @@ class _Common:
         if waiting >= self.policy.max_waiting:
             raise overloaded(waiting, self.policy.max_waiting)
 
+    def _prepare(self, connection: Any) -> None:
+        """Make an idle connection that of the pool's users."""
+        connection.database, connection.policy = self.database, self.policy
+        connection.selects = False
+
     def _tell_use(self, connection: Any) -> None:
         """Report the use of a released connection to the watchers."""
         lent, connection.lent = getattr(connection, "lent", None), None
@@ -311,8 +322,7 @@ class _ReusingPool(_Common):
                 if is_reusable(connection) if check is None else check():
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
-                    connection.database, connection.policy = self.database, self.policy
-                    connection.selects = False
+                    self._prepare(connection)
                     return connection
             except (RedisError, OSError) as error:  # the server closed it
                 self._drop(connection)
@@ -330,6 +340,7 @@ class _ReusingPool(_Common):
         Raises: as `borrow`, and what the server answers to SELECT.
         """
         connection = self.borrow()
+        connection.handed_out = True
         if getattr(connection, "entered", self.database) is not self.database:
             try:
                 connection.enter()
@@ -407,7 +418,7 @@ class _ReusingPool(_Common):
             self._drop(connection)
             return None
         if connection is not None:
-            connection.database, connection.policy = self.database, self.policy
+            self._prepare(connection)
         return connection
 
     def pending(self) -> int:
@@ -429,23 +440,24 @@ class _ReusingPool(_Common):
             return self._equipped(super().make_connection())  # type: ignore[misc]
 
     def release(self, connection: Any) -> None:
-        """Accept a connection back, once; ignore one of another pool."""
-        unusable = getattr(connection, "unusable", False)
-        if (unusable or getattr(connection, "due", 0)) and connection in self._in_use:
-            connection.disconnect()  # its user was interrupted, or its server refuses to serve
-            if unusable:
-                self.drop_idle()
+        """Accept a connection back, once; ignore one of another pool.
+
+        Raises:
+            ConnectionError: it was released already.
+        """
         with self._guard:
-            try:
-                self._in_use.remove(connection)
-            except KeyError:
+            if connection not in self._in_use:
+                require_lent(connection)
                 if self.origin is not None:  # lent before they separated
                     self.origin.release(connection)
                 return
+            self._in_use.remove(connection)
+            connection = _taken_back(connection)
             if watchers:
                 self._tell_use(connection)
             now = time.monotonic()
-            ends = self.draining or connection.ends
+            unusable = getattr(connection, "unusable", False)
+            ends = self.draining or unusable or _must_end(connection)
             freed = self._freed
             if ends:
                 freed.notify()
@@ -456,8 +468,10 @@ class _ReusingPool(_Common):
             else:
                 connection.idle_since = now
                 self._idle.append(connection)
-        if ends:
+        if ends:  # outside the lock
             connection.disconnect()
+        if unusable:
+            self.drop_idle()
         if now > _sweep.due:
             _sweep.run(now)
 
@@ -548,8 +562,7 @@ class _AsyncReusingPool(_Common):
         in_use_of(self).add(connection)
         if watchers:
             connection.lent = time.monotonic(), 0.0
-        connection.database, connection.policy = self.database, self.policy
-        connection.selects = False
+        self._prepare(connection)
         return connection
 
     def release_nowait(self, connection: Any) -> None:
@@ -562,6 +575,7 @@ class _AsyncReusingPool(_Common):
             require_open(self)
             return await super().get_connection()  # type: ignore[misc]
         connection = await self.borrow()
+        connection.handed_out = True
         if connection.entered is not self.database:
             try:
                 await connection.enter()
@@ -679,19 +693,20 @@ class _AsyncReusingPool(_Common):
         await self._disconnect()
 
     def _accept(self, connection: Any) -> bool:
-        try:
-            in_use_of(self).remove(connection)
-        except KeyError:
+        if connection not in in_use_of(self):
+            require_lent(connection)
             if self.origin is not None:  # lent before they separated
                 self.origin.release_nowait(connection)
             return False
+        in_use_of(self).remove(connection)
+        connection = _taken_back(connection)
         if watchers:
             self._tell_use(connection)
         self._wake_one()
-        if getattr(connection, "unusable", False):
+        unusable = getattr(connection, "unusable", False)
+        if unusable:
             self.drop_idle()
-            connection.ends = True
-        if self.draining or getattr(connection, "ends", False):
+        if self.draining or unusable or _must_end(connection):
             close_connection_now(connection)
             return True
         idle = idle_of(self)
@@ -747,6 +762,22 @@ _sweep = _Sweep()
 
 class Pool(_ReusingPool, redis.ConnectionPool):
     """redis-py's pool, quicker and able to drain."""
+
+
+def require_lent(connection: Any) -> None:
+    """Refuse a connection that its user has released, unless an exception has interrupted that."""
+    if getattr(connection, "released", False) and sys.exception() is None:
+        raise released_error()
+
+
+def _taken_back(connection: Any) -> Any:
+    """Return a released connection, not as the object that its user may have kept."""
+    return connection.passed_on() if getattr(connection, "handed_out", False) else connection
+
+
+def _must_end(connection: Any) -> bool:
+    """Whether its state concerns nobody else, or a reply is still to come: it is interrupted."""
+    return any(getattr(connection, name, False) for name in ("ends", "own", "due"))
 
 
 def _close_if_replaced(connection: Any, pool: Any) -> None:

@@ -29,6 +29,7 @@ import redis.asyncio as aioredis
 from shardkit.errors import ConfigError, ShardKitError
 from shardkit.network.connections.connection import ServerReplacedError
 from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.pool import require_lent
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
@@ -101,7 +102,7 @@ class _FollowsEntry:
             lent = list(self._lent)
         for connection in lent:  # they reconnect to the new address; at once if users are waiting
             connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
-            if connection.waits():
+            if not connection.released and connection.waits():
                 connection.lose()
         return pool
 
@@ -175,7 +176,8 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         _replaced(connection, error)
 
     def release(self, connection: Any) -> None:
-        """Return a connection to its pool; ignore a foreign or released one."""
+        """Return a connection to its pool, once; ignore a foreign one."""
+        require_lent(connection)
         pool = self._lent.pop(connection, None)
         if pool is not None:
             pool.release(connection)
@@ -226,7 +228,8 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         _replaced(connection, error)
 
     async def release(self, connection: Any) -> None:
-        """Return a connection to its pool; ignore a foreign or released one."""
+        """Return a connection to its pool, once; ignore a foreign one."""
+        require_lent(connection)
         pool = self._lent.pop(connection, None)
         if pool is not None:
             await pool.release(connection)

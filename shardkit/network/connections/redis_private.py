@@ -104,7 +104,7 @@ class _Limited:
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
-        self._connection = weakref.ref(connection)
+        give_parser_to(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
         limit = getattr(connection, "max_reply_bytes", 2**63)
@@ -307,6 +307,37 @@ def has_unread(connection: Any) -> bool:
         return True
     stream = getattr(parser, "_stream", None)  # an awaiting connection's
     return stream is not None and bool(stream._buffer)
+
+
+def give_parser_to(connection: Any) -> None:
+    """Have a connection's parser keep to the limits of that connection."""
+    if isinstance(parser := connection._parser, _Limited):
+        parser._connection = weakref.ref(connection)
+
+
+_ADDRESS = ("_host", "host", "port", "path", "service_name")
+
+
+@cache
+def _slots_of(kind: Any) -> list[str]:
+    slots = [name for each in kind.__mro__ for name in getattr(each, "__slots__", ())]
+    return [name for name in slots if not name.startswith("__")]
+
+
+def move_connection(connection: Any, to: Any) -> None:
+    """Make an empty object of the same class what a connection is.
+
+    What is left is unconnected, and tells only where it led, which redis-py puts into metrics.
+    """
+    kind: Any = type(connection)
+    for name in _slots_of(kind):
+        if hasattr(connection, name):
+            setattr(to, name, getattr(connection, name))
+            delattr(connection, name)
+    to.__dict__ = known = connection.__dict__
+    connection.__dict__ = {name: known[name] for name in _ADDRESS if name in known}
+    connection._sock = connection._reader = connection._writer = None
+    give_parser_to(to)
 
 
 def expect_as_one(connection: Any, count: int) -> None:

@@ -34,6 +34,7 @@ from shardkit.events import handlers, settled
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import refused_select, reraise_handlers
+from shardkit.network.connections.effects import ANYWHERE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.redis_private import learn_slots
 from shardkit.network.links.dispatcher import (
@@ -496,7 +497,8 @@ class Exchange:
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
         with self.in_time:
-            connection.send_packed_command((self._chunks[n].data,), check_health=False)
+            packed = PackedCommands((self._chunks[n].data,), 0, ANYWHERE)
+            connection.send_packed_command(packed, check_health=False)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
             self.until = min(self.until, self.deadline.at)

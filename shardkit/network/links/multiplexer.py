@@ -41,6 +41,7 @@ from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
 from shardkit.network.connections.connection import closed_error, refused_select
 from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
@@ -139,7 +140,8 @@ class ConnectionSource:
         complete = False
         try:
             for chunk in chunks:
-                await connection.send_packed_command(chunk.data, check_health=False)
+                packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                await connection.send_packed_command(packed, check_health=False)
             count = sum(chunk.replies for chunk in chunks)
             if block is None:
                 replies = await _read(connection, count, self.raw)
@@ -568,7 +570,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 under_way = request
                 chunks = [Chunk(request.data, request.count), *(request.more or ())]
                 for chunk in chunks:
-                    await connection.send_packed_command(chunk.data, check_health=False)
+                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                    await connection.send_packed_command(packed, check_health=False)
                 request.replies += await _read(connection, request.unwritten, request.raw)
                 request.replies.refused = True  # perhaps
                 if not request.future.done():

@@ -19,10 +19,9 @@ locks, WATCH, SELECT and so on run redis-py's code, and so does each command if 
 from __future__ import annotations
 
 import asyncio
-import copy
 import inspect
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import nullcontext
 from itertools import count
 from typing import Any, Final
@@ -68,23 +67,6 @@ _SHARED = frozenset(
     }
 )
 _is_shared: dict[Any, bool] = {}
-# Commands that change the state of their connection, by their first words: what comes next might go
-# to another database, or get another reply.
-_CHANGES_CONNECTION = frozenset(
-    {
-        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR", "ASKING"),
-        *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "SYNC", "PSYNC", "CLIENT REPLY"),
-        *("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
-        *("CLIENT TRACKING", "CLIENT CACHING"),
-    }
-)
-# The holder of a client may want these for all its connections; nobody else does.
-_MARKS_CONNECTION = frozenset(
-    {
-        *("CLIENT SETNAME", "CLIENT SETINFO", "CLIENT NO-EVICT", "CLIENT NO-TOUCH"),
-        *("CLIENT CAPA", "CLIENT IMPORT-SOURCE"),
-    }
-)
 
 
 def _retries(client: Any, args: Sequence[Any], last: Exception) -> Generator[float, Any, Any]:
@@ -143,7 +125,6 @@ class DirectPipeline(Pipeline):
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        self.connection_pool = _apart(self, commands).connection_pool
         with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return super().execute(*args, **kwargs)
 
@@ -247,9 +228,8 @@ class DirectClient(_KitClient, redis.Redis):
         return callback(reply, **options)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        apart = _apart(self, (args,))
         with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return redis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class MultiplexedPipeline(AsyncPipeline):
@@ -258,7 +238,6 @@ class MultiplexedPipeline(AsyncPipeline):
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        self.connection_pool = _apart(self, commands).connection_pool
         with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return await super().execute(*args, **kwargs)
 
@@ -348,43 +327,12 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        apart = _apart(self, (args,))
         with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
-            return await aioredis.Redis.execute_command(apart, *args, **options)  # type: ignore[no-untyped-call]
-
-
-def _first_words(args: Sequence[Any]) -> set[str]:
-    """Return the first word of a command, and the first two, however they are written."""
-    words = " ".join(_text(arg) for arg in args[:2]).upper().split()
-    return {" ".join(words[:1]), " ".join(words[:2])}
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 def _text(word: Any) -> str:
     return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
-
-
-def _apart(client: Any, commands: Iterable[Sequence[Any]]) -> Any:
-    """Return a client or pipeline over connections that nobody else uses, if it is needed.
-
-    They are closed when they are released.
-    """
-    pool = client.connection_pool
-    if getattr(pool, "origin", None) is None or pool.as_redis_py:
-        return client
-    if getattr(client, "single_connection_client", False):
-        return client
-    words = set().union(*map(_first_words, commands))
-    if not words.isdisjoint(_MARKS_CONNECTION):
-        pool.separate()
-    if words.isdisjoint(_CHANGES_CONNECTION):
-        return client
-    if client.connection is not None:  # it has watched keys
-        client.connection.ends = True
-        return client
-    apart = copy.copy(client)
-    apart.connection_pool = pool.share()
-    apart.connection_pool.draining = True
-    return apart
 
 
 def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from collections.abc import Iterator
+from typing import Any, Final
 
 import hiredis
 from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
@@ -12,12 +12,11 @@ from redis.exceptions import ResponseError
 
 from shardkit.network.connections import is_reusable, round_trip
 from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
+from shardkit.network.connections.effects import PackedCommands
 from shardkit.operations.deadlines import Deadline
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
 from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
-
-Packed: TypeAlias = str | bytes | Iterable[bytes]
 
 # Sent to the fake server instead of a command whose answer must be an error. It refuses both, which
 # aborts the transaction that the command is part of, as on a real server.
@@ -42,16 +41,21 @@ class _Faulty:
         if end is not None:
             end.put_response(None)
 
+    def passed_on(self: Any) -> Any:
+        other = super().passed_on()  # type: ignore[misc]
+        other._memory.note(other)
+        return other
+
     def _begin(self) -> None:
         """Reset the state for a new connection; raises if the server refuses it."""
         self._memory.accept(self)
         self._due.clear()
         self._cut = self._broken = False
 
-    def _let_through(self, command: Packed) -> list[bytes]:
+    def _let_through(self, packed: PackedCommands) -> list[bytes]:
         """Note the answers due to a request, and return the commands that reach the server."""
         seen = []
-        for args in _commands(command):
+        for args in _commands(packed):
             if self._cut:
                 break
             fault = self._memory.fault_of(args)
@@ -92,7 +96,7 @@ class _BlockingFaulty(_Faulty):
         end.__class__ = CompilingSocket
         return end
 
-    def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+    def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         if not self.is_connected:
             self.connect()
         if check_health:
@@ -100,7 +104,8 @@ class _BlockingFaulty(_Faulty):
         if self._broken:
             self.disconnect()
             raise closed_by_server()
-        seen = self._let_through(command)
+        packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
+        seen = PackedCommands(self._let_through(packed), packed.replies, packed.effects)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
     def round_trip(
@@ -156,7 +161,7 @@ class _AwaitingFaulty(_Faulty):
         if client_id:
             self._memory.unblock(client_id)
 
-    async def send_packed_command(self: Any, command: Packed, check_health: bool = True) -> None:
+    async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         if not self.is_connected:
             await self.connect()
         if check_health:
@@ -165,8 +170,10 @@ class _AwaitingFaulty(_Faulty):
             await self.disconnect(nowait=True)
             raise closed_by_server()
         # Without awaiting: no other request may come between noting the answers and sending.
+        packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
+        self._note(packed)
         end = end_of(self)
-        for seen in filter(None, (self.lead(), *self._let_through(command))):
+        for seen in self._let_through(packed):
             end.sendall(seen)
 
     async def can_read(self, *args: Any) -> Any:
@@ -205,10 +212,10 @@ class InsideConnection(FakeRedisConnection):
         return end
 
 
-def _commands(packed: Packed) -> Iterator[list[bytes]]:
+def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
     """Split a packed request into commands."""
     reader = hiredis.Reader()
-    for piece in [packed] if isinstance(packed, str | bytes) else packed:
+    for piece in packed:
         reader.feed(piece)
     while (args := reader.gets()) is not False:
         yield args

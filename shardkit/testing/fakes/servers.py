@@ -218,6 +218,11 @@ class MemoryServer:
         with self._lock:
             if self._down:
                 raise ConnectionRefusedError(111, "Connection refused")
+        self.note(connection)
+
+    def note(self, connection: Any) -> None:
+        """Note a connection, which breaks when this goes down."""
+        with self._lock:
             self._connections.add(connection)
 
     def unblock(self, client_id: int) -> None:

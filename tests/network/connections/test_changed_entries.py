@@ -324,17 +324,15 @@ async def test_only_own_pools_disconnect_from_sentinels(
 async def test_a_replaced_master_is_left(get: Any, watched: tuple[Component, int]) -> None:
     client = get(watched[0], None, False)
     pool = client.connection_pool
+    await of(pool.release(await of(pool.get_connection())))
     connection = await of(pool.get_connection())
-    await of(pool.release(connection))
-    assert await of(pool.get_connection()) is connection
+    line = getattr(connection, "transport", None) or connection._sock
     # As a Sentinel has answered another caller:
     getattr(pool.way, "proxy", pool.way).master_address = ("127.0.0.1", 1)
-    for _ in range(2):  # the second time it is not there to be released
-        await of(pool.release(connection))
+    await of(pool.release(connection))
     assert pool.connection_counts() == (1, 0)
     other = await of(pool.get_connection())
-    assert other is not connection
-    assert not connection.is_connected
+    assert line.is_closing() if hasattr(line, "is_closing") else line.fileno() < 0
     await of(pool.release(other))
 
 

@@ -21,6 +21,7 @@ from shardkit.config.component import Component
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
+from shardkit.network.connections.redis_private import idle_of
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 
@@ -35,10 +36,7 @@ def connection_of(kit: ShardKit, component: str = "c") -> Any:
     """The connection that the next call on a component uses."""
     client: Any = kit.client(component)
     client.ping()
-    pool = client.connection_pool
-    connection = pool.get_connection()
-    pool.release(connection)
-    return connection
+    return idle_of(client.connection_pool)[-1]
 
 
 def between_look_up_and_write(

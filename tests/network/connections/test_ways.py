@@ -198,54 +198,6 @@ def test_a_fence_holds_up_the_commands_of_its_database_alone(
     assert sum(client.dbsize() for client in [closed, other]) > 200
 
 
-STATE = ["user", "resp", "db", "watch"]
-SPELLINGS: list[tuple[Any, ...]] = [
-    ("SELECT", 3),
-    ("SELECT 3",),
-    (b"select", b"3"),
-    ("MULTI",),
-    ("multi",),
-    ("SUBSCRIBE", "news"),
-    ("PSUBSCRIBE n*",),
-    ("CLIENT", "REPLY", "ON"),
-    ("CLIENT REPLY", "ON"),
-    ("RESET",),
-    ("WATCH", "k"),
-    ("AUTH", "other", "secret"),
-    ("HELLO", 3),
-    (b"hello 3",),
-]
-
-
-@pytest.mark.parametrize("kind", FACES)
-@pytest.mark.parametrize("piped", [False, True])
-@pytest.mark.parametrize("args", SPELLINGS, ids=str)
-def test_commands_that_change_a_connection_change_nobody_elses(
-    kind: str, piped: bool, args: tuple[Any, ...], servers: list[LocalServer]
-) -> None:
-    with faced(kind, over(servers[:1], 2)) as face:
-        ids = face.kit.set("ids", component="one", members=int)
-        of(face, ids.sadd(1))
-        client = of(face, face.kit.client("one"))
-        before = of(face, client.client_info())
-        if piped:
-            pipe = client.pipeline(transaction=False)
-            sent = pipe.execute_command(*args)
-            if sent is not pipe:  # WATCH is sent at once
-                of(face, sent)
-            of(face, pipe.execute())
-        else:
-            of(face, client.execute_command(*args))
-        assert of(face, ids.scard()) == 1
-        assert of(face, ids.sadd(2)) == 1
-        assert of(face, client.set("k", 5)) is True
-        assert of(face, client.get("k")) == b"5"
-        after = of(face, client.client_info())
-        assert [after[what] for what in STATE] == [before[what] for what in STATE]
-    with servers[0].client() as admin:
-        assert set(admin.info("keyspace")) == {"db0"}
-
-
 async def test_what_waited_at_a_fence_is_sent_once(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = iter([True])
     monkeypatch.setattr(ClientDatabase, "is_fenced", lambda self, reply: next(closed, False))

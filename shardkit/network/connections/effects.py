@@ -1,0 +1,203 @@
+"""What commands do to the connection that they are sent over, in whatever spelling. No I/O.
+
+::
+
+    ("GET", "a")                    READS
+    ("MSET", "a", 1, "b", 2)        WRITES
+    (b"blpop", "a", 5)              WRITES | ALONE      not in MULTI: blocks, waits, or is unknown
+    ("CLIENT TRACKING", "ON")       … | STATE           the connection is its user's from now on
+    ("WATCH", "a")                  … | WATCHES         so it is until the transaction is over
+    MULTI … EXEC in one piece       WRITES | WHOLE      no state is left
+    ("PING",)                       ANYWHERE            concerns no database
+
+`PackedCommands` is what connections send: bytes with their effects. Bytes that were packed by hand
+are parsed, so a SELECT in them is seen, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import hiredis
+
+from shardkit.errors import RoutingError
+from shardkit.routing.command_keys import (
+    blocking_seconds,
+    command_name,
+    containers,
+    reads_by_name,
+)
+
+READS = 0
+WRITES = 1  # or is not known to change nothing
+ALONE = 2
+STATE = 4
+WHOLE = 8
+ANYWHERE = 16
+WATCHES = 32  # a state that ends with the transaction, or with UNWATCH
+
+_STATE = frozenset(
+    {
+        *("SELECT", "AUTH", "HELLO", "RESET", "QUIT", "READONLY", "READWRITE", "MONITOR", "ASKING"),
+        *("MULTI", "EXEC", "DISCARD", "SYNC", "PSYNC", "REPLCONF", "HIMPORT"),
+        *("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE", "UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE"),
+    }
+)
+_ANYWHERE = frozenset(
+    {
+        *("PING", "ECHO", "TIME", "PUBLISH", "SPUBLISH", "PUBSUB", "INFO", "CONFIG", "COMMAND"),
+        *("ACL", "LATENCY", "SLOWLOG", "CLIENT", "SCRIPT", "FUNCTION", "CLUSTER"),
+    }
+)
+_ALONE = frozenset(
+    {
+        *("SAVE", "BGSAVE", "BGREWRITEAOF", "MIGRATE", "SLAVEOF", "REPLICAOF", "SWAPDB", "DEBUG"),
+        *("SHUTDOWN", "FAILOVER", "MODULE", "CLIENT", "SCRIPT", "FUNCTION", "CLUSTER"),
+    }
+)
+_READS = frozenset(
+    {
+        *("SCAN", "HSCAN", "SSCAN", "ZSCAN", "TOUCH", "EVAL_RO", "EVALSHA_RO", "FCALL_RO"),
+        *("PING", "ECHO", "TIME", "INFO", "PUBSUB"),
+    }
+)
+# Of CLIENT, the sub-commands that leave their connection as it is.
+_OF_OTHERS = frozenset(
+    {
+        *("LIST", "ID", "INFO", "GETNAME", "KILL", "PAUSE", "UNPAUSE", "UNBLOCK", "HELP"),
+        *("TRACKINGINFO", "GETREDIR"),
+    }
+)
+_MAY_BLOCK = frozenset({"XREAD", "XREADGROUP", "TS.READ"})  # if their arguments say so
+_TRANSACTION = (("MULTI",), ("EXEC",))
+_SPELLINGS = 4096  # cached at most
+
+known: dict[Any, int] = {}
+"""Effects by a command's first element as callers spell it, if that decides."""
+
+
+class PackedCommands(list[Any]):
+    """PackedCommands commands, with what they do.
+
+    Attributes:
+        replies: how many replies to them `read_response` will read.
+        effects: what they do, together.
+        blocks: how many seconds a single one may block, 0 for ever; None if it does not.
+    """
+
+    __slots__ = ("blocks", "effects", "replies")
+
+    def __init__(
+        self, pieces: Iterable[Any], replies: int, effects: int, blocks: float | None = None
+    ) -> None:
+        super().__init__(pieces)
+        self.replies, self.effects, self.blocks = replies, effects, blocks
+
+    @classmethod
+    def of(cls, pieces: Iterable[Any], commands: Sequence[Sequence[Any]]) -> PackedCommands:
+        """Return commands that are packed as ``pieces``."""
+        does = effects_of_all(commands)
+        blocks = None
+        if does & ALONE and len(commands) == 1:
+            with suppress(RoutingError):  # the server will refuse it
+                blocks = blocking_seconds(_normal(commands[0]))
+        return cls(pieces, len(commands), does, blocks)
+
+    @classmethod
+    def by_hand(cls, data: Any) -> PackedCommands:
+        """Return bytes, in one piece or several, that were packed by hand."""
+        given = [data] if isinstance(data, str | bytes | bytearray | memoryview) else list(data)
+        pieces = [piece.encode() if isinstance(piece, str) else bytes(piece) for piece in given]
+        reader = hiredis.Reader(notEnoughData=cls)
+        commands: list[Any] = []
+        try:
+            for piece in pieces:
+                reader.feed(piece)
+            while (command := reader.gets()) is not cls:
+                commands.append(command)
+        except hiredis.ProtocolError:
+            commands.append(None)
+        if reader.has_data() or not all(map(_is_command, commands or [None])):
+            return cls(pieces, 1, WRITES | ALONE | STATE)  # half a command, or an inline one
+        return cls.of(pieces, commands)
+
+
+def effects(args: Sequence[Any]) -> int:
+    """Return what a command does; a sub-command follows its name after a space or separately."""
+    try:
+        found = known.get(args[0])
+    except TypeError:  # a bytearray
+        found = None
+    return _learned(args) if found is None else found
+
+
+def effects_of_all(commands: Sequence[Sequence[Any]]) -> int:
+    """Return what several commands in one piece do."""
+    if len(commands) == 1:
+        return effects(commands[0])
+    does = _together(commands)
+    if (
+        does & STATE
+        and (_normal(commands[0]), _normal(commands[-1])) == _TRANSACTION
+        and not _together(commands[1:-1]) & (STATE | WATCHES)
+    ):
+        return WRITES | WHOLE
+    return does
+
+
+def _together(commands: Sequence[Sequence[Any]]) -> int:
+    try:
+        found = [known[name] for name in {args[0] for args in commands}]
+    except (LookupError, TypeError):
+        found = list(map(effects, commands))
+    does, anywhere = 0, ANYWHERE
+    for each in found:
+        does |= each
+        anywhere &= each
+    return does & ~ANYWHERE | anywhere
+
+
+def _learned(args: Sequence[Any]) -> int:
+    normal = _normal(args)
+    name, does = normal[0], _of(normal)
+    by_name = name not in _MAY_BLOCK and (name not in containers() or len(normal) > len(args))
+    if by_name and type(args[0]) in (str, bytes) and len(known) < _SPELLINGS:
+        known[args[0]] = does
+    return does
+
+
+def _of(args: tuple[Any, ...]) -> int:
+    name, second = args[0], _text(args[1]) if len(args) > 1 else ""
+    if (
+        name in _STATE
+        or (name == "CLIENT" and second not in _OF_OTHERS)
+        or (name, second) == ("SCRIPT", "DEBUG")
+    ):
+        return WRITES | ALONE | STATE
+    if name in ("WATCH", "UNWATCH"):
+        return WRITES | ALONE | WATCHES if name == "WATCH" else ANYWHERE | WHOLE
+    does = ANYWHERE if name in _ANYWHERE else 0
+    if not (name in _READS or reads_by_name(name) or reads_by_name(f"{name} {second}")):
+        does |= WRITES
+    try:
+        alone = name in _ALONE or not command_name(args) or blocking_seconds(args) is not None
+    except RoutingError:  # unknown
+        alone = True
+    return does | ALONE if alone else does
+
+
+def _normal(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a command with its name in capitals, and apart from its sub-command."""
+    return (*(_text(args[0]).split() or [""]), *args[1:])
+
+
+def _text(word: Any) -> str:
+    if isinstance(word, bytes | bytearray | memoryview):
+        word = bytes(word).decode("latin-1")
+    return str(word).upper()
+
+
+def _is_command(parsed: Any) -> bool:
+    return type(parsed) is list and bool(parsed) and type(parsed[0]) is bytes
