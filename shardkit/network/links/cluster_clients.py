@@ -36,6 +36,7 @@ from shardkit.network.connections.connector import (
     ClusterClient,
     registered_scripts,
 )
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Access, Endpoint
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.redis_private import (
@@ -54,8 +55,6 @@ from shardkit.operations.commands import Command, Replies, Reply, Shard, Transac
 from shardkit.routing.command_keys import blocking_seconds, key_positions
 from shardkit.routing.placement import slot_of
 
-# They have a key, and change the state of their connection.
-_OF_CONNECTIONS = frozenset({"WATCH", "SSUBSCRIBE", "SUNSUBSCRIBE", "HIMPORT"})
 _LOST = (ConnectionError, TimeoutError)
 _SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
 # Options of redis-py's that are not a callback's.
@@ -187,12 +186,12 @@ class _OnLink:
 
 def _keys(args: Sequence[Any]) -> list[Any]:
     """Return the keys by which a link may route a command; none if it must not."""
-    if not args or str_if_bytes(args[0]).split(" ")[0].upper() in _OF_CONNECTIONS:
-        return []
     try:
+        if effects(args) & (STATE | WATCHES):
+            return []
         blocking_seconds(args)
         return [args[n] for n in key_positions(args)]
-    except (RoutingError, TypeError):
+    except (RoutingError, TypeError, LookupError):
         return []
 
 
@@ -313,6 +312,8 @@ class _Pipeline:
         name, commands = self.client.place.component.name, []
         for args, options in collected:
             keys, named = _keys(args), options.get("target_nodes")
+            if not keys and (not args or effects(args) & (ALONE | STATE | WATCHES)):
+                return None  # unknown, or it concerns a connection
             flag = self.client.command_flags.get(str_if_bytes(args[0]).upper())
             if not keys and (flag in _SEVERAL_NODES or self.is_transaction):
                 what = "has no key" if self.is_transaction else "needs several nodes"
