@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from threading import RLock
 from typing import Any, Final
 
@@ -52,13 +53,14 @@ from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import Command, Replies, Reply, Shard, Transaction
-from shardkit.routing.command_keys import blocking_seconds, key_positions
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
 _LOST = (ConnectionError, TimeoutError)
 _SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
 # Options of redis-py's that are not a callback's.
-_NOT_OF_CALLBACKS = frozenset({"keys", "target_nodes", NEVER_DECODE, EMPTY_RESPONSE})
+_OF_REDIS_PY = frozenset({"target_nodes", NEVER_DECODE, EMPTY_RESPONSE})
+_NOT_OF_CALLBACKS = _OF_REDIS_PY | {"keys"}
 
 
 def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
@@ -132,8 +134,10 @@ class _OnLink:
 
     def _batch(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Command] | None:
         """Return a command for the link; None if redis-py's own code sends it."""
-        if not self.linked or not _NOT_OF_CALLBACKS.isdisjoint(options.keys() - {"keys"}):
+        if not self.linked or not _OF_REDIS_PY.isdisjoint(options):
             return None
+        if has_plain_form(args[0], len(args)):
+            return [Command(self.place.component.name, args[1], args)]
         keys = _keys(args)
         if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
             return None
@@ -143,7 +147,7 @@ class _OnLink:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
         if isinstance(reply, ShardFailure):
             raise self.error(reply)
-        kept = {n: value for n, value in options.items() if n not in _NOT_OF_CALLBACKS}
+        kept = options and {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
         own: Mapping[Any, Callable[..., Any]] = getattr(self, "cluster_response_callbacks", {})
         for callbacks in (reply_callbacks(self), own):
             if (callback := callbacks.get(args[0])) is not None:
@@ -311,6 +315,9 @@ class _Pipeline:
             return None
         name, commands = self.client.place.component.name, []
         for args, options in collected:
+            if _OF_REDIS_PY.isdisjoint(options) and args and has_plain_form(args[0], len(args)):
+                commands.append(Command(name, args[1], args))
+                continue
             keys, named = _keys(args), options.get("target_nodes")
             if not keys and (not args or effects(args) & (ALONE | STATE | WATCHES)):
                 return None  # unknown, or it concerns a connection
@@ -325,7 +332,7 @@ class _Pipeline:
             commands.append(as_command(name, keys[0] if keys else b"", args))
         if not self.is_transaction or not commands:
             return commands
-        slots = {slot_of(key) for args, _ in collected for key in _keys(args)}
+        slots = set(map(slot_of, chain.from_iterable(_keys(args) for args, _ in collected)))
         if len(slots) > 1:
             raise CrossSlotTransactionError(
                 "All keys involved in a cluster transaction must map to the same slot"
