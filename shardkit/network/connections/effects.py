@@ -79,7 +79,7 @@ known: dict[Any, int] = {}
 
 
 class PackedCommands(list[Any]):
-    """PackedCommands commands, with what they do.
+    """Packed commands, with what they do.
 
     Attributes:
         replies: how many replies to them `read_response` will read.
@@ -163,6 +163,7 @@ def _learned(args: Sequence[Any]) -> int:
     normal = _normal(args)
     name, does = normal[0], _of(normal)
     by_name = name not in _MAY_BLOCK and (name not in containers() or len(normal) > len(args))
+    by_name = by_name and normal[1:2] != ("SETNAME",)
     if by_name and type(args[0]) in (str, bytes) and len(known) < _SPELLINGS:
         known[args[0]] = does
     return does
@@ -170,9 +171,10 @@ def _learned(args: Sequence[Any]) -> int:
 
 def _of(args: tuple[Any, ...]) -> int:
     name, second = args[0], _text(args[1]) if len(args) > 1 else ""
+    is_own_name = second == "SETNAME" and _text(args[-1]).startswith("SHARDKIT:")  # the kit's
     if (
         name in _STATE
-        or (name == "CLIENT" and second not in _OF_OTHERS)
+        or (name == "CLIENT" and second not in _OF_OTHERS and not is_own_name)
         or (name, second) == ("SCRIPT", "DEBUG")
     ):
         return WRITES | ALONE | STATE

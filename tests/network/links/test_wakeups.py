@@ -127,10 +127,10 @@ def test_cut_waits_close(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None
     assert link.subscribe(Subscribe("one", "x"))
     subscription = link._subscription("one", "x", False)
 
-    def interrupted(**_: Any) -> Any:
+    def interrupted(*_: Any, **__: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(subscription._connection, "can_read", interrupted)
+    monkeypatch.setattr(type(subscription._connection), "can_read", interrupted)
     with pytest.raises(KeyboardInterrupt):
         link.await_wakeup(AwaitWakeup("one", "x", "a", TOO_LONG))
     assert subscription.broken
