@@ -188,7 +188,7 @@ class Entry:
             host = fields.get("host", "localhost")
             server = f"{f'[{host}]' if ':' in host else host}:{fields.get('port', DEFAULT_PORT)}"
         if self.is_cluster:
-            return f"cluster:{server}"
+            return f"cluster:{server}{f'/{number}' if number else ''}"
         return server if number is None else f"{server}/{number}"
 
     def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:

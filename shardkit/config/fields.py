@@ -68,6 +68,7 @@ _COUNT: _Rule = ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST)
 _RETRIES: _Rule = ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST)
 _TEXT: _Rule = ((str,), "text, digits in quotes", _anything)
 _TRUTH: _Rule = ((bool,), "true or false", _anything)
+_ADDRESSES: _Rule = ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v)))
 _SECONDS: _Rule = (
     (int, float, type(None)),
     "seconds above 0, or null",
@@ -149,6 +150,7 @@ FIELDS: dict[str, _Rule] = {
     "multiplex": _TRUTH,
     "retries": _RETRIES,
     "cluster": _TRUTH,
+    "startup_nodes": _ADDRESSES,
     "replicas": ((list,), "a list of entries", _anything),
     "zone": ((str,), "the name of a zone", bool),
     "read_from": ((str,), f"one of {', '.join(MODES)}", lambda v: v in MODES),
@@ -188,19 +190,19 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
         "the name of the watched service, of letters, digits, '.', '-' and '_'",
         lambda v: re.fullmatch(r"[A-Za-z0-9._-]+", v),
     ),
-    "sentinels": ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v))),
+    "sentinels": _ADDRESSES,
     "username": _TEXT,
     "password": _TEXT,
 }
 _FIELDS_OF = {**_OBJECTS, "sentinel": _SENTINEL_FIELDS}
 NAMES.update(FIELDS, *_FIELDS_OF.values())
 # Fields with the server's address.
-LOCATION = frozenset({"url", "host", "port", "unix_socket_path", "sentinel"})
+LOCATION = frozenset({"url", "host", "port", "startup_nodes", "unix_socket_path", "sentinel"})
 _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
 _OWN_NODES = "leave it out: a cluster finds its own nodes"
 # Fields that contradict others: remedies by these.
 _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("url", LOCATION - {"url"} | {"ssl"}, "set it in one of the two"),
+    ("url", LOCATION - {"url", "startup_nodes"} | {"ssl"}, "set it in one of the two"),
     (
         "unix_socket_path",
         frozenset({"host", "port", "ssl", "sentinel"}),
@@ -259,6 +261,10 @@ def normalized(fields: Mapping[str, Any], *, with_replicas: bool = True) -> dict
                 for each in value
             ]
         result[name] = whole(value) if int in types and float not in types else value
+    nodes = result.get("startup_nodes")
+    alone = nodes and not result.keys() & {"url", "host", "port"}
+    if alone and isinstance(nodes, list) and _is_address(nodes[0]):  # for all that need one
+        result["host"], result["port"] = nodes[0]
     return result
 
 
@@ -279,11 +285,11 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
     if not problems and not partial:
         problems += _without_tls(fields, where)
     if not problems and fields.get("cluster"):
-        if number := database_of(fields):
-            remedy = "use database 0, the only one of a cluster"
-            problems.append(Problem(where, "db", str(number), "contradicts cluster", remedy))
         if fields.get("url", "").startswith("unix:"):
             problems.append(Problem(where, "url", "", "contradicts cluster", _OWN_NODES))
+    elif not problems and "startup_nodes" in fields:
+        remedy = "write cluster: true beside it"
+        problems.append(Problem(where, "startup_nodes", "", "is for clusters only", remedy))
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems
@@ -434,6 +440,8 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION | (set() if is_plain else {"ssl"}) | read_url(url).keys()
     elif "sentinel" in fields:
         displaced = LOCATION
+    elif "startup_nodes" in fields:
+        displaced = LOCATION - fields.keys()
     elif fields.keys() & {"host", "port"}:
         displaced = LOCATION - {"host", "port"}
     else:

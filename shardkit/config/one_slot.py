@@ -28,7 +28,9 @@ class SlotEntry(Entry):
 
     def __init__(self, cluster: Entry) -> None:
         """Make the entry from that of the cluster."""
-        fields = {name: value for name, value in cluster.fields.items() if name != "cluster"}
+        fields = cluster.fields
+        for name in ("cluster", "startup_nodes"):
+            fields.pop(name, None)
         super().__init__(fields, WHERE)
         self.address = cluster.address
 

@@ -66,6 +66,7 @@ from shardkit.network.connections.breaker import Breakers
 from shardkit.network.connections.clients import AsyncClient, Client, Clients, require_unsplit
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
 from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
+from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
 from shardkit.network.replicas.durable import DurableBlock
@@ -138,7 +139,7 @@ class Kit(Catalogue[Face]):
         self.topology = Topology(source)
         if credential_providers and credential_providers.keys() - {"config-server"}:
             self.topology.check_names = partial(_check_providers, credential_providers, source)
-        connector_used = connector or Connector(DirectClient, MultiplexedClient)
+        connector_used = connector or Connector(*USER_CLIENTS)
         self.breakers = Breakers()
         self.clients = Clients(
             connector_used, credential_providers, self._deadline, breakers=self.breakers
@@ -151,7 +152,7 @@ class Kit(Catalogue[Face]):
         self._background = Background(BlockingDriver(self.plane.link()))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
-        self._connector = connector
+        self._connector = connector_used
         self._credential_providers = credential_providers
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None

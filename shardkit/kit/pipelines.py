@@ -35,17 +35,15 @@ from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, Plane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
-from shardkit.network.connections.connector import registered_scripts
 from shardkit.network.connections.redis_private import (
     EMPTY_RESPONSE,
     NEVER_DECODE,
-    str_if_bytes,
 )
+from shardkit.network.links.cluster_clients import as_command
 from shardkit.network.links.grouping import locate
 from shardkit.network.links.resp import pack
 from shardkit.operations.commands import (
     Batch,
-    Command,
     Key,
     Locate,
     Partial,
@@ -57,7 +55,6 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.deadlines import call
 from shardkit.routing.command_keys import (
-    blocking_seconds,
     command_name,
     has_plain_form,
     key_positions,
@@ -86,13 +83,8 @@ class _ShardCommand:
     def __init__(
         self, shard: Shard, key: Key, args: tuple[Any, ...], keys: Sequence[int], undecoded: bool
     ) -> None:
-        block = blocking_seconds(args)
-        name = str_if_bytes(args[0])
-        if " " in name:  # redis-py joins subcommands to the name
-            args = (*name.split(), *args[1:])
-        script = registered_scripts.get(str_if_bytes(args[1])) if name == "EVALSHA" else None
         self.shard = shard
-        self.command = Command(shard, key, args, script, block=block)
+        self.command = as_command(shard, key, args)
         self.keys = keys  # their indexes among the command's keys
         self.undecoded = undecoded  # whether the reply stays bytes even if the client decodes
         self.reply: Reply = None

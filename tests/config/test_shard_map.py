@@ -321,7 +321,6 @@ def test_numbered_shards_may_stand_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ("{port: 1, db: 2}", "db = 2 contradicts cluster"),
         ("{unix_socket_path: /a}", "unix_socket_path contradicts cluster"),
         ("{host: a, replicas: [{port: 3}]}", "replicas contradicts cluster"),
     ],

@@ -276,4 +276,6 @@ def test_closing_under_a_call_of_a_clusters_client_says_so(
 
         monkeypatch.setattr(client, "_determine_nodes", close_first)
         with closed():
+            client.dbsize()
+        with closed():
             client.get("k")

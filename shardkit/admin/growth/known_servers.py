@@ -85,7 +85,7 @@ class KnownServers:
 
 def _login(entry: Entry) -> str:
     fields = entry.fields
-    for name in ("host", "port", "db", "replicas", "zone", "held"):
+    for name in ("host", "port", "startup_nodes", "db", "replicas", "zone", "held"):
         fields.pop(name, None)
     return json.dumps(fields, sort_keys=True)
 

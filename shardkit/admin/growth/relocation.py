@@ -249,7 +249,7 @@ def cluster_at(like: Entry, server: ServerAddress, where: str) -> Entry:
 
 def _elsewhere(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     fields = at_server(like.fields, server, where)
-    for name in ("replicas", "zone", "cluster"):
+    for name in ("replicas", "zone", "cluster", "startup_nodes"):
         fields.pop(name, None)
     return fields
 

@@ -95,7 +95,7 @@ def connected_to(
 
 def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
     fields = at_server(like.fields, server, where)
-    for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster"):
+    for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster", "startup_nodes"):
         fields.pop(name, None)
     return fields
 

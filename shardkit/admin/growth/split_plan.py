@@ -158,6 +158,11 @@ def _cluster_of(component: Component) -> ServerAddress | None:
             f"{component.name} is in a cluster, and not by one entry with host and port",
             "write the cluster as the component's entry",
         )
+    if clusters[0].database:
+        raise ConfigError(
+            f"{component.name} is in database {clusters[0].database} of a cluster",
+            "copy it into database 0 first, the only one that can be split",
+        )
     return node
 
 

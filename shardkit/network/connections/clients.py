@@ -403,15 +403,14 @@ class Clients:
                     with self._lock:
                         held.built.add(pool)
                 client = client_over(endpoint.access.client, pool)
-            if self.topology() is not None and hasattr(client, "successor"):
-                reads = isinstance(number, ReplicaOf)
-                find = _Successors(
-                    self, component.layout, endpoint.shard, raw, held.awaiting, reads
-                )
+            reads = isinstance(number, ReplicaOf)
+            find = _Successors(self, component.layout, endpoint.shard, raw, held.awaiting, reads)
+            if self.topology() is not None and hasattr(client, "place"):
+                find.component = copy.copy(component)  # tables are kept as long as the original
+                client.place = find
+            elif self.topology() is not None and hasattr(client, "successor"):
                 client.successor = find.asuccessor if held.awaiting else find.successor
-                if endpoint.database is None:
-                    client.current = find.current
-                elif not reads:
+                if not reads:
                     client.reader = find.reader
             with self._lock:
                 table.clients[number] = client
@@ -759,8 +758,11 @@ def require_unsplit(layout: Layout, component: Component, number: int | None) ->
 class _Successors:
     """Finds the clients that take the place of a shard's client, or that read in its place.
 
-    After a split, a command goes to the shard where its keys are.
+    After a split, a command goes to the shard where its keys are. ``component`` is that for which
+    a cluster's client was built.
     """
+
+    component: Component
 
     def __init__(
         self,
@@ -778,19 +780,13 @@ class _Successors:
         self._get = "aget" if awaiting else "get"
         self._reads = reads
 
-    def current(self, args: Sequence[Any]) -> Any:
-        """Return the client for a command by the entries that were read last."""
-        clients, topology = _require_alive(self._clients)
-        component = topology.last_known(self._shard.component)
-        return getattr(clients, self._get)(component, self._number(component, args), self._raw)
-
     def reader(self, args: Sequence[Any]) -> Any:
         """Return the client that reads the shard while a move holds it; None if none does."""
         if alive := _alive(self._clients):
             clients, topology = alive
             with suppress(ShardKitError):
                 component = topology.last_known(self._shard.component)
-                which = reader_of(component, self._number(component, args))
+                which = reader_of(component, self.number(component, args))
                 if isinstance(which, ReplicaOf):
                     return getattr(clients, self._get)(component, which, False)
         return None
@@ -808,10 +804,31 @@ class _Successors:
     def _of(
         self, component: Component, args: Sequence[Any]
     ) -> tuple[Component, Number, bool | None]:
-        number = self._number(component, args)
+        number = self.number(component, args)
         return component, reader_of(component, number) if self._reads else number, self._raw
 
-    def _number(self, component: Component, args: Sequence[Any]) -> int | None:
+    def left(self) -> Component | None:
+        """Return the component if a split has moved it out of its cluster, or holds it."""
+        if alive := _alive(self._clients):
+            with suppress(ShardKitError):
+                latest: Component = alive[1].last_known(self._shard.component)
+                if latest.entry is None or latest.entry.held:
+                    return latest
+        return None
+
+    def reread(self) -> Any:
+        """Read the component again; of an awaiting client, a coroutine."""
+        topology = _require_alive(self._clients)[1]
+        read = topology.areread if self._get == "aget" else topology.reread
+        return read(self._shard.component)
+
+    def endpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
+        """Return where commands for the shards of a cluster's component go that has left it."""
+        clients = _require_alive(self._clients)[0]
+        found = clients.aendpoints if self._get == "aget" else clients.endpoints
+        return found(component, raw)
+
+    def number(self, component: Component, args: Sequence[Any]) -> int | None:
         """Return the number of the shard where a command belongs by now.
 
         Raises:
@@ -875,8 +892,6 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
             each.leave()
             continue
         client = each.access.client if isinstance(each, Endpoint) else each
-        if _closable(client) is client:
-            client.replaced = True
         if isinstance(client, redis.RedisCluster) or not awaiting:
             for pool in _pools(client):
                 pool.drain()

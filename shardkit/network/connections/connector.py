@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import ssl
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import redis
 import redis.asyncio as aioredis
@@ -19,13 +17,11 @@ from redis.cluster import LoadBalancingStrategy
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisClusterException,
-    ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.events import watched
 from shardkit.network.connections.connection import (
     AsyncSentinelConnection,
     AsyncSentinelTlsConnection,
@@ -39,16 +35,16 @@ from shardkit.network.connections.connection import (
     UnixConnection,
     require_open,
 )
-from shardkit.network.connections.databases import FENCE_WAIT
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import (
-    ask_entry_again,
-    is_closed,
+    ask_others_too,
     learn_commands_of_any,
-    learn_slots,
     library_name,
+    refusal_in,
     set_connection_class,
+    was_closed,
 )
 from shardkit.network.connections.sentinels import (
     AsyncSentinelManager,
@@ -112,82 +108,11 @@ class RegistersScripts:
             return registered
 
 
-class FollowsSplits:
-    """A cluster's client, whose component may have left the cluster, or be about to."""
-
-    held = False  # by a split: its nodes refuse writes until entries change
-    replaced = False  # the entry has changed: another client takes its place
-    # These return the client for a command, by the entries that were read last, or read again.
-    current: Callable[[Sequence[Any]], Any] | None = None
-    successor: Callable[[Sequence[Any]], Any] | None = None
-
-    if not TYPE_CHECKING:  # redis-py's own types
-
-        def delete(self, *keys: Any) -> Any:
-            """Delete keys; redis-py sends a pipeline even for one, which cannot go elsewhere."""
-            return self._of_keys("DEL", super().delete, keys)
-
-        def unlink(self, *keys: Any) -> Any:
-            """Delete keys in the background; see `delete`."""
-            return self._of_keys("UNLINK", super().unlink, keys)
-
-        def touch(self, *keys: Any) -> Any:
-            """Note that keys are used; see `delete`."""
-            return self._of_keys("TOUCH", super().touch, keys)
-
-        def exists(self, *keys: Any) -> Any:
-            """Count which of some keys exist; see `delete`."""
-            return self._of_keys("EXISTS", super().exists, keys)
-
-        def _of_keys(self, name: str, split: Callable[..., Any], keys: Sequence[Any]) -> Any:
-            return self.execute_command(name, *keys) if len(keys) == 1 else split(*keys)
-
-    def goes_on(self, error: Exception, end: float) -> bool:
-        """Whether a command was refused because the component may leave the cluster."""
-        return self.successor is not None and is_closed(error) and time.monotonic() < end
-
-    def is_refused_by(self, client: Any) -> bool:
-        """Whether entries lead to this cluster, and nothing holds it."""
-        return client is self and not self.held
-
-
-class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
-    """redis-py's cluster client, which raises ClosedError when its kit closes during a call.
-
-    After one holder has closed it, it discovers the cluster again, because others share it.
-    """
+class ClusterClient(RegistersScripts, redis.RedisCluster):
+    """redis-py's cluster client."""
 
     closed = False
     policy = NO_POLICY
-
-    def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Execute a command, elsewhere if the component has left the cluster."""
-        client: Any = self.current(args) if self.replaced and self.current else self
-        if client is not self:
-            return client.execute_command(*args, **kwargs)
-        end = time.monotonic() + FENCE_WAIT
-        while True:
-            try:
-                return self._execute(*args, **kwargs)
-            except ResponseError as error:
-                if not self.goes_on(error, end):
-                    raise
-                client = self.successor(args)
-                if self.is_refused_by(client):
-                    raise
-            if client is not self:
-                return client.execute_command(*args, **kwargs)
-            time.sleep(CLOSED_STEP)
-
-    def _execute(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
-                learn_slots(self)
-            with watched(self.policy, (args,)):
-                return super().execute_command(*args, **kwargs)  # type: ignore[no-untyped-call]
-        except Exception:  # closing a kit makes redis-py raise several kinds
-            require_open(self)
-            raise
 
     def command(self, **kwargs: Any) -> Any:
         """List the commands of a node that answers; redis-py asks one only, when it is opened."""
@@ -200,7 +125,7 @@ class ClusterClient(FollowsSplits, RegistersScripts, redis.RedisCluster):
         raise failure or RedisClusterException("the cluster has no nodes")
 
 
-class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
+class AsyncClusterClient(RegistersScripts, aioredis.RedisCluster):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client; commands wait until it has discovered the cluster.
 
     redis-py's own lets commands pass as soon as the nodes are known, and then replaces their
@@ -231,28 +156,9 @@ class AsyncClusterClient(FollowsSplits, RegistersScripts, aioredis.RedisCluster)
         self.connection_class.closed = value
 
     async def execute_command(self, *args: Any, **kwargs: Any) -> Any:
-        """Execute a command, elsewhere if the component has left the cluster.
-
-        Wait until the cluster is known.
-        """
-        client: Any = self.current(args) if self.replaced and self.current else self
-        if client is not self:
-            return await client.execute_command(*args, **kwargs)
-        end = time.monotonic() + FENCE_WAIT
-        while True:
-            try:
-                await self.initialize()
-                with watched(self.policy, (args,)):
-                    return await super().execute_command(*args, **kwargs)
-            except ResponseError as error:
-                if not self.goes_on(error, end):
-                    raise
-                client = await self.successor(args)
-                if self.is_refused_by(client):
-                    raise
-            if client is not self:
-                return await client.execute_command(*args, **kwargs)
-            await asyncio.sleep(CLOSED_STEP)
+        """Execute a command. Wait until the cluster is known."""
+        await self.initialize()
+        return await super().execute_command(*args, **kwargs)
 
     async def initialize(self, *args: Any, **kwargs: Any) -> Any:
         """Learn the cluster's nodes, unless the kit is closed."""
@@ -280,9 +186,13 @@ class Connector:
         self,
         blocking_class: type[redis.Redis] = redis.Redis,
         awaiting_class: type[aioredis.Redis] = aioredis.Redis,
+        cluster_class: type[ClusterClient] = ClusterClient,
+        awaiting_cluster_class: type[AsyncClusterClient] = AsyncClusterClient,
     ) -> None:
         self._blocking_class = blocking_class
         self._awaiting_class = awaiting_class
+        self._cluster_class = cluster_class
+        self._awaiting_cluster_class = awaiting_cluster_class
 
     def node_classes(self, fields: Mapping[str, Any]) -> tuple[type[Any], type[Any], type[Any]]:
         """Return the classes of a cluster's connections and pools, and of awaiting connections."""
@@ -298,14 +208,16 @@ class Connector:
         """
         common = _common(fields, Retry)
         if fields.get("cluster"):
-            return _cluster(fields, common, *self.node_classes(fields)[:2])
+            return _cluster(self._cluster_class, fields, common, *self.node_classes(fields)[:2])
         return self._blocking_class(connection_pool=_pool(fields, common, _BLOCKING))
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client; connects when it is first used."""
         common = _common(fields, AsyncRetry)
         if fields.get("cluster"):
-            return _acluster(fields, common, self.node_classes(fields)[2])
+            return _acluster(
+                self._awaiting_cluster_class, fields, common, self.node_classes(fields)[2]
+            )
         pool = _pool(fields, common, _AWAITING)
         pool.as_redis_py = pool.as_redis_py or not fields.get("multiplex", True)
         return self._awaiting_class(connection_pool=pool)
@@ -422,12 +334,13 @@ def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListen
 
 
 def _cluster(
+    kind: type[ClusterClient],
     fields: Mapping[str, Any],
     common: dict[str, Any],
     connection: type[Any],
     pool: type[Any],
 ) -> redis.RedisCluster:
-    host, port = _address(fields)
+    seeds, database = seeds_of(fields), ClientDatabase(fields.get("db", 0))
     options = _without(common, "db") | _network(fields)
     policy: CallPolicy = fields.get("policy", NO_POLICY)
     retry, own = options["retry"], _without(_without(options, "retry"), "max_connections")
@@ -437,6 +350,8 @@ def _cluster(
             super().__init__(*args, **kwargs)
             where = self.connection_kwargs
             _bound(self, {"policy": policy.of_node(where["host"], where["port"])})
+            self.database = database
+            where["db"] = database.number
 
         def drain(self) -> None:
             type(self).draining = True
@@ -446,27 +361,40 @@ def _cluster(
             type(self).closed = type(self).draining = True
             super().close_for_good()
 
-    # Only a cluster given by URL uses the classes of pool and connection.
-    client = ClusterClient(
-        url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
-        retry=retry,
-        connection_pool_class=NodePool,
-        connection_class=_node_connection(connection, fields, own),
-        **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
-        **_replicas_of(fields),
-    )
-    return _prepared(client, fields, host, port)
+    failure: Exception | None = None
+    for host, port in [*seeds, *_known_nodes(seeds)]:
+        try:
+            # Only a cluster given by URL uses the classes of pool and connection.
+            client = kind(
+                url=f"redis://[{host}]:{port}" if ":" in host else f"redis://{host}:{port}",
+                retry=retry,
+                require_full_coverage=False,
+                connection_pool_class=NodePool,
+                connection_class=_node_connection(connection, fields, own),
+                **{name: options[name] for name in _OF_CLUSTER_CLIENTS if name in options},
+                **_replicas_of(fields),
+            )
+        except RedisClusterException as error:
+            failure = failure or refusal_in(error) or error
+        else:
+            return _prepared(client, fields, seeds)
+    assert failure is not None
+    raise failure
 
 
 def _acluster(
-    fields: Mapping[str, Any], common: dict[str, Any], connection: type[Any]
+    kind: type[AsyncClusterClient],
+    fields: Mapping[str, Any],
+    common: dict[str, Any],
+    connection: type[Any],
 ) -> aioredis.RedisCluster:
-    host, port = _address(fields)
+    seeds = seeds_of(fields)
     limits = {name: common.pop(name) for name in _LIMITS if name in common}
-    client = AsyncClusterClient(
-        host=host,
-        port=port,
+    client = kind(
+        host=seeds[0][0],
+        port=seeds[0][1],
         ssl=bool(fields.get("ssl")),
+        require_full_coverage=False,
         **_without(common, "db"),
         **_network(fields),
         **_replicas_of(fields),
@@ -474,7 +402,7 @@ def _acluster(
     client.connection_class = _node_connection(connection, fields, limits)
     set_connection_class(client, client.connection_class)
     learn_commands_of_any(client)
-    return _prepared(client, fields, host, port)
+    return _prepared(client, fields, seeds)
 
 
 def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any]) -> type[Any]:
@@ -483,20 +411,50 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
     They get arguments of their own, as a cluster's client drops some options without a word.
     """
     policy: CallPolicy = fields.get("policy", NO_POLICY)
+    number = fields.get("db", 0)
 
     class NodeConnection(base):  # type: ignore[misc]
+        database = ClientDatabase(number)
+
         def __init__(self, **given: Any) -> None:
-            super().__init__(**{**given, **own})
+            super().__init__(**{**given, **own, "db": number})
             self.credential_provider = fields.get("credentials")
             self.policy = policy.of_node(self.host, self.port)
+
+        def should_reconnect(self) -> bool:
+            """Whether it must be closed before the next use, also as the server has closed it."""
+            return super().should_reconnect() or was_closed(self)
 
     return NodeConnection
 
 
-def _prepared(client: C, fields: Mapping[str, Any], host: str, port: int) -> C:
+Address: TypeAlias = tuple[str, int]
+_clusters: weakref.WeakSet[Any] = weakref.WeakSet()  # of this process
+_clusters_lock = ForkSafeLock()
+
+
+def seeds_of(fields: Mapping[str, Any]) -> list[Address]:
+    """Return the addresses of the nodes that a cluster's resolved entry names."""
+    named = [(host, port) for host, port in fields.get("startup_nodes", ())]
+    return list(dict.fromkeys([_address(fields), *named]))
+
+
+def _known_nodes(seeds: Sequence[Address]) -> list[Address]:
+    """Return the nodes that other clients of the same entry have discovered."""
+    with _clusters_lock:
+        alike = [client for client in _clusters if client.seeds == seeds]
+    nodes = [(node.host, node.port) for client in alike for node in client.get_nodes()]
+    return list(dict.fromkeys(node for node in nodes if node not in seeds))
+
+
+def _prepared(client: C, fields: Mapping[str, Any], seeds: list[Address]) -> C:
     client.policy = fields.get("policy", NO_POLICY)
     client.held = bool(fields.get("held"))
-    ask_entry_again(client, host, port)
+    client.seeds = seeds
+    # By name, as all nodes may have got new addresses, and the host leads to one of them.
+    ask_others_too(client, lambda: [*seeds, *_known_nodes(seeds)])
+    with _clusters_lock:
+        _clusters.add(client)
     return client
 
 

@@ -34,7 +34,7 @@ from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
 from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
-from redis.cluster import PRIMARY, ClusterNode
+from redis.cluster import PRIMARY, REPLICA, ClusterNode
 from redis.connection import DefaultParser
 from redis.exceptions import (
     BusyLoadingError,
@@ -435,6 +435,11 @@ def slot_owners(client: Any) -> Mapping[int, Sequence[Any]]:
     return owners
 
 
+def nodes_of_slot(client: Any, slot: int) -> Sequence[Any]:
+    """Return the nodes of a slot, its master first; none if none is known."""
+    return slot_owners(client).get(slot, ())
+
+
 def reads_replicas(client: Any) -> bool:
     """Whether a cluster's client reads from replicas: its connections to them say READONLY."""
     return getattr(client, "load_balancing_strategy", None) is not None
@@ -443,6 +448,11 @@ def reads_replicas(client: Any) -> bool:
 def replica_in(nodes: Sequence[Any]) -> Any:
     """Return a replica among the nodes of a slot, always the same of a process; else the master."""
     return nodes[1 + os.getpid() % (len(nodes) - 1)] if len(nodes) > 1 else nodes[0]
+
+
+def is_replica(node: Any) -> bool:
+    """Whether a cluster's node is a replica, as far as its client knows."""
+    return getattr(node, "server_type", None) == REPLICA
 
 
 def node_of(client: Any, host: str, port: int) -> Any:
@@ -463,49 +473,65 @@ def learn_slots(client: Any) -> Any:
     return client.nodes_manager.initialize()
 
 
-def ask_entry_again(client: Any, host: str, port: int) -> None:
-    """Have a cluster's client ask its entry's own address when no node that it knows answers.
-
-    All of them may have got new addresses, and the entry's host leads to one of them.
-    """
+def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]]) -> None:
+    """Have a cluster's client ask other nodes if none answers of those that it knows."""
     manager = client.nodes_manager
     kind: Any = type(manager)
     awaits = isinstance(client, AsyncRedisCluster)
 
     @contextmanager
-    def asking_entry(error: Exception) -> Iterator[None]:
-        if not str(error).startswith("Redis Cluster cannot be connected"):
-            raise error
-        if awaits:
-            node: Any = AsyncClusterNode(host, port, PRIMARY, **manager.connection_kwargs)
-        else:
-            node = ClusterNode(host, port, PRIMARY)  # type: ignore[no-untyped-call]
-        known, manager.startup_nodes = manager.startup_nodes, {node.name: node}
+    def asking_others(error: Exception) -> Iterator[None]:
+        if not str(error).startswith("Redis Cluster cannot be connected") or refusal_in(error):
+            raise refusal_in(error) or error
+        nodes: list[Any] = [
+            AsyncClusterNode(*each, PRIMARY, **manager.connection_kwargs)
+            if awaits
+            else ClusterNode(*each, PRIMARY)  # type: ignore[no-untyped-call]
+            for each in others()
+        ]
+        known, manager.startup_nodes = manager.startup_nodes, {node.name: node for node in nodes}
         try:
             yield
         except BaseException:
             manager.startup_nodes = known  # they may come back
-            for connection in getattr(node, "_connections", ()):
-                close_connection_now(connection)
+            for node in nodes:
+                for connection in getattr(node, "_connections", ()):
+                    close_connection_now(connection)
             raise
 
     def initialize(self: Any, **options: Any) -> None:
         try:
             kind.initialize(self, **options)
         except RedisClusterException as error:
-            with asking_entry(error):
+            with asking_others(error):
                 kind.initialize(self, **options)
 
     async def ainitialize(self: Any, **options: Any) -> None:
         try:
             await kind.initialize(self, **options)
         except RedisClusterException as error:
-            with asking_entry(error):
+            with asking_others(error):
                 await kind.initialize(self, **options)
 
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
     manager.__class__ = type(kind.__name__, (kind,), added)
+
+
+def refusal_in(error: BaseException) -> RedisClusterException | None:
+    """Return why a node refused to tell its slots; redis-py says that it is in no cluster."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ResponseError) and "cluster support disabled" not in str(cause):
+            return RedisClusterException(str(cause))
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def was_closed(connection: Any) -> bool:
+    """Whether an awaiting connection has been closed by the server."""
+    reader = getattr(connection, "_reader", None)
+    return reader is not None and bool(reader.at_eof())
 
 
 def learn_commands_of_any(cluster: AsyncRedisCluster) -> None:

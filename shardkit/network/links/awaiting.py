@@ -21,7 +21,6 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
-from shardkit.network.connections.databases import UNNAMED
 from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of
@@ -287,7 +286,7 @@ class AwaitingLink(Link):
             if attempt.node is not None:
                 client = endpoint.access.client
                 holder = getattr(attempt.node, "connection_pool", attempt.node)
-                databases = [getattr(holder, "database", UNNAMED)]
+                databases = [getattr(holder, "database", None) or holder.connection_class.database]
                 if request.block is None:
                     connection = self._connection_to(client, holder, attempt.node.name)
             elif not (

@@ -4,8 +4,8 @@
 
     batch ─► components ─► groups by shard ─► endpoints ─► attempts, one a server ─► replies
                ▲                                                               │
-               └── retry: missing scripts, moved slots, lost idempotent,  ◄────┘
-                          servers that load, or are replicas now
+               └── retry in order: missing scripts, moved slots, lost     ◄────┘
+                   idempotent, servers that load, or are replicas now
 
 `Dispatcher.dispatch` is a generator without I/O: it yields what it needs (components, endpoints,
 attempts to carry out, a pause) and is sent the answer by the link. A request is sent again only if
@@ -14,11 +14,13 @@ it was certainly not executed, only reads, or is marked idempotent.
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections import defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, chain, count
+from functools import partial
+from itertools import accumulate, chain
 from math import inf
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -28,6 +30,7 @@ from redis.exceptions import (
     ClusterDownError,
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
+    MasterDownError,
     MaxConnectionsError,
     MovedError,
     NoPermissionError,
@@ -50,6 +53,7 @@ from shardkit.network.connections.framing import (
 )
 from shardkit.network.connections.redis_private import (
     is_closed,
+    is_replica,
     is_script_missing,
     is_unblocked,
     is_unready,
@@ -58,6 +62,7 @@ from shardkit.network.connections.redis_private import (
     replica_in,
     slot_owners,
 )
+from shardkit.network.links import order
 from shardkit.network.links.grouping import components_in, group_by_shard, require_together
 from shardkit.network.links.resp import UniformCommands
 from shardkit.network.links.server_request import (
@@ -66,6 +71,7 @@ from shardkit.network.links.server_request import (
     failure,
     lacks_script,
     may_repeat,
+    only_reads,
     patience_with,
     pause_before,
     settle,
@@ -80,17 +86,21 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     Shard,
+    Transaction,
     coalesced,
 )
 from shardkit.operations.deadlines import current, earliest
 from shardkit.routing.keys import key_bytes
-from shardkit.routing.placement import slots_of
+from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
 _MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
+# Answers of a cluster's replica to a read that its master may answer.
+_REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
 # that are not ready are retried for as long as their entry's timeout.
 MAX_ATTEMPTS = 5
+_ASKED_EVERY = 0.5  # seconds
 
 
 class NeedComponents(NamedTuple):
@@ -283,10 +293,15 @@ class _Outcome:
     """What the attempts of one round mean for the next."""
 
     retry: int  # the round's number
+    tries: int  # the number of rounds that did not only wait
     waited: float  # seconds of pauses before the next round
-    redirected: dict[int, tuple[str, int]] = field(default_factory=dict)  # nodes by position
+    # Nodes by position; None for the master of the slot, as its replica cannot answer.
+    redirected: dict[int, tuple[str, int] | None] = field(default_factory=dict)
     stale: dict[Any, None] = field(default_factory=dict)  # clusters' that must refresh their slots
     unready: set[str] = field(default_factory=set)  # components whose servers are not ready
+    # Of what is sent again: how each fails if it cannot be, and which wait for their server.
+    failures: dict[int, Callable[[], ShardFailure]] = field(default_factory=dict)
+    stalled: set[int] = field(default_factory=set)
     pause: float = 0.0  # seconds before the next round, by the entries' ``retry``
 
 
@@ -302,6 +317,9 @@ class Dispatcher:
         self._loaded: weakref.WeakKeyDictionary[Any, dict[str, set[str]]] = (
             weakref.WeakKeyDictionary()
         )
+
+        # By a cluster's client, when it last asked for the nodes of slots that it does not know.
+        self._asked: weakref.WeakKeyDictionary[Any, float] = weakref.WeakKeyDictionary()
 
     def loaded(self, owner: Any, node: str = "") -> set[str]:
         """Return the SHA-1s of the scripts that a server is known to have."""
@@ -319,18 +337,22 @@ class Dispatcher:
         """
         out = Replies([None] * len(batch))
         todo: Sequence[int] = range(len(batch))
-        redirected: dict[int, tuple[str, int]] = {}
+        pending: dict[int, _OrderScope] = {}  # what was not executed, or has to be once more
+        redirected: dict[int, tuple[str, int] | None] = {}
         uncertain: set[int] = set()
         attempts = [attempt] if attempt else []
         waited = asked = 0.0
-        for retry in count():
+        retry = -1  # rounds since the last one in which something was executed
+        tries = 0  # of these, those that did not only wait for a server
+        while True:
+            retry += 1
             pause = max(pause_before(retry), asked)
             if pause:  # a cluster is moving slots or electing a master, or a server loads
                 yield Pause(pause)
                 waited += pause
             deadline = earliest(None)
             if retry and deadline is not None and deadline.left() <= 0:
-                _fail(attempts, set(todo), deadline.passed(), uncertain, out)
+                _fail(batch, pending, deadline.passed(), uncertain, out)
                 break
             if retry and handlers:
                 emit(CommandsRetried(len(todo), retry))
@@ -338,14 +360,16 @@ class Dispatcher:
                 try:
                     # A slot on the move refuses joined commands (TRYAGAIN), not single ones.
                     joins = coalesced(batch) and not retry
-                    attempts = yield from self._attempt(batch, todo, redirected, joins, out)
+                    attempts = yield from self._attempt(
+                        batch, todo, redirected, joins, pending, out
+                    )
                 except (ShardKitError, *ATTEMPT_ERRORS) as error:
-                    if not retry:  # nothing was sent: the whole batch can be refused
+                    if not pending:  # nothing was sent: the whole batch can be refused
                         raise
-                    _fail(attempts, set(todo), error, uncertain, out)
+                    _fail(batch, pending, error, uncertain, out)
                     break
             again: list[int] = []
-            outcome = _Outcome(retry, waited + pause_before(retry + 1))
+            outcome = _Outcome(retry, tries, waited + pause_before(retry + 1))
             for attempt in attempts:
                 try:
                     again += self._settle_all(attempt, outcome, uncertain, out)
@@ -353,26 +377,42 @@ class Dispatcher:
                     why = InvalidResponse(f"the replies do not match the requests: {error!r}")
                     why.__cause__ = error
                     attempt.error, attempt.sent, attempt.replies = why, True, []
-                    self._settle_all(attempt, _Outcome(MAX_ATTEMPTS, inf), uncertain, out)
-            redirected, asked = outcome.redirected, outcome.pause
+                    self._settle_all(
+                        attempt, _Outcome(MAX_ATTEMPTS, MAX_ATTEMPTS, inf), uncertain, out
+                    )
             for client in outcome.stale:
                 yield NeedRefresh(client)
             if outcome.unready:
                 yield NeedEntries(outcome.unready)
-            todo = again
-            if not todo:
+            if not again and not pending:
                 break
+            before, asked = len(pending), outcome.pause
+            pending = _pending(batch, attempts, pending, again, outcome, out)
+            if not pending:
+                break
+            tries += not outcome.stalled.issuperset(again)
+            if retry and len(pending) < before:
+                retry = tries = 0
+            sent = set(todo)
+            redirected = {n: where for n, where in redirected.items() if n not in sent}
+            redirected |= outcome.redirected
+            stalled = {pending[n] for n in outcome.stalled if n in pending}
+            todo = order.sent_in_pieces(pending, redirected, stalled)
         return out
 
     def _attempt(
         self,
         batch: Batch,
         todo: Sequence[int],
-        redirected: dict[int, tuple[str, int]],
+        redirected: dict[int, tuple[str, int] | None],
         joins: bool,
+        pending: dict[int, _OrderScope],
         out: Replies,
     ) -> Generator[Need, Any, list[Attempt]]:
-        """Send the requests at the positions ``todo`` once, and return the attempts."""
+        """Send the requests at the positions ``todo`` once, and return the attempts.
+
+        ``pending`` gets those that must wait for others.
+        """
         components = yield NeedComponents(components_in(batch, todo))
         for component in components.values():
             if component.splits_tags:
@@ -389,6 +429,13 @@ class Dispatcher:
                     shard = Shard(name, number)
                     _fail_unreached(batch, component, shard, positions, endpoint, out)
                 elif (lane := endpoint.lane) is None:
+                    if not pending and self._lacks_slots(endpoint, batch, positions):
+                        yield NeedRefresh(endpoint.owner)
+                    held = order.waiting(batch, positions)
+                    for position in held:
+                        pending[position] = _OrderScope.of(endpoint, batch[position])
+                    if held:
+                        positions = [each for each in positions if each not in held]
                     attempts += self._attempts_on_nodes(
                         batch, endpoint, positions, redirected, out, **common
                     )
@@ -420,9 +467,12 @@ class Dispatcher:
                     endpoint, positions, batch, loaded=loaded, block=block
                 )
                 attempts.append(Attempt(request))
-        if handlers:
-            for attempt in attempts:
-                attempt.told = attempt.server_request.tell()
+        for attempt in attempts:
+            request = attempt.server_request
+            if request.loaded and groups.rows is None and groups.uniform is None:
+                request.texts = order.as_text(request.requests, request.loaded)
+            if handlers:
+                attempt.told = request.tell()
         attempts = yield attempts
         for attempt in attempts:
             attempt.tell_end()
@@ -433,7 +483,7 @@ class Dispatcher:
         batch: Batch,
         endpoint: Endpoint,
         positions: Sequence[int],
-        redirected: dict[int, tuple[str, int]],
+        redirected: dict[int, tuple[str, int] | None],
         out: Replies,
         **common: Any,
     ) -> list[Attempt]:
@@ -463,12 +513,12 @@ class Dispatcher:
         for position in positions:
             request = batch[position]
             try:
-                asking = position in redirected
-                if asking:
-                    node = node_of(client, *redirected[position])
-                elif reads_replicas(client):
-                    [slot] = slots_of([request.key])
-                    node = replica_in(slot_owners(client)[slot])
+                where = redirected.get(position)
+                asking = where is not None
+                if where is not None:
+                    node = node_of(client, *where)
+                elif position not in redirected and _may_be_read(client, request):
+                    node = replica_in(slot_owners(client)[slot_of(request.key)])
                 else:
                     node = client.get_node_from_key(key_bytes(request.key))
                 name = f"{node.name} asking" if asking else node.name
@@ -483,6 +533,20 @@ class Dispatcher:
         for name, attempt in attempts.items():
             attempt.server_request.starts = [0, len(found[name])]
         return list(attempts.values())
+
+    def _lacks_slots(self, endpoint: Endpoint, batch: Batch, positions: Sequence[int]) -> bool:
+        """Whether a cluster's client must ask for the node of a slot: at most twice a second."""
+        try:
+            known = slot_owners(endpoint.owner)
+        except AttributeError:  # a cluster in memory
+            return False
+        if len(known) >= SLOTS or all(slot_of(batch[n].key) in known for n in positions):
+            return False
+        now = time.monotonic()
+        if now < self._asked.get(endpoint.owner, -inf) + _ASKED_EVERY:
+            return False
+        self._asked[endpoint.owner] = now
+        return True
 
     def _settle_all(
         self,
@@ -523,6 +587,7 @@ class Dispatcher:
         again: list[int] = []
         if isinstance(attempt.error, ClosedError):
             raise attempt.error
+        of_replica = attempt.node is not None and is_replica(attempt.node)
         if attempt.error is not None:
             # Of several, some may have been executed before or after this reply.
             if (
@@ -531,6 +596,12 @@ class Dispatcher:
                 and outcome.waited <= patience_with(attempt.owner)
             ):
                 outcome.unready.add(server_request.shard.component)
+                outcome.stalled.update(server_request.positions)
+                for position, request in zip(
+                    server_request.positions, server_request.requests, strict=True
+                ):
+                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
+                    outcome.failures[position] = failing
                 return list(server_request.positions)
             # Once, as the request itself may break the connection; and never after a timeout.
             repeats = retry == 0 and not attempt.timed_out
@@ -542,13 +613,19 @@ class Dispatcher:
                 server_request.positions, server_request.requests, strict=True
             ):
                 repeatable = attempt.sent and may_repeat(request)
+                spare = of_replica and isinstance(request, Command) and only_reads(request)
+                if spare:
+                    outcome.redirected[position] = None
                 if (
-                    (repeats and (moved or repeatable))
+                    spare
+                    or (repeats and (moved or repeatable))
                     or unsent
                     or (repeatable and pause is not None)
                 ):
                     outcome.pause = max(outcome.pause, pause or 0.0)
                     again.append(position)
+                    failing = partial(server_request.failure, request, attempt.error, attempt.sent)
+                    outcome.failures[position] = failing
                     if attempt.sent:
                         uncertain.add(position)
                 else:
@@ -558,7 +635,7 @@ class Dispatcher:
             if attempt.node is not None:
                 outcome.stale[attempt.owner] = None
             return again
-        last = retry >= MAX_ATTEMPTS - 1
+        last = outcome.tries >= MAX_ATTEMPTS - 1
         for position, request, reply in server_request.unpack(
             server_request.values(attempt.replies)
         ):
@@ -570,20 +647,30 @@ class Dispatcher:
             left = attempt.node is not None and is_closed(reply)
             left = left and (retry == 0 or getattr(attempt.owner, "held", False))
             refused = unblocked or left or is_unready(reply)
-            if refused and outcome.waited <= patience_with(attempt.owner):
-                outcome.unready.add(server_request.shard.component)
+            moving = attempt.node is not None and isinstance(reply, _MOVING)
+            tries = moving and isinstance(reply, TryAgainError)
+            if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
+                outcome.redirected[position] = None
+                outcome.failures[position] = partial(server_request.refusal, request, reply)
                 again.append(position)
                 continue
-            if isinstance(reply, Exception) and not last:
-                if lacks_script(request, reply):
-                    server_request.loaded.clear()
+            if refused or tries:
+                if outcome.waited <= patience_with(attempt.owner):
+                    if refused:
+                        outcome.unready.add(server_request.shard.component)
+                    outcome.stalled.add(position)
+                    outcome.failures[position] = partial(server_request.refusal, request, reply)
                     again.append(position)
                     continue
-                if attempt.node is not None and isinstance(reply, _MOVING):
-                    if isinstance(reply, MovedError | ClusterDownError):
-                        outcome.stale[attempt.owner] = None
-                    elif isinstance(reply, AskError):
-                        outcome.redirected[position] = reply.node_addr
+            elif isinstance(reply, Exception) and not last:
+                if lacks_script(request, reply):
+                    server_request.loaded.clear()
+                elif isinstance(reply, AskError):
+                    outcome.redirected[position] = reply.node_addr
+                elif moving:
+                    outcome.stale[attempt.owner] = None
+                if moving or lacks_script(request, reply):
+                    outcome.failures[position] = partial(server_request.refusal, request, reply)
                     again.append(position)
                     continue
             out[position], failed = settle(server_request, request, reply)
@@ -591,19 +678,67 @@ class Dispatcher:
         return again
 
 
-def _fail(
+class _OrderScope(NamedTuple):
+    """Whose requests keep their order: a shard's, or those of a slot of a cluster."""
+
+    shard: Shard
+    address: str
+    slot: int | None
+
+    @classmethod
+    def of(cls, endpoint: Endpoint, request: Command | Transaction) -> _OrderScope:
+        """Return the place of a request."""
+        slot = slot_of(request.key) if endpoint.database is None else None
+        return cls(endpoint.shard, endpoint.address, slot)
+
+
+def _pending(
+    batch: Batch,
     attempts: Iterable[Attempt],
-    positions: set[int],
+    pending: Mapping[int, _OrderScope],
+    again: Sequence[int],
+    outcome: _Outcome,
+    out: Replies,
+) -> dict[int, _OrderScope]:
+    """Return what must be sent, again or for the first time, so that order is kept.
+
+    ``again`` are the positions that may be sent again.
+    """
+    refused: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+    executed: defaultdict[_OrderScope, list[int]] = defaultdict(list)
+    places: dict[int, _OrderScope] = {}
+    for attempt in attempts:
+        for part in attempt.server_request.by_shard():
+            for position in part.positions:
+                places[position] = _OrderScope.of(part.endpoints[0], batch[position])
+    for position in again:
+        refused[places[position]].append(position)
+    for position in set(places).difference(again):
+        if places[position] in refused:
+            executed[places[position]].append(position)
+    left = {n: place for n, place in pending.items() if n not in places and out[n] is None}
+    for place, positions in refused.items():
+        repeated, failed = order.again(batch, positions, executed[place])
+        for position in failed:
+            out[position] = outcome.failures[position]()
+            out.failed = True
+        for position in repeated:
+            out[position] = None
+            left[position] = place
+    return left
+
+
+def _fail(
+    batch: Batch,
+    pending: Mapping[int, _OrderScope],
     error: Exception,
     uncertain: set[int],
     out: Replies,
 ) -> None:
     """Put failures into ``out`` for requests that could not be sent again."""
-    for attempt in attempts:
-        for part in attempt.server_request.by_shard():
-            for position, request in zip(part.positions, part.requests, strict=True):
-                if position in positions:
-                    out[position] = part.failure(request, error, position in uncertain)
+    for position, place in pending.items():
+        sent = position in uncertain
+        out[position] = failure(place.shard, place.address, batch[position], error, sent=sent)
     out.failed = True
 
 
@@ -644,8 +779,13 @@ def _nodes_of(
             keys = [batch.keys[position] for position in positions]
         else:
             keys = [batch[position].key for position in positions]
-        pick = replica_in if reads_replicas(client) else itemgetter(0)
-        owners = [pick(nodes[slot]) for slot in slots_of(keys)]
+        if reads_replicas(client):
+            picks = [
+                replica_in if _may_be_read(client, batch[n]) else itemgetter(0) for n in positions
+            ]
+            owners = [pick(nodes[slot]) for pick, slot in zip(picks, slots_of(keys), strict=True)]
+        else:
+            owners = [nodes[slot][0] for slot in slots_of(keys)]
     except (AttributeError, LookupError):
         return None
     by_name: dict[str, tuple[Any, list[int]]] = {}
@@ -655,6 +795,11 @@ def _nodes_of(
         except KeyError:
             by_name[node.name] = node, [position]
     return list(by_name.values())
+
+
+def _may_be_read(client: Any, request: Command | Transaction) -> bool:
+    """Whether a replica of a cluster may answer a request."""
+    return reads_replicas(client) and isinstance(request, Command) and only_reads(request)
 
 
 class Link:

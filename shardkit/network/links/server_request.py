@@ -12,7 +12,7 @@ is sent by its SHA-1. If the server may lack it, the first call sends the text, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain, pairwise
@@ -136,6 +136,7 @@ class ServerRequest:
     batch: Batch = ()
     loaded: set[str] = field(default_factory=set)  # SHA-1s of scripts that the server has
     brought: set[str] = field(default_factory=set)  # SHA-1s of scripts sent as text
+    texts: Set[str] = frozenset()  # SHA-1s of scripts to send as text in any case
     asking: bool = False  # whether the requests follow an ASK redirection
     block: float | None = None  # seconds that the (only) request may block
     rows: Sequence[Arguments] | None = None  # name and arguments of each command of the batch
@@ -401,7 +402,8 @@ class ServerRequest:
             inner = [pack(_with_text(c) if c.script else c.args) for c in request.commands]
             return b"".join([MULTI, *inner, EXEC]), len(inner) + 2
         script = request.script
-        if script and script.sha not in self.loaded and script.sha not in self.brought:
+        trusted = script and script.sha in self.loaded and script.sha not in self.texts
+        if script and not trusted and script.sha not in self.brought:
             self.brought.add(script.sha)
             return pack(_with_text(request)), 1
         return pack(request.args), 1
@@ -587,8 +589,13 @@ def pack_few(
 
 def may_repeat(request: Command | Transaction) -> bool:
     """Whether a request may be sent again although it may have been executed."""
+    return changes_nothing(request) or (isinstance(request, Command) and request.idempotent)
+
+
+def changes_nothing(request: Command | Transaction) -> bool:
+    """Whether the order of a request among others that change nothing is no matter."""
     return isinstance(request, Command) and (
-        request.idempotent or request.args[0] in _OF_ONE_SERVER or only_reads(request)
+        request.args[0] in _OF_ONE_SERVER or only_reads(request)
     )
 
 

@@ -126,7 +126,7 @@ class DirectPipeline(Pipeline):
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return super().execute(*args, **kwargs)
 
 
@@ -230,7 +230,7 @@ class DirectClient(_KitClient, redis.Redis):
         return callback(reply, **options)
 
     def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -240,7 +240,7 @@ class MultiplexedPipeline(AsyncPipeline):
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with _allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
             return await super().execute(*args, **kwargs)
 
 
@@ -330,7 +330,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         return await value if inspect.isawaitable(value) else value
 
     async def _as_redis_py(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        with _allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
+        with allowed(self.connection_pool, args), watched(policy_of(self), (args,)):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
@@ -342,7 +342,7 @@ def _told(pool: Any, args: tuple[Any, ...]) -> CommandsSent:
     return sent(pool.policy.shard, pool.policy.address, 1, lambda: args[:1], lambda: (args,))
 
 
-def _allowed(pool: Any, args: tuple[Any, ...]) -> Any:
+def allowed(pool: Any, args: tuple[Any, ...]) -> Any:
     """Return the context of a command or pipeline of redis-py's: the entry's deadline."""
     seconds = pool.policy.deadline if hasattr(pool, "policy") else None
     if seconds is None:

@@ -30,6 +30,7 @@ from shardkit.network.connections.connection import (
 )
 from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
+from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.testing.fakes.servers import plain_tcp_fields, server_address
 from shardkit.testing.simulation.network import Wire
@@ -451,7 +452,7 @@ class SimulatedConnector(Connector):
     shares = False
 
     def __init__(self, world: World, process: SimulatedProcess) -> None:
-        super().__init__(SimulatedClient, AsyncSimulatedClient)
+        super().__init__(SimulatedClient, AsyncSimulatedClient, *USER_CLIENTS[2:])
         self._world = world
         self._process = process
 

@@ -301,7 +301,7 @@ def test_a_master_that_sentinels_replaced_is_unready_and_one_that_is_away_is_not
 
 PRIVATE = re.compile(
     r"\b(_sock|_parser\.parse_error|_host_error|_should_reconnect|_writer|slots_cache|nodes_cache|"
-    r"startup_nodes|_in_use_connections|_available_connections|response_callbacks|"
+    r"manager\.startup_nodes|_in_use_connections|_available_connections|response_callbacks|"
     r"next_health_check|update_active_connections_for_reconnect|disconnect_free_connections)\b"
 )
 ALLOWED = {

@@ -107,7 +107,7 @@ async def test_a_stopped_node_gets_one_incr(kind: str, cluster: LocalCluster) ->
         await face.client_call("data", "get", "once")
         await face.send(command("data", "once", "GET"))
         with paused(node):
-            with pytest.raises(redis.TimeoutError, match="Timeout reading from"):
+            with pytest.raises(redis.TimeoutError, match="did not answer in time"):
                 await face.client_call("data", "incr", "once")
             [reply, *_] = await face.send(command("data", "operation{once}", "INCR"))
             assert isinstance(reply, ShardUnavailable)
@@ -158,8 +158,6 @@ async def test_cluster_whose_nodes_all_changed_their_address_is_found_by_its_nam
             assert await slots.send(command("data", "k", "GET")) == [b"1"]
             before.stop()
             ports[:] = [after.nodes[0].port]
-            with pytest.raises(redis.ConnectionError, match="Connect"):
-                await slots.client_call("data", "set", "k", 2)
             assert await slots.client_call("data", "set", "k", 2) is True
             assert await slots.send(command("data", "k", "GET")) == [b"2"]
 

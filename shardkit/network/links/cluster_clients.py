@@ -1,0 +1,492 @@
+"""The clients of clusters that users get: redis-py's, whose commands with keys go over links.
+
+::
+
+    get, set, mget_nonatomic, pipeline(), …      ─► link: slots, order, deadlines, events, errors
+    dbsize, scan_iter, target_nodes=, WATCH, …   ─► redis-py's own code, over the same nodes
+
+If the cluster's component was split into shards, commands with keys go there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import chain
+from threading import RLock
+from typing import Any, Final
+
+from redis.asyncio.cluster import ClusterPipeline as AsyncClusterPipeline
+from redis.cluster import ClusterPipeline, PipelineCommand
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    CrossSlotTransactionError,
+    RedisClusterException,
+    RedisError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.config.component import Component
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
+from shardkit.events import watched
+from shardkit.network.connections.connection import require_open
+from shardkit.network.connections.connector import (
+    AsyncClusterClient,
+    ClusterClient,
+    registered_scripts,
+)
+from shardkit.network.connections.effects import ALONE, STATE, WATCHES, effects
+from shardkit.network.connections.endpoints import Access, Endpoint
+from shardkit.network.connections.policy import CallPolicy
+from shardkit.network.connections.redis_private import (
+    EMPTY_RESPONSE,
+    NEVER_DECODE,
+    learn_slots,
+    nodes_of_slot,
+    reply_callbacks,
+    str_if_bytes,
+)
+from shardkit.network.links.awaiting import AwaitingLink
+from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
+from shardkit.network.topology import Topology
+from shardkit.operations.commands import Command, Replies, Reply, Shard, Transaction
+from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
+from shardkit.routing.placement import slot_of
+
+_LOST = (ConnectionError, TimeoutError)
+_SEVERAL_NODES = frozenset({"primaries", "replicas", "all"})
+# Options of redis-py's that are not a callback's.
+_OF_REDIS_PY = frozenset({"target_nodes", NEVER_DECODE, EMPTY_RESPONSE})
+_NOT_OF_CALLBACKS = _OF_REDIS_PY | {"keys"}
+
+
+def as_command(to: Any, key: Any, args: tuple[Any, ...]) -> Command:
+    """Return a command, given as to redis-py's ``execute_command``.
+
+    Raises:
+        RoutingError: the command is unknown, or lacks arguments.
+    """
+    block = blocking_seconds(args)
+    name = str_if_bytes(args[0])
+    if " " in name:  # redis-py joins subcommands to the name
+        args = (*name.split(), *args[1:])
+    script = registered_scripts.get(str_if_bytes(args[1])) if name == "EVALSHA" else None
+    return Command(to, key, args, script, block=block)
+
+
+class _Route(Topology):
+    """Where a client's commands go: takes the place of a topology and of clients for its link."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._place = client.place
+
+    def component(self, name: str) -> Component:
+        found: Component = self._place.left() or self._place.component
+        return found
+
+    async def acomponent(self, name: str) -> Component:
+        return self.component(name)
+
+    def fresh(self, name: str) -> Component:
+        return self.component(name)
+
+    def reread(self, name: str) -> Component:
+        self._place.reread()
+        return self.component(name)
+
+    async def areread(self, name: str) -> Component:
+        await self._place.reread()
+        return self.component(name)
+
+    def endpoints(self, component: Component, raw: bool) -> Mapping[Any, Endpoint]:
+        """Return where the commands for each shard go: to the client itself, if it has no other."""
+        if component is not self._place.component:
+            others: Mapping[Any, Endpoint] = self._place.endpoints(component, raw)
+            return others
+        shard = Shard(component.name)
+        client, policy = self._client, self._client.policy
+        access = Access(client, None, policy, None, _LOCK)
+        return {None: Endpoint(shard, policy.address, access, None)}
+
+    aendpoints = endpoints
+
+
+_LOCK = RLock()  # of an access that has no pools
+
+
+class _OnLink:
+    """What both faces share."""
+
+    place: Any = None  # where its component is; None for a client without a kit
+    policy: Any
+    encoder: Any
+    retry: Any
+
+    @property
+    def linked(self) -> bool:
+        """Whether a link sends its commands, as the entry asks for nothing of redis-py's code."""
+        strict = self.encoder.encoding_errors == "strict"
+        return self.place is not None and strict and not self.retry.get_retries()
+
+    def _batch(self, args: tuple[Any, ...], options: Mapping[str, Any]) -> list[Command] | None:
+        """Return a command for the link; None if redis-py's own code sends it."""
+        if not self.linked or not _OF_REDIS_PY.isdisjoint(options):
+            return None
+        if has_plain_form(args[0], len(args)):
+            return [Command(self.place.component.name, args[1], args)]
+        keys = _keys(args)
+        if not keys or len(set(map(slot_of, keys))) > 1:  # redis-py knows what to do
+            return None
+        return [as_command(self.place.component.name, keys[0], args)]
+
+    def value(self, args: Sequence[Any], options: Mapping[str, Any], reply: Any) -> Any:
+        """Return a reply as redis-py's methods do; raise the error of a failure."""
+        if isinstance(reply, ShardFailure):
+            raise self.error(reply)
+        kept = options and {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
+        own: Mapping[Any, Callable[..., Any]] = getattr(self, "cluster_response_callbacks", {})
+        for callbacks in (reply_callbacks(self), own):
+            if (callback := callbacks.get(args[0])) is not None:
+                reply = callback(reply, **kept)
+        return reply
+
+    def error(self, failure: ShardFailure) -> Exception:
+        """Return the error of a client for a link's failure."""
+        error = failure.error
+        lost = type(error) in _LOST or isinstance(error, ShardUnavailable)
+        if isinstance(error, RedisError) and not lost:
+            policy: CallPolicy = replace(self.policy, address=failure.address)
+            return policy.named(error)
+        failure.__cause__ = error
+        return failure
+
+    @contextmanager
+    def watching(self, *commands: Sequence[Any]) -> Iterator[None]:
+        """Have redis-py's own code keep to deadlines, emit events and raise the usual errors."""
+        args = tuple(commands[0]) if len(commands) == 1 else ()
+        with allowed(self, args), watched(self.policy, commands):
+            try:
+                yield
+            except Exception as error:  # closing a kit makes redis-py raise several kinds
+                require_open(self)
+                if isinstance(error, RedisClusterException):
+                    cause: Any = error
+                    first = None  # the command's, before the cluster was asked for its slots
+                    while cause := cause.__context__:
+                        first = cause if isinstance(cause, _LOST) else first
+                    if first is not None:
+                        raise first from error
+                raise
+
+    def refuse_keyless(self, args: Sequence[Any]) -> None:
+        """Refuse a command without keys if the keys are elsewhere."""
+        if self.place is not None and (component := self.place.left()) is not None:
+            self.place.number(component, args)
+
+
+def _keys(args: Sequence[Any]) -> list[Any]:
+    """Return the keys by which a link may route a command; none if it must not."""
+    try:
+        if effects(args) & (STATE | WATCHES):
+            return []
+        blocking_seconds(args)
+        return [args[n] for n in key_positions(args)]
+    except (RoutingError, TypeError, LookupError):
+        return []
+
+
+class LinkedClusterClient(_OnLink, ClusterClient):
+    """redis-py's cluster client over a link.
+
+    After one holder has closed it, it discovers the cluster again, because others share it.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._link = BlockingLink(None, None, raw=False)
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, over the link if it has keys."""
+        batch = self._batch(args, options)
+        if batch is not None:
+            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+                [reply] = self.send(batch)
+                return self.value(args, options, reply)
+        self.refuse_keyless(args)
+        with self.watching(args):
+            self._open()
+            return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def send(self, batch: list[Any]) -> Replies:
+        """Send requests over the link."""
+        require_open(self)
+        self._open()
+        route: Any = _Route(self)
+        return self._link.send(batch, route, route)
+
+    def _open(self) -> None:
+        if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
+            learn_slots(self)
+
+    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, over the link unless it watches keys."""
+        pipe: Any = super().pipeline(transaction, shard_hint)  # type: ignore[no-untyped-call]
+        if self.linked:
+            pipe.__class__ = LinkedPipeline
+            pipe.begin(self, bool(transaction))
+        return pipe
+
+
+class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[misc]  # redis-py's own
+    """redis-py's awaiting cluster client over a link."""
+
+    _link: Any = None
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command, over the link if it has keys."""
+        batch = self._batch(args, options)
+        if batch is not None:
+            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+                [reply] = await self.send(batch)
+                return self.value(args, options, reply)
+        self.refuse_keyless(args)
+        with self.watching(args):
+            return await super().execute_command(*args, **options)
+
+    async def send(self, batch: list[Any]) -> Replies:
+        """Send requests over the link."""
+        require_open(self)
+        if self._link is None:
+            self._link = AwaitingLink(None, None, raw=False)
+        route: Any = _Route(self)
+        replies: Replies = await self._link.send(batch, route, route)
+        return replies
+
+    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, over the link unless it watches keys."""
+        pipe: Any = super().pipeline(transaction, shard_hint)
+        if self.linked:
+            pipe.__class__ = AsyncLinkedPipeline
+            pipe.begin(self, bool(transaction))
+        return pipe
+
+
+class _Pipeline:
+    """What the pipelines of both faces share. They collect, until they watch keys."""
+
+    client: Any
+    is_transaction: bool
+    collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    watches: bool  # then redis-py's own code does everything
+
+    def begin(self, client: Any, is_transaction: bool) -> None:
+        """Start to collect."""
+        self.client, self.is_transaction = client, is_transaction
+        self.collected, self.watches = [], False
+
+    def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
+        """Collect a command; return whether redis-py's own code must do that."""
+        if self.is_transaction and str_if_bytes(args[0]).upper() == "WATCH":
+            self.start_watching()
+        if not self.watches:
+            self.collected.append((args, options))
+        return self.watches
+
+    def start_watching(self) -> None:
+        """Leave everything to redis-py's own code from now on."""
+        self.watches = self.is_transaction
+        for args, options in self.take() if self.watches else ():
+            self.execute_command(*args, **options)  # type: ignore[attr-defined]
+
+    def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return what was collected; the pipeline is empty."""
+        collected, self.collected = self.collected, []
+        return collected
+
+    def batch(
+        self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
+    ) -> list[Any] | None:
+        """Return the requests for the link; None if redis-py's own code sends them."""
+        if self.watches:
+            return None
+        name, commands = self.client.place.component.name, []
+        for args, options in collected:
+            if _OF_REDIS_PY.isdisjoint(options) and args and has_plain_form(args[0], len(args)):
+                commands.append(Command(name, args[1], args))
+                continue
+            keys, named = _keys(args), options.get("target_nodes")
+            if not keys and (not args or effects(args) & (ALONE | STATE | WATCHES)):
+                return None  # unknown, or it concerns a connection
+            flag = self.client.command_flags.get(str_if_bytes(args[0]).upper())
+            if not keys and (flag in _SEVERAL_NODES or self.is_transaction):
+                what = "has no key" if self.is_transaction else "needs several nodes"
+                raise RedisClusterException(f"{args[0]} {what}: it cannot be in this pipeline")
+            if named is not None and not self._is_owner(keys, named):
+                return None
+            if NEVER_DECODE in options and self.client.encoder.decode_responses:
+                return None
+            commands.append(as_command(name, keys[0] if keys else b"", args))
+        if not self.is_transaction or not commands:
+            return commands
+        slots = set(map(slot_of, chain.from_iterable(_keys(args) for args, _ in collected)))
+        if len(slots) > 1:
+            raise CrossSlotTransactionError(
+                "All keys involved in a cluster transaction must map to the same slot"
+            )
+        return [Transaction(name, commands[0].key, tuple(commands))]
+
+    def _is_owner(self, keys: Sequence[Any], nodes: Any) -> bool:
+        owners = nodes_of_slot(self.client, slot_of(keys[0])) if keys else ()
+        return isinstance(nodes, list) and len(nodes) == 1 and nodes[0] in owners
+
+    def values(
+        self,
+        collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+        replies: Sequence[Reply],
+        raise_on_error: bool,
+    ) -> list[Any]:
+        """Return the replies as redis-py's pipeline does."""
+        if self.is_transaction and collected:
+            [replies] = (
+                replies if isinstance(replies[0], list) else [list(replies) * len(collected)]
+            )
+        values = []
+        for n, ((args, options), reply) in enumerate(zip(collected, replies, strict=True), 1):
+            if not isinstance(reply, ShardFailure):
+                values.append(self.client.value(args, options, reply))
+                continue
+            error = self.client.error(reply)
+            if raise_on_error:
+                if isinstance(error, ResponseError):
+                    text = (
+                        f"Command # {n} ({_shown(args)}) of pipeline caused error: {error.args[0]}"
+                    )
+                    error.args = (text, *error.args[1:])
+                raise error
+            values.append(error)
+        return values
+
+
+def _shown(args: Sequence[Any]) -> str:
+    text = " ".join(str(str_if_bytes(each)) for each in args)
+    return text if len(text) <= 100 else f"{text[:97]}..."
+
+
+class LinkedPipeline(_Pipeline, ClusterPipeline):
+    """redis-py's pipeline of a cluster, over a link."""
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command; with watched keys, execute it."""
+        if self.collect(args, options):
+            with self.client.watching(args):
+                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+        return self
+
+    def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Execute what was collected."""
+        collected = self.take()
+        try:
+            if (batch := self.batch(collected)) is not None:
+                with suppress(InvalidArgumentError):
+                    return self.values(collected, self.client.send(batch), raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                if not self.is_transaction:  # without sending anything again
+                    stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+                    return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
+                for args, options in collected:
+                    super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+                return super().execute(raise_on_error)
+        finally:
+            self.reset()
+
+    def reset(self) -> Any:
+        """Drop what was collected."""
+        self.begin(self.client, self.is_transaction)
+        super().reset()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return len(self.collected) or int(super().__len__())  # type: ignore[no-untyped-call]
+
+    def watch(self, *names: Any) -> Any:
+        """Watch keys, if it is a transaction."""
+        self.start_watching()
+        with self.client.watching(("WATCH", *names)):
+            return super().watch(*names)  # type: ignore[no-untyped-call]
+
+    def discard(self) -> Any:
+        """Drop what was collected, if it is a transaction."""
+        super().discard()  # type: ignore[no-untyped-call]
+        self.collected = []
+
+    def delete(self, *names: Any) -> Any:
+        """Delete keys of one slot."""
+        return self.execute_command("DEL", *names)
+
+    def unlink(self, *names: Any) -> Any:
+        """Delete keys of one slot in the background."""
+        return self.execute_command("UNLINK", *names)
+
+    def exists(self, *keys: Any) -> Any:
+        """Count which of some keys of one slot exist."""
+        return self.execute_command("EXISTS", *keys)
+
+
+class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc]  # redis-py's own
+    """redis-py's awaiting pipeline of a cluster, over a link."""
+
+    __slots__ = ()
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Collect a command; with watched keys, execute it."""
+        if self.collect(args, options):
+            return super().execute_command(*args, **options)
+        return self
+
+    async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
+        """Execute what was collected."""
+        collected = self.take()
+        try:
+            if (batch := self.batch(collected)) is not None:
+                with suppress(InvalidArgumentError):
+                    return self.values(collected, await self.client.send(batch), raise_on_error)
+            with self.client.watching(*[args for args, _ in collected]):
+                for args, options in collected:
+                    super().execute_command(*args, **options)
+                return await super().execute(raise_on_error, False)  # nothing is sent again
+        finally:
+            await self.reset()
+
+    async def reset(self) -> Any:
+        """Drop what was collected."""
+        self.begin(self.client, self.is_transaction)
+        await super().reset()  # type: ignore[no-untyped-call]
+
+    def __len__(self) -> int:
+        return len(self.collected) or super().__len__()
+
+    async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own
+        """Watch keys, if it is a transaction."""
+        await self.client.initialize()  # redis-py would do it in a loop of its own
+        self.start_watching()
+        with self.client.watching(("WATCH", *names)):
+            return await super().watch(*names)  # type: ignore[no-untyped-call]
+
+    async def discard(self) -> Any:
+        """Drop what was collected, if it is a transaction."""
+        await super().discard()  # type: ignore[no-untyped-call]
+        self.collected = []
+
+    async def unlink(self, *names: Any) -> Any:
+        """Delete keys of one slot in the background."""
+        return self.execute_command("UNLINK", *names)
+
+
+# redis-py's classes as users get them; see `Connector`.
+USER_CLIENTS: Final = (
+    *(DirectClient, MultiplexedClient),
+    *(LinkedClusterClient, AsyncLinkedClusterClient),
+)

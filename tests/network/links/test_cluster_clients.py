@@ -1,0 +1,283 @@
+"""A cluster's clients keep the promises of all others, in single commands and in pipelines."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
+from typing import Any
+
+import pytest
+import redis
+from link_helpers import Face, command, eventually, mapped, of, opened, paused
+from scripted_server import bulk, scripted
+
+import shardkit
+from shardkit import DeadlineExceeded, ShardFailure, ShardTimeout, ShardUnavailable
+from shardkit.events import CommandsFinished, subscribe
+from shardkit.local import LocalCluster, LocalServer
+
+KEY = "{x}n"
+
+
+@pytest.fixture(scope="module")
+def whole() -> Iterator[LocalCluster]:
+    with LocalCluster() as running:
+        yield running
+
+
+def node_of(cluster: LocalCluster, key: str = KEY) -> Any:
+    """Return the server that has a key."""
+    with cluster.client() as asking:
+        port = asking.get_node_from_key(key).port
+    return next(node for node in cluster.nodes if node.port == port)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "a command": lambda client: client.incr(KEY),
+    "a pipeline": lambda client: client.pipeline().incr(KEY).execute(),
+    "a transaction": lambda client: client.pipeline(transaction=True).incr(KEY).execute(),
+}
+each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+
+
+async def client_of(face: Face, **options: Any) -> Any:
+    return await face.value(face.kit.client("data", **options))
+
+
+@each_call
+async def test_what_is_late_runs_once_and_says_that_it_may_have_run(
+    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
+) -> None:
+    node = node_of(whole)
+    async with opened(kind, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
+        client = await client_of(face)
+        await of(client.set(KEY, 0))
+        with paused(node), pytest.raises(ShardTimeout, match="in time") as late:
+            await of(call(client))
+        assert late.value.maybe_executed
+        assert late.value.shard == "data"
+    with node.client() as asking:
+        assert await eventually(lambda: asking.get(KEY) == b"1")
+
+
+@each_call
+async def test_deadline_of_a_clusters_call_is_deadline_exceeded(
+    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
+) -> None:
+    async with opened(kind, mapped({**whole.entry.fields, "socket_timeout": 60})) as face:
+        client = await client_of(face)
+        await of(call(client))
+        with (
+            paused(node_of(whole)),
+            pytest.raises(DeadlineExceeded, match=r"deadline of 0\.2 s") as late,
+            face.kit.deadline(0.2),
+        ):
+            await of(call(client))
+    assert late.value.shard == "data"
+
+
+@each_call
+async def test_a_clusters_call_has_one_event_for_each_node(
+    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
+) -> None:
+    async with opened(kind, mapped(whole.entry.fields)) as face:
+        client = await client_of(face)
+        await of(client.delete(KEY))
+        seen: list[CommandsFinished] = []
+        stop = subscribe(lambda each: seen.append(each) if type(each) is CommandsFinished else None)
+        try:
+            await of(call(client))
+        finally:
+            stop()
+        assert [event.error for event in seen] == [None]
+        await of(client.set(KEY, "text"))
+        with pytest.raises(redis.ResponseError, match=r"not an integer .*\[data, cluster node"):
+            await of(call(client))
+
+
+async def test_pipelines_return_what_redis_pys_do(kind: str, whole: LocalCluster) -> None:
+    async with opened(kind, mapped(whole.entry.fields)) as face:
+        client = await client_of(face)
+        await of(client.flushall(target_nodes="primaries"))
+        pipe = client.pipeline()
+        pipe.set("a", 1).hset("h", mapping={"f": 1}).hgetall("h").execute_command("PING").object(
+            "encoding", "a"
+        )
+        pipe.zadd("z", {"m": 1}).zrange("z", 0, -1, withscores=True)
+        assert len(pipe) == 7
+        expected = [True, 1, {b"f": b"1"}, True, b"int", 1, [(b"m", 1.0)]]
+        assert await of(pipe.execute()) == expected
+        assert len(pipe) == 0
+        assert await of(pipe.execute()) == []
+        pipe.incr("h").get("a")
+        error, value = await of(pipe.execute(raise_on_error=False))
+        assert isinstance(error, redis.ResponseError)
+        assert value == b"1"
+        with pytest.raises(redis.exceptions.RedisClusterException, match="several nodes"):
+            await of(client.pipeline().execute_command("FLUSHALL").execute())
+        with pytest.raises(redis.RedisError, match="doesn't exist"):
+            await of(client.pipeline().get("a").execute_command("NO.SUCH", "a").execute())
+        node = client.get_node_from_key("a")
+        pipe = client.pipeline()
+        pipe.execute_command("PING", target_nodes=node)
+        assert await of(pipe.get("a").execute()) == [True, b"1"]
+        assert await of(client.mget_nonatomic("a", "b")) == [b"1", None]
+
+
+async def test_transactions_of_a_cluster_are_atomic_and_watch(
+    kind: str, whole: LocalCluster
+) -> None:
+    async with opened(kind, mapped(whole.entry.fields)) as face:
+        client, other = await client_of(face), await client_of(face, private=True)
+        await of(client.delete("{t}a", "{t}b"))
+        pipe = client.pipeline(transaction=True)
+        assert await of(pipe.incr("{t}a").set("{t}b", 5).get("{t}b").execute()) == [1, True, b"5"]
+        crossing = redis.exceptions.CrossSlotTransactionError
+        with pytest.raises(crossing, match="same slot"):
+            await of(client.pipeline(transaction=True).incr("a").incr("b").execute())
+        await of(pipe.watch("{t}a"))
+        await of(other.incr("{t}a"))
+        pipe.multi()
+        pipe.incr("{t}a")
+        with pytest.raises(redis.WatchError, match="Watched"):
+            await of(pipe.execute())
+
+
+async def test_idle_connections_that_a_cluster_closed_cost_no_call(kind: str) -> None:
+    with LocalCluster() as own:
+        async with opened(kind, mapped(own.entry.fields)) as face:
+            client = await client_of(face)
+            calls = list(CALLS.values())
+            if face.blocks or hasattr(redis.Connection, "should_reconnect"):  # from redis-py 7
+                calls.append(lambda client: client.dbsize())
+            for call in calls:
+                await of(call(client))
+                for node in own.nodes:
+                    with node.client() as killing:
+                        killing.execute_command("CLIENT KILL TYPE NORMAL SKIPME YES")
+                await asyncio.sleep(0.05)  # it is noticed
+                assert await of(call(client)) is not None
+
+
+async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:
+    config = {"cluster-node-timeout": 1000, "cluster-require-full-coverage": False}
+    with LocalCluster(masters=3, config=config) as own:
+        first, second, third = own.nodes
+        seeds = [["127.0.0.1", first.port], ["127.0.0.1", second.port]]
+        one = {"cluster": True, "host": "127.0.0.1", "port": first.port}
+        with own.client() as asking:
+            key = next(k for k in map(str, range(99)) if node_of_key(asking, k) == third.port)
+        async with opened(kind, mapped(one)) as running:
+            await running.send(command("data", key, "SET", 1))
+            first.kill()
+            for client in (await client_of(running), await client_of(running, private=True)):
+                assert await of(client.get(key)) == b"1"
+        async with opened(kind, mapped({"cluster": True, "startup_nodes": seeds})) as starting:
+            assert await starting.client_call("data", "get", key) == b"1"
+            assert await starting.send(command("data", key, "GET")) == [b"1"]
+
+
+def node_of_key(asking: Any, key: str) -> int:
+    return int(asking.get_node_from_key(key).port)
+
+
+async def test_slot_without_a_node_fails_alone(kind: str) -> None:
+    with LocalCluster(config={"cluster-require-full-coverage": False}) as own:
+        with own.client() as asking:
+            slot = asking.keyslot("lost")
+        for node in own.nodes:
+            with node.client() as client, suppress(redis.ResponseError):
+                client.execute_command("CLUSTER DELSLOTS", slot)
+        async with opened(kind, mapped(own.entry.fields)) as face:
+            client = await client_of(face)
+            assert await of(client.set("k", 1)) is True
+            pipe = client.pipeline().get("lost").get("k")
+            lost, found = await of(pipe.execute(raise_on_error=False))
+            assert found == b"1"
+            assert not getattr(lost, "maybe_executed", False)
+            with pytest.raises(ShardUnavailable, match="not covered"):
+                await of(client.get("lost"))
+
+
+async def test_numbered_databases_of_a_cluster_are_apart(kind: str) -> None:
+    with LocalCluster(config={"cluster-databases": 4}) as own:
+        numbered = {**own.entry.fields, "db": 2}
+        async with (
+            opened(kind, mapped(numbered)) as two,
+            opened(kind, mapped(own.entry.fields)) as zero,
+        ):
+            client = await client_of(two)
+            await of(client.set("k", "two"))
+            await of(client.pipeline().set("p", "two").execute())
+            await two.send(command("data", "s", "SET", "two"))
+            assert await zero.send(*[command("data", k, "GET") for k in "kps"]) == [None] * 3
+            for key in "kps":
+                assert await of(client.get(key)) == b"two"
+            assert await of(client.dbsize(target_nodes="primaries")) == 3
+
+
+async def test_without_numbered_databases_a_cluster_says_so(kind: str, whole: LocalCluster) -> None:
+    async with opened(kind, mapped({**whole.entry.fields, "db": 2})) as face:
+        with pytest.raises(ShardFailure, match=r"SELECT is not allowed|out of range"):
+            await face.client_call("data", "get", "k")
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        b"-CLUSTERDOWN The cluster is down",
+        b"-LOADING Redis is loading the dataset in memory",
+        None,
+    ],
+    ids=["master down", "cluster down", "loading", "lost"],
+)
+async def test_master_answers_for_a_replica_that_refuses(kind: str, refusal: bytes | None) -> None:
+    def slots(args: list[bytes]) -> bytes:
+        nodes = b"".join(
+            b"*3\r\n" + bulk(b"127.0.0.1") + b":%d\r\n" % each.port + bulk(b"%040d" % each.port)
+            for each in (master, replica)
+        )
+        return b"*1\r\n*4\r\n:0\r\n:16383\r\n" + nodes
+
+    answers: dict[str, Any] = {"CLUSTER": slots, "COMMAND": b"*0\r\n"}
+    refused = None if refusal is None else refusal + b"\r\n"
+    with ExitStack() as running:
+        master = running.enter_context(scripted(GET=bulk(b"v"), **answers))
+        replica = running.enter_context(scripted(GET=lambda _: refused, **answers))
+        entry = {"host": "127.0.0.1", "port": master.port, "cluster": True}
+        entry["read_from"] = "prefer_replica"
+        async with opened(kind, mapped(entry)) as face:
+            router: Any = face.kit.key_sharded("data")
+            assert await of(router.get("k")) == b"v"
+            assert await of(router.pipeline().get("k").execute()) == [b"v"]
+            assert await face.send(command("data", "k", "GET")) == [b"v"]
+            assert replica.names().count("GET") >= 3
+
+
+def test_clients_of_a_cluster_answer_from_one_place_when_their_entry_changes(
+    whole: LocalCluster, own_server: LocalServer
+) -> None:
+    """Both faces find the place in one way."""
+    with LocalServer() as config, config.client() as entries:
+
+        def put(port: int, **more: Any) -> None:
+            entry = {"host": "127.0.0.1", "port": port, **more}
+            entries.set("config:redis:data", json.dumps(entry))
+
+        put(whole.nodes[0].port, cluster=True)
+        with shardkit.connect(f"redis://{config.address}") as kit:
+            clients: list[Any] = [kit.client("data"), kit.client("data", private=True)]
+            clients[0].set("place", "cluster")
+            with own_server.client() as plain:
+                plain.set("place", "server")
+            put(own_server.port)
+            kit.topology.expire()
+            assert kit.client("data").get("place") == b"server"
+            for client in clients:
+                assert client.get("place") == b"cluster"
+                assert client.pipeline().get("place").execute() == [b"cluster"]
+                assert client.mget_nonatomic("place") == [b"cluster"]
+                assert b"place" in list(client.scan_iter())
