@@ -126,7 +126,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
     working = face.start(lambda: worker.run(signals=False))
     try:
         assert face.eventually(lambda: len(done) == 2)
-        lock = kit.lock("x", component="a", ttl=1.5)
+        lock = kit.lock("x", component="a", ttl=2.5)
         assert face.run(kit.lock("x", component="b", ttl=1.5).acquire())
         held = face.run(lock.acquire())
         majority = face.run(kit.quorum_lock("y", components=list("abc"), ttl=2.5).acquire())
