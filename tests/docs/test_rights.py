@@ -269,7 +269,7 @@ def test_who_keeps_and_restores_objects(server: LocalServer, tmp_path: Path) -> 
     with server.client() as config:
         push(config, shard_map)
         config.set("config:flags:checkout", "{}")
-    reader = credentials(user(server, *rights("client: reads entries"), "+lrange"))
+    reader = credentials(user(server, *rights("`shardkit backup` of objects")))
     with server.client(**reader) as config:
         backup(shard_map.components.values(), tmp_path / "backup", config=config)
     with server.client() as config:

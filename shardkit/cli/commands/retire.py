@@ -60,13 +60,13 @@ def retire(
             remove(client, known, message)
         epoch = read_epoch(client)
         known = last_known(client, name)
-    users, failed = still_used(known.component, quiet)
-    deleted = None
-    if deletes:
-        with output.busy("deleting keys") as tell:
-            deleted = delete_data(
-                known, quiet=quiet, progress=lambda keys: tell(f"deleting keys: {keys:,}")
-            )
+        users, failed = still_used(known.component, quiet)
+        deleted = None
+        if deletes:
+            with output.busy("deleting keys") as tell:
+                deleted = delete_data(
+                    known, quiet=quiet, progress=lambda keys: tell(f"deleting keys: {keys:,}")
+                )
     code = 1 if delete_data_ and deleted is None else 0
     if output.as_json:
         output.document(

@@ -161,7 +161,8 @@ def _config_facts(server: Entry) -> ConfigFacts:
         with config_client(server) as client:
             epoch = read_epoch(client)
             with suppress(NoPermissionError):
-                if any(client.scan_iter(match="config:growth:*", count=1000)):
+                scanned = client.scan_iter(match="config:growth:*", count=1000)
+                if client.exists("config:changes") or any(scanned):
                     from shardkit.admin.check import config_facts  # loads all of admin/
 
                     return config_facts(client)

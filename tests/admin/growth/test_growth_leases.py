@@ -254,7 +254,7 @@ def test_a_stale_record_points_no_entries_at_an_empty_place(fleet: Fleet, of_sha
     reverse_move(fleet.config, move.name, hold=PATIENT)
     with journal.lease(fleet.config) as lease:  # as in an old snapshot of the config server
         lease.write(replace(move, phase=phase))
-    said = f"the record is out of date; find out .* DEL config:growth:move:{move.name}$"
+    said = f"the record is out of date; find out .*: shardkit changes end {move.name}$"
     with pytest.raises(GrowthError, match=said):
         resume_move(fleet.config, move.name)
     assert fleet.masters() == [fleet.name(0)] * 2
