@@ -1,56 +1,60 @@
 """Public names of a package that are imported when they are first asked for.
 
 A kit makes forty kinds of structures, and a process uses a few of them: it need not import the
-others. The package says twice where its names are: to type checkers and readers by imports, and
-to Python by a table::
+others. The package says once where its names are, by imports for type checkers::
 
     if TYPE_CHECKING:
-        from shardkit.ads.ads import Ads
-        from shardkit.ads.records import Ad, Served, WordCounts
+        from shardkit.ads.ads import Ads as Ads
+        from shardkit.ads.records import Ad as Ad, Served as Served
     else:
-        __getattr__, __dir__ = lazy_names(
-            __name__,
-            {"shardkit.ads.ads": "Ads", "shardkit.ads.records": "Ad Served WordCounts"},
-        )
+        __getattr__, __dir__ = lazy_names(__name__)
 
-Such a package imports nothing of itself. So whoever imports one of its modules waits for no thread
+The first name that a process asks for costs a parse of the package's source, about a millisecond.
+
+Such a package imports nothing of itself. So an import of one of its modules waits for no thread
 that is importing the package, and first uses in several threads at once cannot block one another.
 `tests/test_layers.py` checks both.
 """
 
 from __future__ import annotations
 
+import ast
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
+from inspect import getsource
 from typing import Any
 
 _COMMON = "shardkit.kit.kit"  # what all of them need; threads must import redis-py one by one
 
 
-def lazy_names(
-    package: str, places: Mapping[str, str]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return a package's ``__getattr__`` and ``__dir__``.
+def lazy_names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return a package's ``__getattr__``, which also has ``__all__``, and ``__dir__``.
 
     Args:
-        package: its full name.
-        places: the names by the module that defines them, separated by spaces.
+        package: its full name. Its names are those that it imports for type checkers.
     """
-    owners = {name: module for module, names in places.items() for name in names.split()}
+
+    @cache
+    def owners() -> dict[str, str]:
+        """The module of each name."""
+        source = getsource(sys.modules[package])
+        [block] = [each for each in ast.parse(source).body if isinstance(each, ast.If)]
+        imports = [each for each in block.body if isinstance(each, ast.ImportFrom)]
+        return {alias.name: str(each.module) for each in imports for alias in each.names}
 
     def find(name: str) -> Any:
-        if name not in owners:
+        if name == "__all__":
+            return sorted(owners())
+        if name.startswith("__") or name not in owners():
             if not name.startswith("_") and find_spec(f"{package}.{name}"):
                 return import_module(f"{package}.{name}")  # `shardkit.errors`, as if imported
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         import_module(_COMMON)
-        found = getattr(import_module(owners[name]), name)
+        found = getattr(import_module(owners()[name]), name)
         setattr(sys.modules[package], name, found)  # the next use finds it there
         return found
 
-    def names() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *owners})
-
-    return find, names
+    return find, lambda: sorted({*vars(sys.modules[package]), *owners()})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
 import pickle
@@ -25,22 +24,6 @@ PACKAGES = {
 
 def test_components_are_such_packages() -> None:
     assert len(PACKAGES) >= 13
-
-
-@pytest.mark.parametrize("package", PACKAGES)
-def test_the_table_says_what_the_imports_for_type_checkers_say(package: str) -> None:
-    tree = ast.parse(PACKAGES[package].read_text(encoding="utf-8"))
-    [choice] = [node for node in tree.body if isinstance(node, ast.If)]
-    assert ast.unparse(choice.test) == "TYPE_CHECKING"
-    imported = {
-        node.module: " ".join(alias.name for alias in node.names)
-        for node in choice.body
-        if isinstance(node, ast.ImportFrom)
-    }
-    [assignment] = choice.orelse
-    assert isinstance(assignment, ast.Assign)
-    assert isinstance(assignment.value, ast.Call)
-    assert ast.literal_eval(assignment.value.args[1]) == imported
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -35,11 +35,11 @@ from report import RESULTS, conditions, save, show
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.bench.throughput.limits import RawAsyncSockets, RawSockets, pack
-from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
 from shardkit.local import LocalCluster, LocalServers
 from throughput import cases
+from throughput.limits import RawAsyncSockets, RawSockets, pack
 from throughput.nutcracker import twemproxy
+from throughput.rounds import LIMIT, aratios, ratios
 
 SERVERS = 4
 SHARDS = (4, 64, 256, 1024)

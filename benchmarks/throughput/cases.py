@@ -12,18 +12,18 @@ import redis
 
 import shardkit
 from shardkit import ShardMap
-from shardkit.cli.bench.throughput.contestants import (
+from shardkit.local import LocalCluster, LocalServers
+from shardkit.routing.placement import placement
+from throughput.contestants import (
     OurAsyncClient,
     OurClient,
     RedisPyAsyncClient,
     RedisPyClient,
 )
-from shardkit.cli.bench.throughput.limits import Address, RawAsyncSockets, RawSockets
-from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
-from shardkit.cli.bench.throughput.works import WORKS, Commands, columns_of, gets, sets
-from shardkit.local import LocalCluster, LocalServers
-from shardkit.routing.placement import placement
+from throughput.limits import Address, RawAsyncSockets, RawSockets
 from throughput.proxy import delayed
+from throughput.rounds import LIMIT, aratios, ratios
+from throughput.works import WORKS, Commands, columns_of, gets, sets
 
 Figures = dict[str, float]
 MAP = """

@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, conditions, save, show
 
-from shardkit.cli.bench.throughput.works import sets
 from throughput import cases
+from throughput.works import sets
 
 HERE = Path(__file__).parent
 NEEDS = {

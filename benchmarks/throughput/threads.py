@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from report import conditions, save, show
 
 import shardkit
-from shardkit.cli.bench.throughput.contestants import OurClient, RedisPyClient
-from shardkit.cli.bench.throughput.limits import RawSockets
-from shardkit.cli.bench.throughput.works import gets, sets
 from throughput import cases
+from throughput.contestants import OurClient, RedisPyClient
+from throughput.limits import RawSockets
+from throughput.works import gets, sets
 
 CALLS = 4000
 THREADS = (1, 2, 4, 8, 16)

@@ -22,9 +22,9 @@ from report import conditions, save, show
 
 import shardkit
 from shardkit import KeyShardedConnection, ShardKit, ShardMap
-from shardkit.cli.bench.throughput.limits import RawAsyncSockets, RawSockets, pack
-from shardkit.cli.bench.throughput.rounds import LIMIT, aratios, ratios
 from throughput import cases
+from throughput.limits import RawAsyncSockets, RawSockets, pack
+from throughput.rounds import LIMIT, aratios, ratios
 
 COUNT, AT_ONCE = 10_000, 64
 KEYS = [f"k{n}" for n in range(COUNT)]

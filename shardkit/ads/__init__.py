@@ -5,15 +5,9 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.ads.ads import Ads
-    from shardkit.ads.records import Ad, Served, WordCounts
+    from shardkit.ads.ads import Ads as Ads
+    from shardkit.ads.records import Ad as Ad
+    from shardkit.ads.records import Served as Served
+    from shardkit.ads.records import WordCounts as WordCounts
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.ads.ads": "Ads",
-            "shardkit.ads.records": "Ad Served WordCounts",
-        },
-    )
-
-__all__ = ["Ad", "Ads", "Served", "WordCounts"]
+    __getattr__, __dir__ = lazy_names(__name__)

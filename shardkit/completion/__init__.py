@@ -5,17 +5,8 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.completion.address_book import AddressBook
-    from shardkit.completion.contacts import RecentContacts
-    from shardkit.completion.names import fold
+    from shardkit.completion.address_book import AddressBook as AddressBook
+    from shardkit.completion.contacts import RecentContacts as RecentContacts
+    from shardkit.completion.names import fold as fold
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.completion.address_book": "AddressBook",
-            "shardkit.completion.contacts": "RecentContacts",
-            "shardkit.completion.names": "fold",
-        },
-    )
-
-__all__ = ["AddressBook", "RecentContacts", "fold"]
+    __getattr__, __dir__ = lazy_names(__name__)

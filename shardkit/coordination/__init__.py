@@ -5,51 +5,58 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.coordination.election import Election
-    from shardkit.coordination.events import Barrier, CountdownLatch
-    from shardkit.coordination.guard import Guard
-    from shardkit.coordination.hold import Hold
-    from shardkit.coordination.holdable import Holder, HoldOptions, HoldState
-    from shardkit.coordination.locks import Lock, ReadWriteLock, Semaphore
-    from shardkit.coordination.rate_limit import RateDecision, RateLimit
-    from shardkit.coordination.several import MultiLock, QuorumHold, QuorumLock
-    from shardkit.coordination.transfers import Account, Leg, Recovered, TransferResult, Transfers
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.coordination.election": "Election",
-            "shardkit.coordination.events": "Barrier CountdownLatch",
-            "shardkit.coordination.guard": "Guard",
-            "shardkit.coordination.hold": "Hold",
-            "shardkit.coordination.holdable": "Holder HoldOptions HoldState",
-            "shardkit.coordination.locks": "Lock ReadWriteLock Semaphore",
-            "shardkit.coordination.rate_limit": "RateDecision RateLimit",
-            "shardkit.coordination.several": "MultiLock QuorumHold QuorumLock",
-            "shardkit.coordination.transfers": "Account Leg Recovered TransferResult Transfers",
-        },
+    from shardkit.coordination.election import Election as Election
+    from shardkit.coordination.events import Barrier as Barrier
+    from shardkit.coordination.events import CountdownLatch as CountdownLatch
+    from shardkit.coordination.guard import Guard as Guard
+    from shardkit.coordination.hold import Hold as Hold
+    from shardkit.coordination.holdable import (
+        Holder as Holder,
     )
-
-__all__ = [
-    "Account",
-    "Barrier",
-    "CountdownLatch",
-    "Election",
-    "Guard",
-    "Hold",
-    "HoldOptions",
-    "HoldState",
-    "Holder",
-    "Leg",
-    "Lock",
-    "MultiLock",
-    "QuorumHold",
-    "QuorumLock",
-    "RateDecision",
-    "RateLimit",
-    "ReadWriteLock",
-    "Recovered",
-    "Semaphore",
-    "TransferResult",
-    "Transfers",
-]
+    from shardkit.coordination.holdable import (
+        HoldOptions as HoldOptions,
+    )
+    from shardkit.coordination.holdable import (
+        HoldState as HoldState,
+    )
+    from shardkit.coordination.locks import (
+        Lock as Lock,
+    )
+    from shardkit.coordination.locks import (
+        ReadWriteLock as ReadWriteLock,
+    )
+    from shardkit.coordination.locks import (
+        Semaphore as Semaphore,
+    )
+    from shardkit.coordination.rate_limit import (
+        RateDecision as RateDecision,
+    )
+    from shardkit.coordination.rate_limit import (
+        RateLimit as RateLimit,
+    )
+    from shardkit.coordination.several import (
+        MultiLock as MultiLock,
+    )
+    from shardkit.coordination.several import (
+        QuorumHold as QuorumHold,
+    )
+    from shardkit.coordination.several import (
+        QuorumLock as QuorumLock,
+    )
+    from shardkit.coordination.transfers import (
+        Account as Account,
+    )
+    from shardkit.coordination.transfers import (
+        Leg as Leg,
+    )
+    from shardkit.coordination.transfers import (
+        Recovered as Recovered,
+    )
+    from shardkit.coordination.transfers import (
+        TransferResult as TransferResult,
+    )
+    from shardkit.coordination.transfers import (
+        Transfers as Transfers,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -5,13 +5,6 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.job_search.job_search import JobSearch
+    from shardkit.job_search.job_search import JobSearch as JobSearch
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.job_search.job_search": "JobSearch",
-        },
-    )
-
-__all__ = ["JobSearch"]
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -5,13 +5,6 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.market.market import Market
+    from shardkit.market.market import Market as Market
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.market.market": "Market",
-        },
-    )
-
-__all__ = ["Market"]
+    __getattr__, __dir__ = lazy_names(__name__)

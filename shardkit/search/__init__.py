@@ -5,96 +5,85 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.search.files.adapt import adapt
+    from shardkit.search.files.adapt import adapt as adapt
     from shardkit.search.files.readers import (
-        FileDocument,
-        SkippedFile,
-        documents_of,
-        files_below,
-        installed_documents,
+        FileDocument as FileDocument,
     )
-    from shardkit.search.index import PartInfo, SearchIndex
-    from shardkit.search.model.documents import Document
-    from shardkit.search.model.results import Hit, Results
-    from shardkit.search.model.schema import Schema, SchemaParameters
-    from shardkit.search.query.analysis import analyze
-    from shardkit.search.query.parser import parse, quote, unparse
+    from shardkit.search.files.readers import (
+        SkippedFile as SkippedFile,
+    )
+    from shardkit.search.files.readers import (
+        documents_of as documents_of,
+    )
+    from shardkit.search.files.readers import (
+        files_below as files_below,
+    )
+    from shardkit.search.files.readers import (
+        installed_documents as installed_documents,
+    )
+    from shardkit.search.index import PartInfo as PartInfo
+    from shardkit.search.index import SearchIndex as SearchIndex
+    from shardkit.search.model.documents import Document as Document
+    from shardkit.search.model.results import Hit as Hit
+    from shardkit.search.model.results import Results as Results
+    from shardkit.search.model.schema import Schema as Schema
+    from shardkit.search.model.schema import SchemaParameters as SchemaParameters
+    from shardkit.search.query.analysis import analyze as analyze
+    from shardkit.search.query.parser import parse as parse
+    from shardkit.search.query.parser import quote as quote
+    from shardkit.search.query.parser import unparse as unparse
     from shardkit.search.query.tree import (
-        AllOf,
-        AnyOf,
-        Equal,
-        Everything,
-        Node,
-        Not,
-        Nothing,
-        Phrase,
-        Prefix,
-        Range,
-        Word,
+        AllOf as AllOf,
     )
-    from shardkit.search.request import ResultOptions, SearchOptions
-    from shardkit.search.snippets import snippet
-    from shardkit.search.text.analyzer import Analyzer
-    from shardkit.search.text.tokenizers import English, Token, Tokenizer, Unicode
+    from shardkit.search.query.tree import (
+        AnyOf as AnyOf,
+    )
+    from shardkit.search.query.tree import (
+        Equal as Equal,
+    )
+    from shardkit.search.query.tree import (
+        Everything as Everything,
+    )
+    from shardkit.search.query.tree import (
+        Node as Node,
+    )
+    from shardkit.search.query.tree import (
+        Not as Not,
+    )
+    from shardkit.search.query.tree import (
+        Nothing as Nothing,
+    )
+    from shardkit.search.query.tree import (
+        Phrase as Phrase,
+    )
+    from shardkit.search.query.tree import (
+        Prefix as Prefix,
+    )
+    from shardkit.search.query.tree import (
+        Range as Range,
+    )
+    from shardkit.search.query.tree import (
+        Word as Word,
+    )
+    from shardkit.search.request import (
+        ResultOptions as ResultOptions,
+    )
+    from shardkit.search.request import (
+        SearchOptions as SearchOptions,
+    )
+    from shardkit.search.snippets import snippet as snippet
+    from shardkit.search.text.analyzer import Analyzer as Analyzer
+    from shardkit.search.text.tokenizers import (
+        English as English,
+    )
+    from shardkit.search.text.tokenizers import (
+        Token as Token,
+    )
+    from shardkit.search.text.tokenizers import (
+        Tokenizer as Tokenizer,
+    )
+    from shardkit.search.text.tokenizers import (
+        Unicode as Unicode,
+    )
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.search.files.adapt": "adapt",
-            "shardkit.search.files.readers": (
-                "FileDocument SkippedFile documents_of files_below installed_documents"
-            ),
-            "shardkit.search.index": "PartInfo SearchIndex",
-            "shardkit.search.model.documents": "Document",
-            "shardkit.search.model.results": "Hit Results",
-            "shardkit.search.model.schema": "Schema SchemaParameters",
-            "shardkit.search.query.analysis": "analyze",
-            "shardkit.search.query.parser": "parse quote unparse",
-            "shardkit.search.query.tree": (
-                "AllOf AnyOf Equal Everything Node Not Nothing Phrase Prefix Range Word"
-            ),
-            "shardkit.search.request": "ResultOptions SearchOptions",
-            "shardkit.search.snippets": "snippet",
-            "shardkit.search.text.analyzer": "Analyzer",
-            "shardkit.search.text.tokenizers": "English Token Tokenizer Unicode",
-        },
-    )
-
-__all__ = [
-    "AllOf",
-    "Analyzer",
-    "AnyOf",
-    "Document",
-    "English",
-    "Equal",
-    "Everything",
-    "FileDocument",
-    "Hit",
-    "Node",
-    "Not",
-    "Nothing",
-    "PartInfo",
-    "Phrase",
-    "Prefix",
-    "Range",
-    "ResultOptions",
-    "Results",
-    "Schema",
-    "SchemaParameters",
-    "SearchIndex",
-    "SearchOptions",
-    "SkippedFile",
-    "Token",
-    "Tokenizer",
-    "Unicode",
-    "Word",
-    "adapt",
-    "analyze",
-    "documents_of",
-    "files_below",
-    "installed_documents",
-    "parse",
-    "quote",
-    "snippet",
-    "unparse",
-]
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -6,51 +6,53 @@ from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shardkit.social.models import (
-        BlockResult,
-        FollowResult,
-        MuteResult,
-        ReconcileResult,
-        Relation,
-        RelationPage,
-        Status,
-        TimelineCursor,
-        TimelinePage,
-        User,
-        UserList,
+        BlockResult as BlockResult,
     )
-    from shardkit.social.network import SocialNetwork
-    from shardkit.social.sql_stores import PostgreSQLStatusStore, SQLiteStatusStore
-    from shardkit.social.status_cache import CachedStatuses, StatusCursor, StatusStore
+    from shardkit.social.models import (
+        FollowResult as FollowResult,
+    )
+    from shardkit.social.models import (
+        MuteResult as MuteResult,
+    )
+    from shardkit.social.models import (
+        ReconcileResult as ReconcileResult,
+    )
+    from shardkit.social.models import (
+        Relation as Relation,
+    )
+    from shardkit.social.models import (
+        RelationPage as RelationPage,
+    )
+    from shardkit.social.models import (
+        Status as Status,
+    )
+    from shardkit.social.models import (
+        TimelineCursor as TimelineCursor,
+    )
+    from shardkit.social.models import (
+        TimelinePage as TimelinePage,
+    )
+    from shardkit.social.models import (
+        User as User,
+    )
+    from shardkit.social.models import (
+        UserList as UserList,
+    )
+    from shardkit.social.network import SocialNetwork as SocialNetwork
+    from shardkit.social.sql_stores import (
+        PostgreSQLStatusStore as PostgreSQLStatusStore,
+    )
+    from shardkit.social.sql_stores import (
+        SQLiteStatusStore as SQLiteStatusStore,
+    )
+    from shardkit.social.status_cache import (
+        CachedStatuses as CachedStatuses,
+    )
+    from shardkit.social.status_cache import (
+        StatusCursor as StatusCursor,
+    )
+    from shardkit.social.status_cache import (
+        StatusStore as StatusStore,
+    )
 else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.social.models": (
-                "BlockResult FollowResult MuteResult ReconcileResult Relation RelationPage "
-                "Status TimelineCursor TimelinePage User UserList"
-            ),
-            "shardkit.social.sql_stores": "PostgreSQLStatusStore SQLiteStatusStore",
-            "shardkit.social.status_cache": "CachedStatuses StatusCursor StatusStore",
-            "shardkit.social.network": "SocialNetwork",
-        },
-    )
-
-__all__ = [
-    "BlockResult",
-    "CachedStatuses",
-    "FollowResult",
-    "MuteResult",
-    "PostgreSQLStatusStore",
-    "ReconcileResult",
-    "Relation",
-    "RelationPage",
-    "SQLiteStatusStore",
-    "SocialNetwork",
-    "Status",
-    "StatusCursor",
-    "StatusStore",
-    "TimelineCursor",
-    "TimelinePage",
-    "User",
-    "UserList",
-]
+    __getattr__, __dir__ = lazy_names(__name__)

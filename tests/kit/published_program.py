@@ -15,6 +15,7 @@ import json
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from itertools import permutations
 from typing import Any
@@ -35,6 +36,9 @@ KEYS = {"count_visit": "a-session", "timelines": "home:42", "followers": (99, 42
 FIRST = {"timelines": 32, "followers": 48, "unique": 16}  # the database of shard 0
 COUNTS = {"timelines": 8, "followers": 16, "unique": 16}
 UNSHARDED = {"statistics": 15, "unique": 14}
+
+# From Python 3.12 on, each fork of a process that has threads warns.
+warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
 
 
 def entries(port: int) -> dict[str, str]:

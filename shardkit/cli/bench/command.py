@@ -1,4 +1,4 @@
-"""``shardkit bench``: measures memory, part sizes, long compact keys and throughput."""
+"""``shardkit bench``: measures memory, part sizes and long compact keys."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from shardkit.cli.bench.packed_lengths import LENGTHS, PASSES, PER_PASS, Speed
 from shardkit.cli.bench.part_sizes import Curve
 from shardkit.cli.bench.plots import check_plot
 from shardkit.cli.bench.servers import ServerSource
-from shardkit.cli.bench.throughput import measuring as throughput
-from shardkit.cli.bench.throughput.works import WORKS
 from shardkit.cli.options import debug_option, examples, number_option
 from shardkit.cli.output import FAINT, Output, Table
 from shardkit.cli.progress import progress
@@ -267,57 +265,4 @@ def lengths_command(
         f"{software}; operations a second, in pipelines",
         report.lengths_document(software, speeds),
         lambda path: report.plot_lengths(path, speeds),
-    )
-
-
-@bench.command(
-    "throughput",
-    epilog=examples(
-        "shardkit bench throughput",
-        "shardkit bench throughput get set --sizes 100,10000",
-        "shardkit bench throughput get --shards 64 --plot throughput.svg",
-        "shardkit bench throughput --server redis-server",
-    ),
-)
-@_names("WORK", WORKS)
-@_numbers("--sizes", throughput.SIZES, "How many commands a batch has; 1 is a single call.")
-@number_option("--shards", throughput.SERVERS, "How many shards, over four servers.", most=1024)
-@number_option("--repeats", throughput.REPEATS, "How many rounds, of which the median is shown.")
-@_binary_option
-@_report_options
-def throughput_command(
-    names: Sequence[str],
-    sizes: Sequence[int],
-    shards: int,
-    repeats: int,
-    binary: str | None,
-    document: str | None,
-    plot: Path | None,
-) -> None:
-    """Measure how long commands take, compared with hand-written code.
-
-    Starts four servers. The limit is a loop over raw sockets with nothing but hiredis. The others
-    are shown with their commands a second, and their time as a multiple of the limit's. The
-    contestants take turns within each round.
-
-    \b
-    Work:
-      get    GET          hset   HSET
-      set    SET          mixed  six kinds of commands
-
-    "by column" is a batch given as columns of keys and values. In a "coalesced" one, adjacent
-    commands become one MGET or MSET, which is what structures send for their own keys.
-    """  # noqa: D301 - \b is click's mark for text that is not rewrapped
-    written = _Report(document, plot)
-    with progress("works") as tell:
-        software, found = throughput.run(
-            names or list(WORKS), sizes, shards, repeats, _path(binary), tell
-        )
-    written.table(report.throughput_table(found))
-    written.end(
-        f"{software}, {shards} shards, medians of all rounds. k/s: thousand commands a second; x: "
-        "the time as a multiple of the limit's. The limit is a loop over raw sockets with nothing "
-        "but hiredis.",
-        report.throughput_document(software, shards, found),
-        lambda path: report.plot_throughput(path, found),
     )

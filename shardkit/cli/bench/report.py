@@ -12,7 +12,6 @@ from shardkit.cli.bench import plots
 from shardkit.cli.bench.memory import CallTime, CaseResult, LayoutResult
 from shardkit.cli.bench.packed_lengths import KINDS, Speed
 from shardkit.cli.bench.part_sizes import Curve, Point
-from shardkit.cli.bench.throughput.measuring import BatchTimes
 from shardkit.cli.output import FAINT, GOOD, Cell, Column, Styled, Table, number
 from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of
 
@@ -182,64 +181,3 @@ def plot_lengths(path: Path, speeds: Mapping[str, Sequence[Speed]]) -> None:
     }
     panels = {"operations a second": lines}
     plots.curves(path, "Long compact keys", panels, "entries", logarithmic=True)
-
-
-# ---- throughput
-
-
-def _throughput_fields(found: Sequence[BatchTimes]) -> tuple[Field[BatchTimes], ...]:
-    names = list(dict.fromkeys(name for each in found for name in each.ratios))
-
-    def ratio(name: str) -> Field[BatchTimes]:
-        def cell(each: BatchTimes) -> str | None:
-            if name not in each.ratios:
-                return None
-            return f"{_rate(each.a_second(name))} {each.ratios[name]:.2f}x"
-
-        return column_only(number(name), cell)
-
-    return (
-        Field("work", lambda each: each.work, Column("work")),
-        Field("commands", lambda each: each.size, number("commands")),
-        Field("limit_microseconds", lambda each: round(each.limit, 1)),
-        column_only(number("limit"), lambda each: _rate(each.a_second())),
-        Field(
-            "commands_a_second",
-            lambda each: {
-                "limit": round(each.a_second()),
-                **{name: round(each.a_second(name)) for name in each.ratios},
-            },
-        ),
-        Field(
-            "times_the_limit",
-            lambda each: {name: round(value, 2) for name, value in each.ratios.items()},
-        ),
-        *map(ratio, names),
-    )
-
-
-def _rate(commands: float) -> str:
-    """Return commands a second: ``7.3k/s``, ``812k/s``."""
-    thousands = commands / 1000
-    return f"{thousands:,.0f}k/s" if thousands >= 9.95 else f"{thousands:.1f}k/s"
-
-
-def throughput_table(found: Sequence[BatchTimes]) -> Table:
-    """Return the table of each contestant's speed, and its time as a multiple of the limit."""
-    return table_of(_throughput_fields(found), found).without_empty()
-
-
-def throughput_document(software: str, shards: int, found: Sequence[BatchTimes]) -> dict[str, Any]:
-    """Return the figures."""
-    works = json_rows(_throughput_fields(found), found)
-    return {"server": software, "shards": shards, "works": works}
-
-
-def plot_throughput(path: Path, found: Sequence[BatchTimes]) -> None:
-    """Draw the times as multiples of the limit, by batch size, with a panel for each work."""
-    panels: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for each in found:
-        panel = panels.setdefault(f"{each.work}: times the limit", {})
-        for name, ratio in each.ratios.items():
-            panel.setdefault(name, []).append((each.size, ratio))
-    plots.curves(path, "Throughput", panels, "commands in a batch")

@@ -149,7 +149,7 @@ def installed_packages() -> list[Distribution]:
     """Return the packages installed in this Python, ordered by name, each once."""
     by_name: dict[str, Distribution] = {}
     for package in distributions():
-        if package.name:
+        if "Name" in package.metadata:
             by_name.setdefault(package.name.lower(), package)
     return [by_name[name] for name in sorted(by_name)]
 

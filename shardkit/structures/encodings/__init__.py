@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.structures.encodings.inspection import inspect_keys
-    from shardkit.structures.encodings.limits import check, limits_at, recommend
-else:
-    __getattr__, __dir__ = lazy_names(
-        __name__,
-        {
-            "shardkit.structures.encodings.inspection": "inspect_keys",
-            "shardkit.structures.encodings.limits": "check limits_at recommend",
-        },
+    from shardkit.structures.encodings.inspection import inspect_keys as inspect_keys
+    from shardkit.structures.encodings.limits import (
+        check as check,
     )
-
-__all__ = ["check", "inspect_keys", "limits_at", "recommend"]
+    from shardkit.structures.encodings.limits import (
+        limits_at as limits_at,
+    )
+    from shardkit.structures.encodings.limits import (
+        recommend as recommend,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

@@ -15,9 +15,9 @@ import redis
 import redis.asyncio as aioredis
 
 from shardkit import AsyncShardKit, ShardKit
-from shardkit.cli.bench.throughput.limits import Address
-from shardkit.cli.bench.throughput.works import Commands
 from shardkit.operations.commands import Coalesced, Columns, Command
+from throughput.limits import Address
+from throughput.works import Commands
 
 
 class OurClient:
