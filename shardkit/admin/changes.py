@@ -254,7 +254,7 @@ def require_open(config: redis.Redis, change: Change) -> None:
     if change.id not in found:
         raise GrowthError(
             f"{change.name}: this process was stopped, or the config server was away, for longer "
-            f"than {LEASE:g} s. Another change may have begun",
+            f"than {LEASE:g} s. Another change may be at work",
             "see: shardkit changes. Repeat the command if none has",
         )
 

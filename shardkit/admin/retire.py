@@ -230,7 +230,7 @@ def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> in
             return sum(pipe.execute())
         except redis.WatchError:
             raise GrowthError(
-                "a move has begun to fill the database, and nothing more was deleted",
+                "the database is being filled by a move, and nothing more was deleted",
                 "see: shardkit changes",
             ) from None
 

@@ -113,7 +113,7 @@ def test_retire_that_was_stopped_deletes_nothing_of_others(
         return go_on(pipe, *args)
 
     monkeypatch.setattr(Pipeline, moment, asleep)
-    with pytest.raises(GrowthError, match=r"may have begun|nothing more was deleted"):
+    with pytest.raises(GrowthError, match=r"may be at work|nothing more was deleted"):
         delete_data(last_known(fleet.config, "old"), quiet=0)
     assert still_there(fleet)
 
