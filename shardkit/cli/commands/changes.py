@@ -35,7 +35,7 @@ def changes() -> None:
     """Show what changes in the fleet, and repair what an interrupted change left."""
 
 
-@changes.command("list")
+@changes.command("list", epilog=examples("shardkit changes list", "shardkit changes --json"))
 @config_option
 @common_options
 def list_(where: str | None, output: Output) -> int:
@@ -57,7 +57,9 @@ def list_(where: str | None, output: Output) -> int:
     return 0
 
 
-@changes.command()
+@changes.command(
+    epilog=examples("shardkit changes repair --dry-run", "shardkit changes repair --json")
+)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @config_option
 @common_options
@@ -85,7 +87,7 @@ def repair(dry_run: bool, where: str | None, output: Output) -> int:
     return code
 
 
-@changes.command("open")
+@changes.command("open", epilog=examples("shardkit changes open a.internal:6379/3"))
 @click.argument("place", metavar="SERVER/NUMBER")
 @config_option
 @common_options
@@ -102,7 +104,9 @@ def open_(place: str, where: str | None, output: Output) -> int:
     return 0
 
 
-@changes.command()
+@changes.command(
+    epilog=examples("shardkit changes end timelines:3", "shardkit changes end users --lost")
+)
 @click.argument("name", metavar="SERVER|SHARD|COMPONENT")
 @click.option(
     "--lost",
