@@ -153,7 +153,7 @@ class ConnectionSource:
         try:
             try:
                 for chunk in chunks:
-                    packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                    packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
                     await connection.send_packed_command(packed, check_health=False)
             except ResponseError as error:  # to SELECT
                 complete = True
@@ -641,7 +641,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 under_way = request
                 try:
                     for chunk in chunks:
-                        packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+                        packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
                         await connection.send_packed_command(packed, check_health=False)
                     request.replies += await _read(connection, count, request.raw)
                 except ResponseError as error:  # to SELECT
