@@ -551,7 +551,7 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
     if does & (STATE | WATCHES):
         raise InvalidArgumentError(
             f"{args[0]!r} in a batch: it would change a connection that others share",
-            "use a client of the shard, whose connection is closed afterwards",
+            "use a private client of the shard: kit.client(name, shard, private=True)",
         )
     return does
 
