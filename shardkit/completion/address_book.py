@@ -90,14 +90,11 @@ class AddressBook(Structure[Face]):
     Attributes:
         parts, fold: the arguments.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
     Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
     of their compared form. The first write costs one more exchange, to compare the parameters;
     three in a new book, to look for members without parameters.
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the book was created
-    with other parameters.
+    Calls raise InvalidArgumentError if an argument is invalid, ShardErrors if a shard failed, and
+    ParameterMismatchError if the book was created with other parameters.
     """
 
     deferred: DeferredFace[AddressBook[Deferred]]

@@ -68,6 +68,8 @@ class CityTotals(Structure[Face]):
         driver: runs its operations.
         component: the component of its keys.
         name: the prefix of its keys.
+
+    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """
 
     deferred: DeferredFace[CityTotals[Deferred]]
@@ -129,9 +131,6 @@ class CityTotals(Structure[Face]):
             day: a date, or its ISO form.
             limit: the most places to return, up to 10,000.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: one exchange.
         """
         if kind not in KINDS:
@@ -171,10 +170,6 @@ class CityTotals(Structure[Face]):
 
         Finds keys of another type, impossible places and totals, different sums of countries,
         regions and cities, and totals without a record of their files.
-
-        Raises:
-            InvalidArgumentError: the day is invalid.
-            ShardErrors: a shard failed.
 
         Cost: two exchanges; more for each 5,000 places. All places are in memory.
         """

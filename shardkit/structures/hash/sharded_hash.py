@@ -109,10 +109,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         total, part_size: the arguments, or the defaults.
         codec: the codec.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, to check the parameters; so does the first write of
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    hash exists with other parameters, and ShardErrors when shards fail. The first operation costs
+    one more exchange, to check the parameters; so does the first write of
     this process to each range of 64 parts of numbers.
     """
 
@@ -188,7 +187,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Raises:
             InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
                 set.
-            ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others were set.
 
         Cost: one exchange for 10,000 fields, one command per part.
@@ -223,7 +221,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier pages were set.
-            ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others, and earlier pages, were set.
         """
         new = 0

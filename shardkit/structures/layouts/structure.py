@@ -64,10 +64,6 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
         Other clients may write in the meantime. See `shardkit.structures.base.check`.
 
-        Raises:
-            ParameterMismatchError: it exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: three exchanges for 64 parts, or for each group of parts; their content is in memory.
         """
         yield from self._check()

@@ -115,10 +115,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         name: the prefix of its keys.
         part_size: how many values a part holds.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, which checks the parameters.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    list exists with other parameters, and ShardErrors when the server fails, or refuses it. The
+    first operation costs one more exchange, which checks the parameters.
     """
 
     deferred: DeferredFace[ShardedList[Deferred, M]]
@@ -160,8 +159,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: a value is invalid, or there are none or too many; none was
                 pushed.
-            ParameterMismatchError: the list exists with other parameters.
-            ShardErrors: the server failed, or refused it.
 
         Cost: one exchange. O(1) per value.
         """
@@ -186,7 +183,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: a value is invalid; earlier pages have been pushed.
-            ParameterMismatchError: the list exists with other parameters.
             ShardErrors: the server failed; earlier pages have been pushed.
         """
         return (yield from self._push_many("LPUSH", values))
@@ -211,9 +207,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             The value, or a list of values in the order in which single pops would return them; None
             if the list is empty.
 
-        Raises:
-            InvalidArgumentError: the count is out of range.
-
         Cost: one exchange, O(count).
         """
         return (yield from self._pop("LPOP", count))
@@ -236,7 +229,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             The value; None after the timeout.
 
         Raises:
-            InvalidArgumentError: the timeout is out of range.
             ShardErrors: the server failed. The call does not wait for it to recover: call again.
 
         Cost: one exchange if there is a value. While it waits, a connection of its own, and two
@@ -349,9 +341,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The index, None if there is none; with ``count`` a list of indexes.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         The search takes an atomic step for every 20,000 values or 500 parts; other clients can
         write between two steps. The indexes are those at the last step, so pushes and pops at the
         ends are taken into account. It ends with the parts that existed at the start. If other
@@ -432,9 +421,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The new length; -1 if ``refvalue`` was not found, 0 if the list is empty.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         The search takes an atomic step for every 20,000 values or 500 parts. A ``refvalue`` that
         another client adds behind the search is not found. The step that finds it also inserts.
 
@@ -464,9 +450,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             count: how many at most: from the left, from the right if negative; 0 for all.
             value: the value.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: an exchange for 20,000 values or 500 parts, and for 2,500 removed values. O(n). The
         parts between there and the nearer end are filled from their neighbours: as many exchanges.
         """
@@ -491,10 +474,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         """Read everything and yield the damage; change nothing.
 
         It checks the ends, each part's number of values, and that each value can be read.
-
-        Raises:
-            ParameterMismatchError: the list exists with other parameters.
-            ShardErrors: its server failed.
 
         Cost: three exchanges for 64 parts, whose values are in memory.
         """

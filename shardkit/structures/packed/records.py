@@ -89,9 +89,6 @@ class PackedRecords(ExpirableStructure[Face]):
         part_bytes: the bytes of a part.
         store: reads and writes packed records.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
     Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
     value is invalid, ParameterMismatchError when the records exist with other parameters, and
     ShardErrors when shards fail; records on the others are still read or written.
@@ -446,10 +443,6 @@ class PackedRecords(ExpirableStructure[Face]):
 
         It checks the lengths of all parts and the register of parts, but not the records: any bits
         are a record.
-
-        Raises:
-            ParameterMismatchError: the records exist with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: one command per part, an exchange for every 1,000.
         """

@@ -109,10 +109,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     Attributes:
         total, part_size: the arguments, or the defaults.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, to check the parameters.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    set exists with other parameters, and ShardErrors when shards fail. The first operation costs
+    one more exchange, to check the parameters.
     """
 
     deferred: DeferredFace[ShardedSet[Deferred, M]]
@@ -199,7 +198,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: there is no member, or one does not fit; nothing was added.
-            ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others were added.
 
         Cost: one exchange, one command per part. O(1) for a member.
@@ -219,7 +217,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: a member does not fit; earlier pages were added.
-            ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others, and earlier pages, were added.
         """
         if isinstance(members, str | bytes):
@@ -259,7 +256,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             A member, None if there is none; with ``count`` a set of members.
 
         Raises:
-            InvalidArgumentError: the count is out of range.
             ShardErrors: shards failed. Members on the others were removed, and are not returned:
                 where that matters, pop one at a time.
 
@@ -309,9 +305,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Returns:
             A member, None if there is none; with ``number`` a list of members.
-
-        Raises:
-            InvalidArgumentError: the number is out of range.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.
         """
@@ -520,9 +513,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Members move to their own parts, and the states of groups are written as their parts have
         them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
         not write to it at the same time.
-
-        Raises:
-            ParameterMismatchError: the set exists with other parameters.
 
         Cost: as `check`, and an exchange for each member that moves.
         """

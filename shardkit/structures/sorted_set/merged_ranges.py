@@ -187,9 +187,6 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         members: int, str or bytes: the type in which members are returned.
         one_key: whether part n is the key ``name`` itself, on shard n of a sharded component; by
             default it is ``{name:n}``, on shard n, or on the one server or cluster.
-
-    Raises:
-        InvalidArgumentError: an argument is invalid.
     """
 
     deferred: DeferredFace[ScoreRanges[Deferred, M]]

@@ -45,9 +45,6 @@ class ScoreQueries(Structure[Face]):
             withscores: whether to return pairs ``(member, score)``.
             score_cast_func: converts each score.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: as `page` for every 10,000 members, skipped ones included; of a `ShardedSortedSet` for
         an eighth of all if that is more.
         """

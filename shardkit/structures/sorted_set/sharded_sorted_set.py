@@ -121,8 +121,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     Attributes:
         part_size, bound: see the arguments.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    sorted set exists with other parameters, and ShardErrors when shards fail.
 
     The first operation costs one more exchange, which compares the parameters. A call that changes
     members sends one script per group, with up to 500 members each: changes within a group are
@@ -191,7 +191,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         Raises:
             InvalidArgumentError: there is no member, a member or score is invalid, or options are
                 mutually exclusive; nothing was changed.
-            ParameterMismatchError: the sorted set exists with other parameters.
             ShardErrors: shards failed; members of the others were changed.
 
         Cost: one exchange per 10,000 members, one script per group.
@@ -275,7 +274,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             count: how many, at most 10,000; one unless given.
 
         Raises:
-            InvalidArgumentError: the count is out of range.
             ShardErrors: shards failed. Members on the others were removed but are not returned:
                 where that matters, pop one at a time.
 
@@ -297,7 +295,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
 
         Raises:
-            InvalidArgumentError: a bound is invalid.
             ShardErrors: shards failed; members on the others were removed.
 
         Cost: one script per group, which visits its parts; two exchanges, more above 100,000 parts.
@@ -491,9 +488,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             limit: how many; at most 10,000. Up to ``bound`` they are cached; more are found by
                 visiting parts.
 
-        Raises:
-            InvalidArgumentError: the limit is out of range.
-
         Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
         """
         return (yield from self._first(limit, full_range(desc=True)))
@@ -523,9 +517,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             desc: whether to go from the highest to the lowest.
             min: the lowest score, see `zremrangebyscore`.
             max: the highest score.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
 
         Cost: one or two exchanges for up to 100,000 parts, one script per 1,000, which visits them.
         The very first page as `top` or `bottom`.
@@ -562,9 +553,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             bylex: ``start`` and ``end`` are members, see `zrangebylex`.
             offset: with ``byscore`` or ``bylex``, how many members to skip.
             num: how many to return then.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
 
         Cost: within ``bound`` of either end as `top`. Otherwise up to four exchanges and the
         members returned, with some hundredths of all members besides. See `range_iter` for more
@@ -608,9 +596,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             start: how many members to skip.
             num: how many to return, given with ``start``; negative for all.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: as `zrangebyscore`.
         """
         return (yield from self._lex(min, max, start, num, desc=False))
@@ -635,9 +620,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             min: the lowest score, see `zrangebyscore`.
             max: the highest score.
             desc: whether to go from the highest to the lowest.
-
-        Raises:
-            InvalidArgumentError: a bound is invalid.
 
         Cost: as `page`, for 1,000 members, then four times as many each time, until a page has
         10,000 members, or an eighth of all if that is more. A page is in memory.

@@ -138,8 +138,10 @@ class UniqueVisitors(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range, or the precision has no such argument.
 
-    A method that the precision does not support raises InvalidArgumentError. The first operation of
-    a process costs up to two more exchanges, and so does its first for a day.
+    A method that the precision does not support raises InvalidArgumentError. Operations raise
+    ParameterMismatchError when this counter was created with other parameters, and ShardErrors when
+    shards fail. The first operation of a process costs up to two more exchanges, and so does its
+    first for a day.
     """
 
     deferred: DeferredFace[UniqueVisitors[Deferred]]
@@ -225,7 +227,6 @@ class UniqueVisitors(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the session or the day is invalid.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
                 `recount` repairs the count.
 
@@ -246,7 +247,6 @@ class UniqueVisitors(Structure[Face]):
 
         Raises:
             InvalidArgumentError: a session is invalid; earlier pages were counted by then.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: shards failed; the sessions of the others were added and counted.
 
         Cost: one exchange for 10,000 sessions, two with the count on another server; one command a
@@ -369,7 +369,6 @@ class UniqueVisitors(Structure[Face]):
         Raises:
             InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
             ShardCountError: the component has another number of shards.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: a shard failed; call it again.
 
         Cost: one command for each part on each shard, and three exchanges for some 256 of them; and
@@ -395,10 +394,6 @@ class UniqueVisitors(Structure[Face]):
         Returns:
             The day's count.
 
-        Raises:
-            ParameterMismatchError: this counter was created with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: as `recount`, and three exchanges; with ``bitmap`` six.
         """
         date_ = yield from self._date(day)
@@ -422,10 +417,6 @@ class UniqueVisitors(Structure[Face]):
 
         Args:
             day: by default today, by the server's clock.
-
-        Raises:
-            ParameterMismatchError: this counter was created with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: two commands a part, two exchanges for every 64 parts.
         """
