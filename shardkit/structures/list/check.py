@@ -28,8 +28,7 @@ from shardkit.structures.base.check import (
     suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.list.ends import MOST_PARTS
-from shardkit.structures.list.scripts import ListScripts
+from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
 
 # Parts to search for beyond a missing one.
 _SEARCHED = 1000

@@ -13,7 +13,7 @@ r"""A very long LIST in parts, on the server of its name.
 LPUSH fills the first part and then opens the one before it, RPUSH the last and then the one after
 it; a pop that empties an end part moves that end inward. So parts between the ends are full at all
 times, and both the length and the part of an index are computed, not searched for (see
-`shardkit.structures.list.ends`). All keys have the list's ``{tag}``, so they live on one server,
+`shardkit.structures.list.scripts`). All keys have the list's ``{tag}``, so they live on one server,
 and each operation is one script there. Parts are not among a script's KEYS, because only the ends
 say which exist.
 
@@ -36,13 +36,14 @@ are never among the values::
 
 The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
 than a second without trying, and one that then pops a value passes a token on: the others are
-delayed by a second at most (`shardkit.structures.list.waiting`).
+delayed by a second at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import inf
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import (
@@ -69,19 +70,23 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, check_some
+from shardkit.structures.base.arguments import (
+    LONGEST_EXPIRY,
+    check_integer,
+    check_name,
+    check_seconds,
+    check_some,
+)
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.members import M, Place, find
+from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
-from shardkit.structures.list.values import Values
-from shardkit.structures.list.waiting import SignalWaiter
 
 DEFAULT_PART_SIZE = 1000
 MOST_PART_SIZE = 10_000
@@ -89,6 +94,7 @@ VALUES_AT_ONCE = 10_000
 _MOST_SEARCHED = 100_000  # parts, for a value that cannot be read
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
+LONGEST_BLOCK, SHORTEST_BLOCK = 1.0, 0.001  # seconds
 
 # The commands that pop and push at each side.
 SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
@@ -143,8 +149,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         self.meta.data_keys = lambda: [
             (component, key) for key in (self._scripts.keys[1], self.part_key(0))
         ]
-        signal = self._scripts.signal
-        self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
+        self._clock = clock or ServerClock()
 
     # ---- both ends
 
@@ -637,7 +642,24 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _wait(
         self, attempt: Callable[[], Operation[list[M]]], timeout: Seconds | None
     ) -> Operation[M | None]:
-        values = yield from self._waiter.wait(attempt, timeout)
+        """Make attempts until one returns something or the timeout has passed.
+
+        A block that timed out counts in full, so a clock that is set back does not extend it.
+        """
+        given = 0 if timeout is None else timeout
+        left = check_seconds(self.name, "timeout", given, 0, LONGEST_EXPIRY) or inf
+        values = yield from attempt()
+        deadline, signal = left, self._scripts.signal
+        if not values and left < inf:
+            deadline += yield from self._clock.seconds(self.component, self.name)
+        while not values and left > 0:
+            block = max(SHORTEST_BLOCK, min(left, LONGEST_BLOCK))
+            args = ("BLPOP", signal, f"{block:.3f}")
+            [token] = yield [Command(self.component, signal, args, None, True, block)]
+            values = yield from attempt()
+            if not values and left < inf:
+                now = yield from self._clock.seconds(self.component, self.name)
+                left = min(deadline - now, left if token else left - block)
         return values[0] if values else None
 
     def _page(self, values: Iterable[bytes]) -> Page[M]:
