@@ -69,9 +69,8 @@ def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage
         if (yield from _refreshed(layout)):
             yield (yield from confirmed(partial(_refreshed, layout)))
             return
-        yield (
-            yield from confirmed(lambda: check_registered(layout.registry, *_first_parts(layout)))
-        )
+        first = partial(check_registered, layout.registry, layout.first_parts)
+        yield (yield from confirmed(first))
     assert isinstance(layout, FixedLayout | NumberedLayout)
     for chunk in layout.chunks(KEYS_CHECKED):
         if not isinstance(chunk[0], int):
@@ -108,12 +107,6 @@ def _misplaced(component: str, key: str, wrong: Sequence[bytes]) -> Suspicion:
 
 def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
     return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes all but ranges"))
-
-
-def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
-    """Return the unregistered ones of the first parts of numbers, and their keys."""
-    parts = layout.first_unregistered()
-    return parts, list(map(layout.key, parts))
 
 
 # ---- groups
@@ -217,7 +210,7 @@ def restore_index(layout: Layout, kind: str) -> Operation[None]:
         yield from layout.registry.repair()
         yield from layout.refresh_numbers()
         due = 0 if layout.meta is None else max(0, layout.meta.end)
-        yield from register_existing(layout.registry, *_first_parts(layout), due)
+        yield from register_existing(layout.registry, layout.first_parts, due)
         yield from layout.refresh_numbers()
         yield from restore_index(layout.rest, kind)
     elif isinstance(layout, GrowingLayout):

@@ -191,10 +191,10 @@ class NumberedLayout(Layout):
             return False
         return rest.holds(part, stored)
 
-    def first_unregistered(self) -> list[int]:
-        """Return the unregistered ones of the first parts of numbers."""
-        count = self.rest.count if isinstance(self.rest, FixedLayout) else 0
-        return [part for part in range(count, PARTS_PER_RANGE) if part not in self._parts]
+    @property
+    def first_parts(self) -> range:
+        """The parts of numbers in the first range."""
+        return range(self.rest.count if isinstance(self.rest, FixedLayout) else 0, PARTS_PER_RANGE)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
@@ -220,8 +220,9 @@ class NumberedLayout(Layout):
         """See `Layout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()
-        # The registry may have lost parts: remove all of the first ones.
-        parts = [*self._parts, *(self.first_unregistered() if name == "UNLINK" else ())]
+        parts = list(self._parts)
+        if name == "UNLINK":  # the registry may have lost parts: remove all of the first ones
+            parts += yield from self.registry.unregistered(self.first_parts)
         total = 0
         for start in range(0, len(parts), PARTS_AT_ONCE):
             keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))

@@ -84,9 +84,9 @@ from shardkit.structures.base.parameters import send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
-from shardkit.structures.unique.check import check_day
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.structures.unique.days import (
+    FIRST_PARTS,
     BitmapDay,
     Day,
     HyperLogLogDay,
@@ -405,7 +405,7 @@ class UniqueVisitors(Structure[Face]):
             assert isinstance(data, SetDay)
             yield from data.prepare(())
         if isinstance(data, BitmapDay):
-            yield from register_existing(data.registry, *(yield from data.first_unregistered()), 0)
+            yield from register_existing(data.registry, FIRST_PARTS, 0)
         return (yield from self.deferred.recount(date_))
 
     @stream
@@ -441,7 +441,7 @@ class UniqueVisitors(Structure[Face]):
             if (yield from suspected(data.existing_parts())):
                 yield (yield from confirmed(lambda: suspected(data.existing_parts())))
                 return
-            yield from check_day(data)
+            yield from data.check()
             yield (yield from confirmed(partial(self._suspect_count, data)))
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
