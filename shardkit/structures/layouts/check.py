@@ -35,6 +35,7 @@ from shardkit.structures.base.check import (
     confirmed,
     contents,
     first_wrong,
+    raised_twice,
     register_existing,
     suspected,
 )
@@ -66,8 +67,10 @@ def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage
             yield (yield from confirmed(partial(_check_group, layout, group, validate)))
         return
     if isinstance(layout, NumberedLayout):
-        if (yield from _refreshed(layout)):
-            yield (yield from confirmed(partial(_refreshed, layout)))
+        repair = f"{REBUILD} removes all but ranges"
+        damaged = yield from raised_twice(layout.refresh_numbers, repair)
+        yield damaged
+        if damaged:
             return
         first = partial(check_registered, layout.registry, layout.first_parts)
         yield (yield from confirmed(first))
@@ -103,10 +106,6 @@ def _misplaced(component: str, key: str, wrong: Sequence[bytes]) -> Suspicion:
         text = f"{shown(wrong[0])} of another part"
     error = damage(component, key, text, "only its own members")
     return Suspicion(error, _MOVES, "members of which their own part has another value")
-
-
-def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
-    return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes all but ranges"))
 
 
 # ---- groups

@@ -24,8 +24,8 @@ from shardkit.structures.base.check import (
     confirmed,
     first_wrong,
     lengths,
+    raised_twice,
     read_or_note,
-    suspected,
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
@@ -39,8 +39,10 @@ _MOVES = "rebuild() moves up what follows"
 def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[Damage]:
     """Check the ends of a list and all its parts, which may change at the same time."""
     at: int | None = None
-    if (yield from _suspect_ends(scripts)):
-        yield (yield from confirmed(partial(_suspect_ends, scripts)))
+    # In one script, against the parts.
+    wrong = yield from raised_twice(scripts.length, _ENDS, "values of lost parts, lost already")
+    yield wrong
+    if wrong:
         return
     while True:
         ends = yield from scripts.ends()
@@ -53,11 +55,6 @@ def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[D
         if missing == KEYS_CHECKED:  # the ends may say anything
             return
         at += KEYS_CHECKED
-
-
-def _suspect_ends(scripts: ListScripts) -> Operation[Suspicions]:
-    """Check the ends against the parts in one script."""
-    return (yield from suspected(scripts.length(), _ENDS, "values of lost parts, lost already"))
 
 
 def _check_parts(

@@ -82,7 +82,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
@@ -482,7 +482,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Cost: three exchanges for 64 parts, whose values are in memory.
         """
-        yield (yield from self._check_parameters())
+        yield (yield from check_parameters(self.meta))
         yield from check_list(self._scripts, self._values.decode)
 
     @operation
@@ -495,7 +495,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends are invalid;
         two for each part, if values move.
         """
-        yield from self._restore_parameters()
+        yield from restore_parameters(self.meta)
         yield from rebuild_list(self._scripts)
         return (yield from self._scripts.length())
 

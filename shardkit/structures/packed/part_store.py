@@ -20,8 +20,8 @@ from shardkit.structures.base.check import (
     Suspicions,
     check_registered,
     confirmed,
+    raised_twice,
     register_existing,
-    suspected,
     wrong_lengths,
 )
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
@@ -185,16 +185,14 @@ class PartStore:
 
     def check(self) -> Stream[Damage]:
         """Check the registry, and the length of every part; see `PackedRecords.check`."""
-        if (yield from self._registered()):
-            yield (yield from confirmed(self._registered))
+        repair = "rebuild() removes invalid parts, and registers the first that exist"
+        damaged = yield from raised_twice(self.registry.read, repair)
+        yield damaged
+        if damaged:
             return
         yield (yield from confirmed(partial(check_registered, self.registry, _FIRST_PARTS)))
         for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
             yield (yield from confirmed(partial(self._check_lengths, some)))
-
-    def _registered(self) -> Operation[Suspicions]:
-        repair = "rebuild() removes invalid parts, and registers the first that exist"
-        return (yield from suspected(self.registry.read(), repair))
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes

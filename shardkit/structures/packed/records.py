@@ -53,7 +53,7 @@ from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import ChangeScope
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
@@ -446,7 +446,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000.
         """
-        yield (yield from self._check_parameters())
+        yield (yield from check_parameters(self.meta))
         yield from self.store.check()
 
     @operation
@@ -458,7 +458,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: as `check`, and an exchange for the parts that are repaired.
         """
-        yield from self._restore_parameters()
+        yield from restore_parameters(self.meta)
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 

@@ -386,12 +386,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Cost: one command per part, an exchange for every 256, or as ``count`` says.
         """
         matches = glob_filter(match)
-        at_once = PARTS_READ
-        if count is not None:
-            check_integer(self.name, "count", count, 1, MOST_MEMBERS)
-            at_once = min(max(1, count // self.part_size), PARTS_AT_ONCE)
         seen = 0
-        for chunk in (yield from self._chunks(at_once)):
+        for chunk in (yield from self._chunks(PARTS_READ, count)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
                 seen += len(members)
                 yield self._page(members if match is None else filter(matches, members))

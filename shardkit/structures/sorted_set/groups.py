@@ -398,22 +398,13 @@ class ScoredGroups(GrowingLayout):
         return [f"{prefix}{part}" for part in parts]
 
 
-def adding(options: Sequence[Argument]) -> Build[str]:
-    """Return what builds the arguments of a ZADD; see ``lua/write.lua``."""
-    return _scored("ADD", options)
-
-
-def popping() -> Build[str]:
-    """Return what builds the arguments that remove members which still have a score."""
-    return _scored("POP", ())
-
-
 def removing(members: list[bytes], _: list[None]) -> tuple[Argument, ...]:
     """Build the arguments of a ZREM."""
     return ("REM", 0, *members)
 
 
-def _scored(verb: str, options: Sequence[Argument]) -> Build[str]:
+def scored(verb: str, *options: Argument) -> Build[str]:
+    """Return what builds the arguments of ADD or POP; see ``lua/write.lua``."""
     start = (verb, len(options), *options)
 
     def build(members: list[bytes], scores: list[str]) -> tuple[Argument, ...]:

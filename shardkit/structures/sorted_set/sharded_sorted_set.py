@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import ceil
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import InvalidArgumentError, counted
@@ -66,10 +65,9 @@ from shardkit.structures.sorted_set.groups import (
     OrderedRange,
     Row,
     ScoredGroups,
-    adding,
     full_range,
-    popping,
     removing,
+    scored,
 )
 from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
 from shardkit.structures.sorted_set.score_queries import ScoreQueries
@@ -361,7 +359,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
-        return adding(("NX",))(members, [repr(score) for score in values])
+        return scored("ADD", "NX")(members, [repr(score) for score in values])
 
     # ---- members
 
@@ -414,12 +412,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         command: tuple[Argument, ...] = ("ZRANGE", 0, -1, "WITHSCORES")
         if match is not None:
             command = ("ZSCAN", 0, "MATCH", match, "COUNT", MOST_MEMBERS)
-        parts = PARTS_READ
-        if count is not None:
-            check_integer(self.name, "count", count, 1, HIGHEST_RANK)
-            parts = min(PARTS_READ, ceil(count / self.part_size))
         seen = 0
-        for chunk in (yield from self._chunks(parts)):
+        for chunk in (yield from self._chunks(PARTS_READ, count)):
             name, *args = command
             for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
                 flat = reply if match is None else reply[1]
@@ -661,7 +655,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         yield from self._open(create=True)
         added = 0
         for some in _one_each(pairs, last=not options):
-            replies = yield from self.layout.write(some.items(), adding(options))
+            replies = yield from self.layout.write(some.items(), scored("ADD", *options))
             added += sum(count for _, count in replies)
         return added
 
@@ -669,7 +663,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self, sent: Sequence[tuple[bytes, str]], options: Sequence[Argument]
     ) -> Operation[Any]:
         yield from self._open(create=True)
-        [(_, score)] = yield from self.layout.write(sent, adding((*options, "INCR")))
+        [(_, score)] = yield from self.layout.write(sent, scored("ADD", *options, "INCR"))
         return _score(score)
 
     def _pop(self, count: int | None, *, desc: bool) -> Operation[list[tuple[M, float]]]:
@@ -700,7 +694,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def _remove_unchanged(self, rows: Sequence[Row]) -> Operation[list[Row]]:
         """Remove members that still have the scores in the rows; return the rows of those."""
         sent = [(member, repr(score)) for score, member in rows]
-        replies = yield from self.layout.write(sent, popping(), adds=False)
+        replies = yield from self.layout.write(sent, scored("POP"), adds=False)
         removed = {member for _, (_, *members) in replies for member in members}
         return [row for row in rows if row[1] in removed]
 

@@ -76,8 +76,8 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
+    raised_twice,
     register_existing,
-    suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.parameters import send_opened
@@ -427,20 +427,20 @@ class UniqueVisitors(Structure[Face]):
         if lost:
             return
         self._planner.forget(date_)
-        finds = partial(suspected, repair="restore it, or remove(day)", loses="the day's ids")
-        planned = yield from confirmed(lambda: finds(self._planner.day(date_)))
+        planning = partial(self._planner.day, date_)
+        planned = yield from raised_twice(planning, "restore it, or remove(day)", "the day's ids")
         yield planned
         if planned:
             return
         data = yield from self._planner.day(date_)
         counts = partial(self._read_count, data.key)
-        yield (yield from confirmed(lambda: suspected(counts(), "recount() counts the ids")))
+        yield (yield from raised_twice(counts, "recount() counts the ids"))
         if isinstance(data, HyperLogLogDay):
-            yield (yield from confirmed(lambda: suspected(data.registers(), "remove(day)", "it")))
-        else:
-            if (yield from suspected(data.existing_parts())):
-                yield (yield from confirmed(lambda: suspected(data.existing_parts())))
-                return
+            yield (yield from raised_twice(data.registers, "remove(day)", "it"))
+            return
+        unknown = yield from raised_twice(data.existing_parts)
+        yield unknown
+        if not unknown:
             yield from data.check()
             yield (yield from confirmed(partial(self._suspect_count, data)))
 
