@@ -174,14 +174,7 @@ class IpToCity(Structure[Face]):
 
     @operation
     def find_many(self, addresses: Iterable[Address]) -> Operation[list[City | None]]:
-        """Return the cities of addresses, in their order; None for each that is in no range.
-
-        Args:
-            addresses: any iterable of addresses.
-
-        Raises:
-            InvalidArgumentError: one is not an address; nothing was sent.
-            StructureError: nothing was imported yet.
+        """Return the cities of addresses, in their order; see `find`.
 
         Cost: for every 10,000 addresses one exchange per 1,000 blocks that they are in, and one for
         the cities that are not cached in this process.
@@ -249,7 +242,8 @@ class IpToCity(Structure[Face]):
             source.close()
         self._cache.expire()
         if old:
-            yield from self._retire(old, grace)
+            with self._left_to_the_next("old data remains until the next import"):
+                yield from self._store.expire(old, grace)
         skipped = tuple(source.first_skipped)
         return Imported(number, new.ranges, new.cities, new.blocks, source.skipped, skipped)
 
@@ -478,11 +472,6 @@ class IpToCity(Structure[Face]):
             if (yield from self._generations.abandon(number)):
                 yield from self._store.remove(number)
                 yield from self._generations.forget(number)
-
-    def _retire(self, old: int, grace: int) -> Operation[None]:
-        """Make the previous generation expire; if that fails, the next import removes it."""
-        with self._left_to_the_next("old data remains until the next import"):
-            yield from self._store.expire(old, grace)
 
     @contextmanager
     def _left_to_the_next(self, what: str) -> Iterator[None]:

@@ -48,6 +48,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import (
+    MOST_MEMBERS,
     check_integer,
     check_some,
     duration,
@@ -59,18 +60,16 @@ from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.hash.field_expiry import FieldExpiry
-from shardkit.structures.layouts.base import Chunk, Layout, T
+from shardkit.structures.layouts.base import Chunk, Layout, T, random_members
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
 from shardkit.structures.layouts.numbered import NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 
 F = TypeVar("F", bound="int | str | bytes")

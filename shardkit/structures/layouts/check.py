@@ -116,7 +116,7 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
-    [of] = yield [Command(component, state, ("HGET", state, "of"))]
+    [of] = yield [layout.at(state, "HGET", "of")]
     if of is not None and not _NAMES.fullmatch(of):
         error = damage(component, state, f"of={shown(of)}", "a fingerprint of parameters")
         return [Suspicion(error, f"{REBUILD} stores it again")]
@@ -134,7 +134,7 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
                 wrong.append((key, strange))
             held += entries
     beyond = [layout.key(group, part) for part in range(number, number + 16)]
-    replies = yield [Command(component, key, ("EXISTS", key)) for key in beyond]
+    replies = yield [layout.at(key, "EXISTS") for key in beyond]
     for key, exists in zip(beyond, replies, strict=True):
         if exists:
             wanted = f"none, as its group has {number} parts,"
@@ -260,15 +260,15 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
 def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     """Return how many parts a group must have: up to the last one that exists."""
     state = layout._keys[group]
-    [field] = yield Partial([Command(layout.component, state, ("HGET", state, "parts"))])
+    [field] = yield Partial([layout.at(state, "HGET", "parts")])
     stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
     last, start = -1, 0
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
         existing: list[int] = []
-        [some] = yield [Command(layout.component, state, ("EXISTS", *keys))]
+        [some] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
         if some:
-            replies = yield [Command(layout.component, key, ("EXISTS", key)) for key in keys]
+            replies = yield [layout.at(key, "EXISTS") for key in keys]
             existing = [n for n, exists in enumerate(replies) if exists]
         if existing:
             last = start + existing[-1]

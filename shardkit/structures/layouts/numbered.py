@@ -18,7 +18,6 @@ a stored number shorter than ``part_size`` is always a remainder, which tells th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
@@ -97,7 +96,7 @@ class NumberedLayout(Layout):
         if numbers:
             groups = _by_part(numbers)
             replies = yield [
-                self._read_command(part, *build(*group)) for part, group in groups.items()
+                self.at(self.key(part), *build(*group)) for part, group in groups.items()
             ]
             results += ((owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True))
         if others:
@@ -248,10 +247,6 @@ class NumberedLayout(Layout):
         """See `Layout.reset`."""
         self.registry.reset()
         self.rest.reset()
-
-    def _read_command(self, part: int, name: Any, *args: Argument) -> Command:
-        key = self.key(part)
-        return Command(self.component, key, (name, key, *args))
 
     def key(self, part: int) -> str:
         """Return the key of a part."""

@@ -123,14 +123,8 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
                 at += step * _SEARCHED
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
-    fields += [
-        "values",
-        scripts.head[2],
-        "left",
-        held.get(lowest, 0),
-        "right",
-        held.get(highest, 0),
-    ]
+    left, right = held.get(lowest, 0), held.get(highest, 0)
+    fields += ["values", scripts.head[2], "left", left, "right", right]
     meta = scripts.meta
     if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
         meta.due = int(due)  # the remaining parts expire then

@@ -153,16 +153,8 @@ class ListScripts:
         if not more:
             return int(removed)
         yield from self.finish()
-        [[stored, _]] = yield [
-            Transaction(
-                self.component,
-                result,
-                (
-                    Command(self.component, result, ("GET", result)),
-                    Command(self.component, result, ("DEL", result)),
-                ),
-            )
-        ]
+        taking = [Command(self.component, result, (name, result)) for name in ("GET", "DEL")]
+        [[stored, _]] = yield [Transaction(self.component, result, tuple(taking))]
         return stored_integer(self.component, result, "what was removed", stored, 0)
 
     def finish(self) -> Operation[bool]:

@@ -96,8 +96,7 @@ VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
 LONGEST_BLOCK, SHORTEST_BLOCK = 1.0, 0.001  # seconds
 
-# The commands that pop and push at each side.
-SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
+SIDES = ("LEFT", "RIGHT")
 
 
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
@@ -603,7 +602,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         ours, theirs = self._scripts, destination._scripts
         for _ in range(ATTEMPTS):
             yield from open_all([self.meta, destination.meta])
-            args = (*ours.head, *theirs.head, SIDES[src][0], SIDES[dest][1], int(waits))
+            args = (*ours.head, *theirs.head, f"{src[0]}POP", f"{dest[0]}PUSH", int(waits))
             move = script("structures/list/move")
             [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
             if values is not None:

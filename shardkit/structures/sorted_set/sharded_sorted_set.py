@@ -55,10 +55,9 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_some
+from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
@@ -70,13 +69,13 @@ from shardkit.structures.sorted_set.groups import (
     scored,
 )
 from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
-from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
     HIGHEST_RANK,
     CastScore,
     Score,
     ScoreBound,
     Scored,
+    ScoreQueries,
     as_pairs,
     check_cursor,
     check_score,
@@ -628,15 +627,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def lex_range_iter(
         self, min: str | bytes = "-", max: str | bytes = "+", *, desc: bool = False
     ) -> Stream[M]:
-        """Iterate over the members within a range, in order of their bytes.
-
-        Args:
-            min: see `zrangebylex`.
-            max: see `zrangebylex`.
-            desc: whether to go from the last to the first.
-
-        Cost: as `range_iter`.
-        """
+        """Iterate over the members within a range; see `zrangebylex` and `range_iter`."""
         wanted = self._by_lex(min, max, desc=desc)
         yield from self._open()
         reader = RangeReader(self.layout, wanted)

@@ -466,10 +466,8 @@ class SetDay(DayInParts):
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts for many parts each; for one part each where the count lives elsewhere."""
-        add, to = (
-            script("structures/unique/add_and_count"),
-            self.home if counter else self.component,
-        )
+        add = script("structures/unique/add_and_count")
+        to = self.home if counter else self.component
         counters = [] if counter is None else [counter]
         start: list[Argument] = [len(counters), self.meta.end]
         keys, args = counters[:], start[:]

@@ -39,8 +39,8 @@ the count is raised once the id is confirmed to be new; so a crash between the t
 low, never too high, and `recount` repairs it from the sets. A lost plan is recovered from the day's
 own parameters, which decide where its ids are.
 
-A day is a date, UTC; today is the server's date. Where a ``day`` is an argument, a datetime with
-a timezone stands for its day UTC.
+A day is a date, UTC; today, the default of a ``day``, is the server's date. A datetime with a
+timezone stands for its day UTC.
 """
 
 from __future__ import annotations
@@ -388,9 +388,6 @@ class UniqueVisitors(Structure[Face]):
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
-        Args:
-            day: by default today, by the server's clock.
-
         Returns:
             The day's count.
 
@@ -414,9 +411,6 @@ class UniqueVisitors(Structure[Face]):
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
         each id: whether it can be read, and is in its own part. `recount` repairs counts.
-
-        Args:
-            day: by default today, by the server's clock.
 
         Cost: two commands a part, two exchanges for every 64 parts.
         """
