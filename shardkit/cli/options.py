@@ -17,6 +17,7 @@ from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
 from shardkit.cli.groups import Session as Session
 from shardkit.cli.groups import debug_option as debug_option
 from shardkit.cli.groups import examples as examples
+from shardkit.cli.groups import group as group
 from shardkit.cli.groups import timed as timed
 from shardkit.cli.output import FAINT, Output
 from shardkit.cli.text import reason
@@ -37,7 +38,8 @@ S = TypeVar("S")
 
 LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
 
-_json_option = click.option(
+# ``--json`` (``output``, an `Output`).
+json_option = click.option(
     "--json",
     "output",
     is_flag=True,
@@ -46,9 +48,20 @@ _json_option = click.option(
 )
 
 
-def common_options(function: F) -> F:
-    """Give a command ``--json`` (``output``, an `Output`) and ``--debug``."""
-    return _json_option(debug_option(function))
+def command(
+    *lines: str, name: str | None = None, group: click.Group | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command with examples, ``--json`` (``output``) and ``--debug``."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made = click.command(name, click.Command, epilog=examples(*lines), **attributes)(function)
+        json_option(made)  # the last in its help
+        debug_option(made)
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
 
 
 def number_option(

@@ -25,10 +25,9 @@ from shardkit.cli.bench.plots import bars, check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     number_option,
     opened,
 )
@@ -61,13 +60,11 @@ _on_option = click.option(
 )
 
 
-@click.command(
-    "advise",
-    epilog=examples(
-        "shardkit advise --on 10.0.0.1:6379/0",
-        "shardkit advise users --match 'user:*' --plot users.svg",
-        "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
-    ),
+@command(
+    "shardkit advise --on 10.0.0.1:6379/0",
+    "shardkit advise users --match 'user:*' --plot users.svg",
+    "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
+    name="advise",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @_on_option
@@ -96,7 +93,6 @@ _on_option = click.option(
     help="Write the best choice for the largest family, for shardkit convert.",
 )
 @config_option
-@common_options
 def advise_command(
     names: Sequence[str],
     on: tuple[str, ...],
@@ -284,13 +280,11 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
     bars(path, "Memory of families of keys", values, "MiB")
 
 
-@click.command(
-    "convert",
-    epilog=examples(
-        "shardkit convert user.json --component users",
-        "shardkit convert user.json --on 10.0.0.1:6379/0 --component users",
-        "shardkit convert user.json --component users --offline --json",
-    ),
+@command(
+    "shardkit convert user.json --component users",
+    "shardkit convert user.json --on 10.0.0.1:6379/0 --component users",
+    "shardkit convert user.json --component users --offline --json",
+    name="convert",
 )
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--component", required=True, help="Where the structure will live.")
@@ -304,7 +298,6 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
 @click.option("--offline", is_flag=True, help="No client writes the keys: do not watch them.")
 @number_option("--share", 0.2, "Share of the time for reading.", least=0.01, most=1.0)
 @config_option
-@common_options
 def convert_command(
     plan: Path,
     component: str,

@@ -9,7 +9,7 @@ import click
 
 from shardkit.admin.changes import now_of, read_changes
 from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import common_options, config_option, config_server, examples
+from shardkit.cli.options import command, config_option, config_server, examples
 from shardkit.cli.output import GOOD, Output, Table
 from shardkit.kit.config_client import config_client
 
@@ -35,9 +35,8 @@ def changes() -> None:
     """Show what changes in the fleet, and repair what an interrupted change left."""
 
 
-@changes.command("list")
+@command(name="list", group=changes)
 @config_option
-@common_options
 def list_(where: str | None, output: Output) -> int:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
     with config_client(config_server(where)) as config:
@@ -57,10 +56,9 @@ def list_(where: str | None, output: Output) -> int:
     return 0
 
 
-@changes.command()
+@command(group=changes)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @config_option
-@common_options
 def repair(dry_run: bool, where: str | None, output: Output) -> int:
     """Continue, follow or close databases on whose state records and fences do not agree.
 
@@ -85,10 +83,9 @@ def repair(dry_run: bool, where: str | None, output: Output) -> int:
     return code
 
 
-@changes.command("open")
+@command(name="open", group=changes)
 @click.argument("place", metavar="SERVER/NUMBER")
 @config_option
-@common_options
 def open_(place: str, where: str | None, output: Output) -> int:
     """Open the empty database that a move or split has left, so that it can be used again."""
     from shardkit.admin.growth import open_database
@@ -102,7 +99,7 @@ def open_(place: str, where: str | None, output: Output) -> int:
     return 0
 
 
-@changes.command()
+@command(group=changes)
 @click.argument("name", metavar="SERVER|SHARD|COMPONENT")
 @click.option(
     "--lost",
@@ -110,7 +107,6 @@ def open_(place: str, where: str | None, output: Output) -> int:
     help="Give up what is only on lost servers; clients use the old ones as at the cutover.",
 )
 @config_option
-@common_options
 def end(name: str, lost: bool, where: str | None, output: Output) -> int:
     """End a move or split that can be neither resumed nor aborted; nothing stays closed."""
     from shardkit.admin.growth import end_change

@@ -9,10 +9,9 @@ import click
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     opened,
     shards_options,
     timeout_option,
@@ -26,13 +25,11 @@ from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
 
-@click.command(
-    "check",
-    epilog=examples(
-        "shardkit check -c redis://config.internal",
-        "shardkit check unique timelines",
-        "shardkit check --json | jq '.findings[].problem'",
-    ),
+@command(
+    "shardkit check -c redis://config.internal",
+    "shardkit check unique timelines",
+    "shardkit check --json | jq '.findings[].problem'",
+    name="check",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -42,7 +39,6 @@ from shardkit.network.server_queries import TIMEOUT
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @timeout_option(TIMEOUT)
-@common_options
 def check_command(
     names: Sequence[str],
     where: str | None,

@@ -7,10 +7,9 @@ import click
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     number_option,
     opened,
 )
@@ -20,12 +19,10 @@ from shardkit.cli.text import reason
 from shardkit.errors import counted
 
 
-@click.command(
-    epilog=examples(
-        "shardkit clients -c redis://config.internal",
-        "shardkit clients --using unique",
-        "shardkit clients --older-than 17 --json | jq '.clients[].host'",
-    ),
+@command(
+    "shardkit clients -c redis://config.internal",
+    "shardkit clients --using unique",
+    "shardkit clients --older-than 17 --json | jq '.clients[].host'",
 )
 @config_option
 @click.option("--using", metavar="COMPONENT", help="Only those that use this component.")
@@ -35,7 +32,6 @@ from shardkit.errors import counted
     "Only those that use entries of an earlier push, or whose epoch is unknown.",
     unit="EPOCH",
 )
-@common_options
 def clients(where: str | None, using: str | None, older_than: int | None, output: Output) -> int:
     """Show the processes that are connected to the servers: their user, components and age.
 

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import click
-
 from shardkit.cli.commands.config_diff import diff_command
 from shardkit.cli.commands.config_push import push, rollback
 from shardkit.cli.commands.config_show import history, pull, show_command
 from shardkit.cli.commands.config_validate import validate
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import examples
+from shardkit.cli.options import group
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit config validate configs/*.yaml",
-        "shardkit config diff configs/production.yaml",
-        "shardkit config push configs/production.yaml",
-        "shardkit config show unique",
-    ),
+@group(
+    "shardkit config validate configs/*.yaml",
+    "shardkit config diff configs/production.yaml",
+    "shardkit config push configs/production.yaml",
+    "shardkit config show unique",
 )
 def config() -> None:
     """Show and change the configuration."""
 
 
-for command in (validate, diff_command, push, pull, show_command, history, rollback):
-    config.add_command(command)
+for each in (validate, diff_command, push, pull, show_command, history, rollback):
+    config.add_command(each)

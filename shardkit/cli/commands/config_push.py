@@ -18,10 +18,9 @@ from shardkit.admin.push import push as push_witnessed
 from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
     F,
-    common_options,
+    command,
     config_option,
     config_server,
-    examples,
     message_option,
     number_option,
     sample_option,
@@ -71,14 +70,12 @@ def _push_options(function: F) -> F:
     return function
 
 
-@click.command(
+@command(
+    "shardkit config push configs/production.yaml --dry-run",
+    "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
+    "shardkit config push -c redis://staging configs/production.yaml",
+    "shardkit config push configs/production.yaml --restored",
     short_help="Write a map to its config server.",
-    epilog=examples(
-        "shardkit config push configs/production.yaml --dry-run",
-        "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
-        "shardkit config push -c redis://staging configs/production.yaml",
-        "shardkit config push configs/production.yaml --restored",
-    ),
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @target_option
@@ -97,7 +94,6 @@ def _push_options(function: F) -> F:
     is_flag=True,
     help="The same, above the highest epoch that the servers of the components have witnessed.",
 )
-@common_options
 def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> None:
     """Write MAP to its config server, atomically.
 
@@ -195,17 +191,14 @@ def _heed(
     refuse(serious)
 
 
-@click.command(
+@command(
+    "shardkit config rollback 16 --dry-run",
+    "shardkit config rollback 16 -m 'the new server is slow'",
     short_help="Push what an earlier push left.",
-    epilog=examples(
-        "shardkit config rollback 16 --dry-run",
-        "shardkit config rollback 16 -m 'the new server is slow'",
-    ),
 )
 @click.argument("epoch", type=click.IntRange(min=0))
 @config_option
 @_push_options
-@common_options
 def rollback(epoch: int, where: str | None, output: Output, message: str, **options: Any) -> None:
     """Push the components as they were after the push of EPOCH.
 

@@ -13,11 +13,10 @@ import click
 from shardkit.cli.commands.config_validate import contents_of
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
     config_server,
-    examples,
     file_option,
     note_by_hand,
     number_option,
@@ -47,21 +46,18 @@ from shardkit.kit.config_client import config_client
 from shardkit.operations.commands import Shard
 
 
-@click.command(
-    "show",
+@command(
+    "shardkit config show -c configs/local.yaml",
+    "shardkit config show -c redis://config.internal unique",
+    "shardkit config show --json | jq .components.unique.shards",
+    "shardkit config show --at 16 unique",
+    name="show",
     short_help="Show components, or their entries.",
-    epilog=examples(
-        "shardkit config show -c configs/local.yaml",
-        "shardkit config show -c redis://config.internal unique",
-        "shardkit config show --json | jq .components.unique.shards",
-        "shardkit config show --at 16 unique",
-    ),
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
 @shards_options
 @number_option("--at", None, "As they were after a push.", least=0, unit="EPOCH")
-@common_options
 def show_command(
     names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, output: Output
 ) -> int:
@@ -150,17 +146,14 @@ def _settings(entry: Entry) -> str:
 # ---- pull
 
 
-@click.command(
+@command(
+    "shardkit config pull -c redis://config.internal",
+    "shardkit config pull -o backup.yaml --show-secrets",
     short_help="Show the config server as a map.",
-    epilog=examples(
-        "shardkit config pull -c redis://config.internal",
-        "shardkit config pull -o backup.yaml --show-secrets",
-    ),
 )
 @config_option
 @file_option
 @click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
-@common_options
 def pull(where: str | None, written: Path | None, show_secrets: bool, output: Output) -> None:
     """Show the contents of the config server as a shard map.
 
@@ -225,15 +218,12 @@ def masked_map(shard_map: ShardMap) -> ShardMap:
 # ---- history and rollback
 
 
-@click.command(
+@command(
+    "shardkit config history -c redis://config.internal",
+    "shardkit config history --json | jq '.pushes[0]'",
     short_help="Show the last pushes.",
-    epilog=examples(
-        "shardkit config history -c redis://config.internal",
-        "shardkit config history --json | jq '.pushes[0]'",
-    ),
 )
 @config_option
-@common_options
 def history(where: str | None, output: Output) -> None:
     """Show the last 100 pushes: when, who, from which map, what changed and why."""
     server = config_server(where)

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 
 import click
 
-from shardkit.cli.options import common_options, config_option, examples, number_option, opened
+from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import Output
 from shardkit.errors import ConfigError, extra
 
@@ -18,19 +18,16 @@ TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
-@click.command(
-    epilog=examples(
-        "shardkit dashboard -c redis://config.internal",
-        "shardkit dashboard --port 9000 --allow-changes",
-        f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
-    ),
+@command(
+    "shardkit dashboard -c redis://config.internal",
+    "shardkit dashboard --port 9000 --allow-changes",
+    f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
 )
 @config_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @number_option("--port", 7180, "The port to listen on.", least=0, most=65535)
 @number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
 @click.option("--allow-changes", is_flag=True, help="Let people revive dead tasks.")
-@common_options
 def dashboard(
     where: str | None, host: str, port: int, interval: float, allow_changes: bool, output: Output
 ) -> int:

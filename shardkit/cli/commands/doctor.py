@@ -14,10 +14,9 @@ from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     number_option,
     opened,
     shards_options,
@@ -42,15 +41,13 @@ from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
 
 
-@click.command(
-    epilog=examples(
-        "shardkit doctor -c configs/local.yaml",
-        "shardkit doctor geo --all",
-        "shardkit doctor geo --fix --rewrite",
-        "shardkit doctor --json | jq '.findings[] | .remedy'",
-        "shardkit doctor --check",
-        "shardkit doctor geo --check --repair",
-    ),
+@command(
+    "shardkit doctor -c configs/local.yaml",
+    "shardkit doctor geo --all",
+    "shardkit doctor geo --fix --rewrite",
+    "shardkit doctor --json | jq '.findings[] | .remedy'",
+    "shardkit doctor --check",
+    "shardkit doctor geo --check --repair",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -83,7 +80,6 @@ from shardkit.structures import Damage
     "--repair", is_flag=True, help="With --check: rebuild what can be, after asking for it."
 )
 @click.option("--yes", is_flag=True, help="With --repair: do not ask.")
-@common_options
 def doctor(
     names: Sequence[str],
     where: str | None,

@@ -10,10 +10,9 @@ import click
 from shardkit.admin.execute import execute
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     login_as,
     login_option,
     opened,
@@ -25,15 +24,13 @@ from shardkit.cli.text import one_line, reason
 from shardkit.errors import ConfigError
 
 
-@click.command(
-    "exec",
+@command(
+    "shardkit exec --on all -- CONFIG GET maxmemory",
+    "shardkit exec --on unique -- DBSIZE",
+    "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
+    f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+    name="exec",
     context_settings={"ignore_unknown_options": True},
-    epilog=examples(
-        "shardkit exec --on all -- CONFIG GET maxmemory",
-        "shardkit exec --on unique -- DBSIZE",
-        "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
-        f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
-    ),
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @config_option
@@ -46,7 +43,6 @@ from shardkit.errors import ConfigError
 )
 @login_option
 @timeout_option(5.0)
-@common_options
 def exec_(
     command: Sequence[str],
     where: str | None,

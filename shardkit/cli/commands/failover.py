@@ -8,24 +8,16 @@ import click
 
 from shardkit.admin.growth import apply_fences, fail_over, pending_fences
 from shardkit.cli.commands.move import hold
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    examples,
-    number_option,
-)
+from shardkit.cli.options import command, config_option, config_server, number_option
 from shardkit.cli.output import DOUBTFUL, GOOD, Output
 from shardkit.kit.config_client import config_client
 
 
-@click.command(
-    epilog=examples(
-        "shardkit failover timelines:3",
-        "shardkit failover a.internal:6379 --to b.internal:6379",
-        "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
-        "shardkit failover --guard 0                      # fence what is back",
-    ),
+@command(
+    "shardkit failover timelines:3",
+    "shardkit failover a.internal:6379 --to b.internal:6379",
+    "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
+    "shardkit failover --guard 0                      # fence what is back",
 )
 @click.argument("name", metavar="[SHARD|SERVER]", required=False)
 @click.option(
@@ -47,7 +39,6 @@ from shardkit.kit.config_client import config_client
     unit="SECONDS",
 )
 @config_option
-@common_options
 def failover(
     name: str | None,
     to: str | None,

@@ -10,14 +10,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    StructureOptions,
-    common_options,
-    examples,
-    number_option,
-    structure_options,
-)
+from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
 from shardkit.cli.output import Column, Output, identifier, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
@@ -35,24 +28,20 @@ _FIELDS: tuple[Field[PublishedFile], ...] = (
 )
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit files publish logs /var/log/access --reader country --reader errors --close",
-        "shardkit files read logs errors | grep -c ' 500 '",
-        "shardkit files status logs",
-    ),
+@group(
+    "shardkit files publish logs /var/log/access --reader country --reader errors --close",
+    "shardkit files read logs errors | grep -c ' 500 '",
+    "shardkit files status logs",
 )
 def files() -> None:
     """Publish files in chunks over shards for many readers, and read them."""
 
 
-@files.command(
+@command(
+    "shardkit files publish logs /var/log/access --reader country --reader errors",
+    "zcat big.gz | shardkit files publish logs - --as big.log --close",
     short_help="Publish files and the files of directories.",
-    epilog=examples(
-        "shardkit files publish logs /var/log/access --reader country --reader errors",
-        "zcat big.gz | shardkit files publish logs - --as big.log --close",
-    ),
+    group=files,
 )
 @click.argument("channel")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -72,7 +61,6 @@ def files() -> None:
     unit="SECONDS",
 )
 @number_option("--timeout", None, "The most seconds to wait for space.", least=0.0, unit="SECONDS")
-@common_options
 def publish(
     channel: str,
     paths: Sequence[str],
@@ -116,12 +104,11 @@ def publish(
     write_rows(output, _FIELDS, published)
 
 
-@files.command(
+@command(
+    "shardkit files read logs errors | grep -c ' 500 '",
+    "shardkit files read logs backup --raw --into /backup --timeout 60",
     short_help="Write the lines of files to standard output.",
-    epilog=examples(
-        "shardkit files read logs errors | grep -c ' 500 '",
-        "shardkit files read logs backup --raw --into /backup --timeout 60",
-    ),
+    group=files,
 )
 @click.argument("channel")
 @click.argument("reader")
@@ -146,7 +133,6 @@ def publish(
     least=0.0,
     unit="SECONDS",
 )
-@common_options
 def read(
     channel: str,
     reader: str,
@@ -189,13 +175,14 @@ def read(
     return 1 if failed else 0
 
 
-@files.command(
+@command(
+    "shardkit files status logs",
+    "shardkit files status logs --json",
     short_help="Show what a channel holds, and how far its readers are.",
-    epilog=examples("shardkit files status logs", "shardkit files status logs --json"),
+    group=files,
 )
 @click.argument("channel")
 @_structure_options
-@common_options
 def status(channel: str, at: StructureOptions, output: Output) -> int:
     """Show the files of CHANNEL that not all readers have finished.
 

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import click
 
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import command
 from shardkit.cli.output import GOOD, Output
 from shardkit.errors import ConfigError
 
 
-@click.command(
-    epilog=examples("shardkit init", "shardkit init configs/local.yaml", "shardkit up shards.yaml")
-)
+@command("shardkit init", "shardkit init configs/local.yaml", "shardkit up shards.yaml")
 @click.argument("path", default="shards.yaml", type=click.Path(path_type=Path), metavar="[FILE]")
-@common_options
 def init(path: Path, output: Output) -> int:
     """Write a shard map for a laptop, to begin with: five servers and four components.
 

@@ -10,10 +10,9 @@ import click
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     number_option,
     opened,
 )
@@ -23,12 +22,10 @@ from shardkit.cli.text import printable, size
 from shardkit.errors import counted
 
 
-@click.command(
-    epilog=examples(
-        "shardkit keys --biggest 20",
-        "shardkit keys --biggest 5 --by elements timelines",
-        "shardkit keys --biggest 10 --match 'unique:2026-*' --json",
-    ),
+@command(
+    "shardkit keys --biggest 20",
+    "shardkit keys --biggest 5 --by elements timelines",
+    "shardkit keys --biggest 10 --match 'unique:2026-*' --json",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -41,7 +38,6 @@ from shardkit.errors import counted
     help="The measure of a key's size.",
 )
 @click.option("--match", metavar="PATTERN", help="Only keys that match, as of SCAN.")
-@common_options
 def keys(
     names: Sequence[str],
     where: str | None,

@@ -24,14 +24,7 @@ from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
 from shardkit.admin.growth.pace import progress_of
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    examples,
-    number_option,
-)
+from shardkit.cli.options import command, config_option, config_server, group, number_option
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -69,7 +62,7 @@ _copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, 
 
 def _moving(command: Callable[..., object]) -> Callable[..., object]:
     """Add the options of every command that moves something."""
-    return hold(_copy(_share(config_option(common_options(command)))))
+    return hold(_copy(_share(config_option(command))))
 
 
 def copying(command: Callable[..., object]) -> Callable[..., object]:
@@ -80,22 +73,19 @@ def copying(command: Callable[..., object]) -> Callable[..., object]:
     return command
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
-        "shardkit move server a.internal:6379 --to new.internal:6379",
-        "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
-        "shardkit move status",
-        "shardkit move verify a.internal:6379",
-        "shardkit move reverse timelines:3",
-    ),
+@group(
+    "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
+    "shardkit move server a.internal:6379 --to new.internal:6379",
+    "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
+    "shardkit move status",
+    "shardkit move verify a.internal:6379",
+    "shardkit move reverse timelines:3",
 )
 def move() -> None:
     """Move a server's data to another server, all of it or some shards, while it is in use."""
 
 
-@move.command()
+@command(group=move)
 @click.argument("source", metavar="SERVER")
 @_to
 @dry_run
@@ -109,7 +99,7 @@ def server(source: str, **options: Any) -> int:
     return _start(source, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("names", metavar="SHARD...", nargs=-1, required=True)
 @_to
 @dry_run
@@ -141,7 +131,7 @@ def _start(
         return show_plan(output, plan)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @copying
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -149,16 +139,15 @@ def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
     return run(resume_move, where, output, name, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @config_option
-@common_options
 def abort(name: str, where: str | None, output: Output) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
     return run(lambda config, name, progress: abort_move(config, name), where, output, name)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @copying
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -166,20 +155,18 @@ def reverse(name: str, where: str | None, output: Output, **options: Any) -> int
     return run(reverse_move, where, output, name, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SHARD")
 @config_option
-@common_options
 def complete(name: str, where: str | None, output: Output) -> int:
     """Empty the old databases of SHARD that `--keep` has kept up to date."""
     return run(lambda config, name, progress: complete_move(config, name), where, output, name)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @_share
 @config_option
-@common_options
 def verify(name: str, where: str | None, output: Output, share: float) -> int:
     """Compare both servers of the move of SERVER again: every key, value and expiry.
 
@@ -188,9 +175,8 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
     return run(verify_move, where, output, name, share=share)
 
 
-@move.command()
+@command(group=move)
 @config_option
-@common_options
 def status(where: str | None, output: Output) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []

@@ -8,13 +8,7 @@ import click
 
 from shardkit.admin.changes import working_on
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    examples,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import GOOD, Output, number, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
@@ -34,13 +28,11 @@ _FIELDS: tuple[Field[PlannedStructure], ...] = (
 )
 
 
-@click.command(
-    "replan",
-    epilog=examples(
-        "shardkit replan users --dry-run",
-        "shardkit replan users ids --total 5000000",
-        "shardkit replan users --yes --json",
-    ),
+@command(
+    "shardkit replan users --dry-run",
+    "shardkit replan users ids --total 5000000",
+    "shardkit replan users --yes --json",
+    name="replan",
 )
 @click.argument("component")
 @click.argument("names", nargs=-1, metavar="[STRUCTURE]...")
@@ -50,7 +42,6 @@ _FIELDS: tuple[Field[PlannedStructure], ...] = (
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
 def replan_command(
     component: str,
     names: Sequence[str],

@@ -19,13 +19,12 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
-from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
-    common_options,
+    command,
     components,
     config_option,
     config_server,
-    examples,
+    group,
     number_option,
     opened,
     timeout_option,
@@ -35,21 +34,20 @@ from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit replicas tree",
-        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
-        "shardkit replicas detach c.internal:6379",
-    ),
+@group(
+    "shardkit replicas tree",
+    "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+    "shardkit replicas detach c.internal:6379",
 )
 def replicas() -> None:
     """Show which server replicates which; attach replicas, and detach them."""
 
 
-@replicas.command(
+@command(
+    "shardkit replicas tree",
+    "shardkit replicas tree timelines --json",
     short_help="Show which server replicates which.",
-    epilog=examples("shardkit replicas tree", "shardkit replicas tree timelines --json"),
+    group=replicas,
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @number_option(
@@ -60,7 +58,6 @@ def replicas() -> None:
     unit="SECONDS",
 )
 @config_option
-@common_options
 def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
@@ -88,12 +85,11 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     return all(node.state in ("master", "in sync") for node in nodes)
 
 
-@replicas.command(
+@command(
+    "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+    "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
     short_help="Make an empty server a replica of one in use.",
-    epilog=examples(
-        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
-        "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
-    ),
+    group=replicas,
 )
 @click.argument("server")
 @click.option(
@@ -105,7 +101,6 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
 @click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
 @number_option("--wait", COPY, "How long the copy may take.", least=0.1, unit="SECONDS")
 @config_option
-@common_options
 def attach(
     server: str, to: str, zone: str | None, wait: float, where: str | None, output: Output
 ) -> None:
@@ -120,14 +115,10 @@ def attach(
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
 
 
-@replicas.command(
-    short_help="Detach a replica.",
-    epilog=examples("shardkit replicas detach c.internal:6379"),
-)
+@command("shardkit replicas detach c.internal:6379", short_help="Detach a replica.", group=replicas)
 @click.argument("server")
 @click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
 @config_option
-@common_options
 def detach(server: str, force: bool, where: str | None, output: Output) -> None:
     """Detach the replica SERVER, once no entry names it and clients have left it.
 
@@ -143,14 +134,14 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
     output.answer(document, text, GOOD)
 
 
-@click.command(
-    "verify-replica",
-    epilog=examples("shardkit verify-replica", "shardkit verify-replica timelines --timeout 2"),
+@command(
+    "shardkit verify-replica",
+    "shardkit verify-replica timelines --timeout 2",
+    name="verify-replica",
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @timeout_option(TIMEOUT)
 @config_option
-@common_options
 def verify_replica_command(
     names: Sequence[str], timeout: float, where: str | None, output: Output
 ) -> int:

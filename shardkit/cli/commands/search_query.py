@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TextIO
 import click
 
 from shardkit.cli.commands.search_index import existing, index_options, query_errors
-from shardkit.cli.options import StructureOptions, common_options, examples, number_option
+from shardkit.cli.options import StructureOptions, command, number_option
 from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -46,16 +46,14 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     return weights
 
 
-@click.command(
+@command(
+    "shardkit search query 'redis shard*'",
+    "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
+    "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
+    "shardkit search query --plain 'Re: pizza (large'",
+    "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
+    "shardkit search query cache --json | jq -r '.hits[].id'",
     short_help="Find documents.",
-    epilog=examples(
-        "shardkit search query 'redis shard*'",
-        "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
-        "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
-        "shardkit search query --plain 'Re: pizza (large'",
-        "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
-        "shardkit search query cache --json | jq -r '.hits[].id'",
-    ),
 )
 @click.argument("words", metavar="QUERY")
 @index_options
@@ -75,7 +73,6 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
 )
 @click.option("--plain", is_flag=True, help="Take QUERY as words, without a syntax.")
 @click.option("--partial", is_flag=True, help="Accept results of only some shards.")
-@common_options
 def query(
     words: str,
     at: StructureOptions,
@@ -230,20 +227,17 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
 # ---- export
 
 
-@click.command(
+@command(
+    "shardkit search export --mappings",
+    "shardkit search export --output docs.ndjson",
+    "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
     short_help="Write documents for a dedicated engine.",
-    epilog=examples(
-        "shardkit search export --mappings",
-        "shardkit search export --output docs.ndjson",
-        "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
-    ),
 )
 @click.argument("words", metavar="[QUERY]", default="*")
 @index_options
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--index", "target", help="The name of the index there.  [default: --name]")
 @click.option("--mappings", "only_mappings", is_flag=True, help="Write only the index's mappings.")
-@common_options
 def export(
     words: str,
     at: StructureOptions,

@@ -7,7 +7,7 @@ from functools import partial
 import click
 
 from shardkit.cli.commands.search_index import existing, index_options
-from shardkit.cli.options import StructureOptions, common_options, examples
+from shardkit.cli.options import StructureOptions, command
 from shardkit.cli.output import BAD, GOOD, Output, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, json_rows, table_of
@@ -22,12 +22,12 @@ _DAMAGE_FIELDS: tuple[Field[Damage], ...] = (
 )
 
 
-@click.command(
+@command(
+    "shardkit search verify",
+    "shardkit search verify --name docs --json",
     short_help="Read a whole index, and show what is damaged.",
-    epilog=examples("shardkit search verify", "shardkit search verify --name docs --json"),
 )
 @index_options
-@common_options
 def verify(at: StructureOptions, output: Output) -> int:
     """Read everything in an index, and show what is damaged: postings, words, documents, counts.
 
@@ -47,13 +47,13 @@ def verify(at: StructureOptions, output: Output) -> int:
     return int(bool(damaged))
 
 
-@click.command(
+@command(
+    "shardkit search rebuild",
+    "shardkit search rebuild --name docs --lossy",
     short_help="Index all documents of an index again.",
-    epilog=examples("shardkit search rebuild", "shardkit search rebuild --name docs --lossy"),
 )
 @index_options
 @click.option("--lossy", is_flag=True, help="Delete documents that cannot be read.")
-@common_options
 def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
     """Rebuild words, postings, columns and counts from the stored documents.
 
@@ -69,13 +69,11 @@ def rebuild(at: StructureOptions, lossy: bool, output: Output) -> int:
     return int(bool(left))
 
 
-@click.command(
-    short_help="Delete an index.",
-    epilog=examples("shardkit search drop --name old", "shardkit search drop --yes"),
+@command(
+    "shardkit search drop --name old", "shardkit search drop --yes", short_help="Delete an index."
 )
 @index_options
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
 def drop(at: StructureOptions, yes: bool, output: Output) -> None:
     """Delete an index with all its documents and parameters, in slices, for good."""
     with at.opened(existing) as found:

@@ -8,20 +8,17 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
+from shardkit.cli.options import OpenTopology, command, config_option, opened
 from shardkit.cli.output import Output
 from shardkit.errors import ConfigError, extra
 
 
-@click.command(
-    epilog=examples(
-        "shardkit shell -c configs/local.yaml",
-        "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
-    )
+@command(
+    "shardkit shell -c configs/local.yaml",
+    "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
 )
 @click.option("-e", "--execute", "code", metavar="CODE", help="Run this Python, and exit.")
 @config_option
-@common_options
 def shell(code: str | None, where: str | None, output: Output) -> None:
     """Open Python with a kit, and a variable for each component. Tab completes them.
 

@@ -8,20 +8,18 @@ import click
 
 from shardkit.admin.growth import plan_split, start_split
 from shardkit.cli.commands.move import copying, dry_run, run, show_plan
-from shardkit.cli.options import config_server, examples
+from shardkit.cli.options import command, config_server
 from shardkit.cli.output import Output
 from shardkit.kit.config_client import config_client
 
 
-@click.command(
-    epilog=examples(
-        "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
-        "shardkit split users --shards 64 --over a.internal --over b.internal",
-        "shardkit split users --placement rendezvous",
-        "shardkit split users --to-cluster c.internal:6379",
-        "shardkit move status",
-        "shardkit move reverse users",
-    ),
+@command(
+    "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
+    "shardkit split users --shards 64 --over a.internal --over b.internal",
+    "shardkit split users --placement rendezvous",
+    "shardkit split users --to-cluster c.internal:6379",
+    "shardkit move status",
+    "shardkit move reverse users",
 )
 @click.argument("component")
 @click.option(

@@ -14,10 +14,9 @@ from redis.exceptions import NoPermissionError
 
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     components,
     config_option,
-    examples,
     number_option,
     opened,
     shards_options,
@@ -60,14 +59,12 @@ CONFIG_SERVER = "config server"
 _WIDE = 110  # columns from which on there is room for details
 
 
-@click.command(
-    epilog=examples(
-        "shardkit status -c configs/local.yaml",
-        "shardkit status -c redis://config.internal unique timelines",
-        "shardkit status --servers --watch 2",
-        "shardkit status --check || alert",
-        "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
-    ),
+@command(
+    "shardkit status -c configs/local.yaml",
+    "shardkit status -c redis://config.internal unique timelines",
+    "shardkit status --servers --watch 2",
+    "shardkit status --check || alert",
+    "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -80,7 +77,6 @@ _WIDE = 110  # columns from which on there is room for details
 )
 @timeout_option(TIMEOUT)
 @number_option("--watch", None, "Repeat at this interval until Ctrl-C.", least=0.1, unit="SECONDS")
-@common_options
 def status(
     names: Sequence[str],
     where: str | None,

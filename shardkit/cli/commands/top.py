@@ -6,9 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, TypeAlias
 
-import click
-
-from shardkit.cli.options import common_options, config_option, examples, number_option, opened
+from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import Output
 from shardkit.cli.text import size
 from shardkit.errors import extra
@@ -40,16 +38,13 @@ _SHARDS: _Columns = (
 )
 
 
-@click.command(
-    epilog=examples(
-        "shardkit top -c redis://config.internal",
-        "shardkit top --interval 1",
-        "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
-    ),
+@command(
+    "shardkit top -c redis://config.internal",
+    "shardkit top --interval 1",
+    "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
 )
 @config_option
 @number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
-@common_options
 def top(where: str | None, interval: float, output: Output) -> int:
     """Show servers and shards in the terminal, live, until q or Ctrl-C.
 

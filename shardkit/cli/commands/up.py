@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import command
 from shardkit.cli.output import (
     BAD,
     FAINT,
@@ -41,12 +41,10 @@ from shardkit.operations.commands import Shard
 _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
 
 
-@click.command(
-    epilog=examples(
-        "shardkit up configs/local.yaml",
-        "shardkit up configs/production.yaml --free-ports --write local.yaml",
-        "shardkit up configs/local.yaml --data-dir data",
-    ),
+@command(
+    "shardkit up configs/local.yaml",
+    "shardkit up configs/production.yaml --free-ports --write local.yaml",
+    "shardkit up configs/local.yaml --data-dir data",
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @click.option(
@@ -68,7 +66,6 @@ _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
     metavar="FILE",
     help="Write the map with the real ports and passwords.",
 )
-@common_options
 def up(
     shard_map: Path,
     data_dir: Path | None,

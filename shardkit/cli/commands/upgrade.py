@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.cli.options import common_options, components, config_option, examples, opened
+from shardkit.cli.options import command, components, config_option, opened
 from shardkit.cli.output import GOOD, Output, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
@@ -25,13 +25,11 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
 )
 
 
-@click.command(
-    "upgrade",
-    epilog=examples(
-        "shardkit upgrade --dry-run",
-        "shardkit upgrade geo --yes",
-        "shardkit upgrade geo --structure ids --yes --json",
-    ),
+@command(
+    "shardkit upgrade --dry-run",
+    "shardkit upgrade geo --yes",
+    "shardkit upgrade geo --structure ids --yes --json",
+    name="upgrade",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -44,7 +42,6 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
 def upgrade_(
     names: Sequence[str],
     where: str | None,

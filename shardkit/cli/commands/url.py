@@ -8,10 +8,9 @@ import click
 
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
+    command,
     component,
     config_option,
-    examples,
     file_option,
     number_option,
     opened,
@@ -23,12 +22,10 @@ from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard
 
 
-@click.command(
-    epilog=examples(
-        "shardkit url jobs --shard 3 -o jobs.url",
-        'rq worker -u "$(shardkit url jobs)"',
-        "shardkit url jobs --show-secrets",
-    ),
+@command(
+    "shardkit url jobs --shard 3 -o jobs.url",
+    'rq worker -u "$(shardkit url jobs)"',
+    "shardkit url jobs --show-secrets",
 )
 @click.argument("name", metavar="COMPONENT")
 @number_option("--shard", None, "The entry of a shard.", parameter="number", least=0)
@@ -36,7 +33,6 @@ from shardkit.operations.commands import Shard
 @shards_options
 @file_option
 @click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
-@common_options
 def url(
     name: str,
     number: int | None,
