@@ -10,7 +10,7 @@ import click
 
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
-from shardkit.cli.commands.config_show import masked_map
+from shardkit.cli.commands.config import masked_map
 from shardkit.cli.options import command, config_option, config_server, number_option
 from shardkit.cli.output import (
     BAD,

@@ -1,7 +1,7 @@
 """``shardkit search``: indexes files and installed packages, and shows an index.
 
 ``query`` and ``export`` are in `shardkit.cli.commands.search_query`, what concerns damage in
-`shardkit.cli.commands.search_repair`.
+`shardkit.cli.commands.search_index`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,16 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
+from shardkit.cli.commands.search_index import (
+    created,
+    drop,
+    existing,
+    index_options,
+    query_errors,
+    rebuild,
+    verify,
+)
 from shardkit.cli.commands.search_query import export, query
-from shardkit.cli.commands.search_repair import drop, rebuild, verify
 from shardkit.cli.options import StructureOptions, command, group, number_option
 from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress

@@ -24,9 +24,8 @@ from shardkit.cli.demo.counting import (
     VISITORS_COMPONENT,
     VisitCounter,
 )
-from shardkit.cli.demo.load import loads
 from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
-from shardkit.cli.demo.memory_use import measure_memory
+from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.demo.servers import started
