@@ -215,11 +215,6 @@ target_option = click.option(
 )
 
 
-def is_url(where: str) -> bool:
-    """Whether a text is the URL of a config server, and not a shard map."""
-    return "://" in where
-
-
 @dataclass(frozen=True)
 class OpenTopology:
     """The topology that ``--config`` names."""
@@ -257,9 +252,9 @@ def topology_of(where: str | None) -> Entry | ShardMap:
             f"${ENVIRONMENT} is not set, and no shard map or config server is specified",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
-    if not is_url(where):
-        return ShardMap.load(where)
-    return first_master(entries_of_url(where))
+    if "://" in where:
+        return first_master(entries_of_url(where))
+    return ShardMap.load(where)
 
 
 @dataclass(frozen=True)
@@ -295,15 +290,6 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
     if text not in session.noted:
         session.noted.add(text)
         Output().note(f"note: {text}", FAINT)
-
-
-def component(topology: OpenTopology, name: str, sharding: ShardOptions) -> Component:
-    """Read one component, whose entries may have been written by hand.
-
-    Raises:
-        ConfigError: it cannot be used, or there is none; or it has another number of shards.
-    """
-    return components(topology, [name], sharding)[0][name]
 
 
 def components(

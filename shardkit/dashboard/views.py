@@ -113,9 +113,8 @@ class Views:
         component = self._fleet.components.get(name)
         if component is None:
             return None
-        return self.remembered(  # type: ignore[no-any-return]
-            ("contents", name), _NAMES, lambda: self._contents(component)
-        )
+        asking = partial(self._contents, component)
+        return self.remembered(("contents", name), _NAMES, asking)  # type: ignore[no-any-return]
 
     def _contents(self, component: Component) -> dict[str, Any]:
         diagnosis = diagnose(scan(self._kit, {component.name: component}, _SAMPLE))

@@ -129,26 +129,19 @@ def top(where: str | None, interval: float, output: Output) -> int:
         fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
         try:
             if output.as_json:
-                output.document(_first(fleet, interval))
+                for _ in range(_WAIT):
+                    states = [each.state for each in list(fleet.servers.values())]
+                    if states and "unknown" not in states:
+                        break
+                    time.sleep(interval / 10)
+                servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+                problems = {"problems": fleet.problems}
+                output.document({"servers": servers, "shards": _shards(fleet), **problems})
             else:
                 _application(fleet, interval).run()
         finally:
             fleet.close()
     return 0
-
-
-def _first(fleet: Any, interval: float) -> dict[str, Any]:
-    """Return the state once all servers have answered or failed."""
-    for _ in range(_WAIT):
-        servers = list(fleet.servers.values())
-        if servers and all(each.state != "unknown" for each in servers):
-            break
-        time.sleep(interval / 10)
-    return {
-        "servers": [each.summary() for _, each in sorted(fleet.servers.items())],
-        "shards": _shards(fleet),
-        "problems": fleet.problems,
-    }
 
 
 def _shards(fleet: Any) -> list[dict[str, Any]]:
@@ -215,7 +208,12 @@ def _application(fleet: Any, interval: float) -> Any:
                 for row in (_shards(fleet) if self.shards else servers)
             ]
             kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
-            kept.sort(key=lambda row: _order(row[self.column]), reverse=self.down)
+
+            def order(row: list[Any]) -> tuple[bool, Any]:  # what is not known first, text last
+                value = row[self.column]
+                return isinstance(value, str), -1 if value is None else value
+
+            kept.sort(key=order, reverse=self.down)
             table: DataTable[Any] = self.query_one(DataTable)
             place = table.cursor_row
             table.clear(columns=True)
@@ -271,11 +269,6 @@ def _application(fleet: Any, interval: float) -> Any:
             self.query_one(DataTable).focus()
 
     return Top()
-
-
-def _order(value: Any) -> tuple[bool, Any]:
-    """Return what values sort by: what is not known first, text last."""
-    return isinstance(value, str), -1 if value is None else value
 
 
 def _cell(name: str, value: Any, text: Any) -> Any:

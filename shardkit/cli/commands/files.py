@@ -16,7 +16,7 @@ from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
 from shardkit.errors import ChannelError, UnreadableFileError, counted, naming
 from shardkit.kit.kit import ShardKit
-from shardkit.messaging import ChannelStatus, PublishedFile
+from shardkit.messaging import PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 
 _structure_options = structure_options("files", "files")
@@ -78,7 +78,12 @@ def publish(
 
     Files that were published before are left alone.
     """
-    sources = [each for path in paths for each in _files_of(path)]
+    sources: list[str] = []
+    for path in paths:
+        if path != "-" and Path(path).is_dir():
+            sources += [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
+        else:
+            sources.append(path)
     if given is not None and len(sources) != 1:
         raise click.UsageError(f"--as names one file, not {len(sources)}")
     if "-" in sources and given is None:
@@ -191,7 +196,12 @@ def status(channel: str, at: StructureOptions, output: Output) -> int:
     with at.opened(ShardKit.files) as channels:
         now = channels.status(channel)
     if output.as_json:
-        output.document(_document(now))
+        failed = [
+            {"reader": reader, "file": file, "reason": reason}
+            for (reader, file), reason in now.failed.items()
+        ]
+        held = [file._asdict() for file in now.files]
+        output.document({**now._asdict(), "files": held, "failed": failed})
     else:
         state = "closed" if now.closed else "open"
         output.line(
@@ -203,12 +213,6 @@ def status(channel: str, at: StructureOptions, output: Output) -> int:
         for (reader, file_name), reason in now.failed.items():
             output.warning(f"{reader} has given up {file_name}: {reason}")
     return 1 if now.failed else 0
-
-
-def _files_of(path: str) -> list[str]:
-    if path != "-" and Path(path).is_dir():
-        return [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
-    return [path]
 
 
 def _target(into: Path, name: str) -> Any:
@@ -229,14 +233,3 @@ def _file_fields(readers: Sequence[str]) -> tuple[Field[FileStatus], ...]:
             for reader in readers
         ),
     )
-
-
-def _document(found: ChannelStatus) -> dict[str, Any]:
-    return {
-        **found._asdict(),
-        "files": [file._asdict() for file in found.files],
-        "failed": [
-            {"reader": reader, "file": file, "reason": reason}
-            for (reader, file), reason in found.failed.items()
-        ],
-    }

@@ -11,12 +11,12 @@ from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_
 from shardkit.cli.options import (
     ShardOptions,
     command,
+    components,
     config_option,
     number_option,
     opened,
     shards_options,
 )
-from shardkit.cli.options import component as read_component
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import reason
@@ -90,7 +90,7 @@ def locate(
     if structure is not None and pairs:
         raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
-        component = read_component(topology, name, sharding)
+        component = components(topology, [name], sharding)[0][name]
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             rows = locate_keys(topology.kit, component, placed)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import click
 
@@ -31,6 +31,8 @@ from shardkit.search.request import query_tree
 from shardkit.search.snippets import snippet
 
 _AT_ONCE = 1_000
+
+_Preview: TypeAlias = tuple[str | None, str | None]  # a document's title and a snippet of it
 
 
 def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[str, float]:
@@ -113,25 +115,18 @@ def query(
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 
 
-class _Preview(NamedTuple):
-    """The title and a snippet of a document."""
-
-    title: str | None = None
-    snippet: str | None = None
-
-
 def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
     """Return titles and snippets of hits whose text is kept.
 
     The title is shown anyway, so snippets are of the other fields.
     """
     analyzer = found.schema.analyzer
-    shown = {}
+    shown: dict[str, _Preview] = {}
     for key, document in found.get_many(hit.id for hit in results).items():
         if document.text:
             title = document.text.pop("title", None)
             name, text = next(iter(document.text.items()), ("title", title or ""))
-            shown[key] = _Preview(title, snippet(text, tree, analyzer, field=name))
+            shown[key] = title, snippet(text, tree, analyzer, field=name)
     return shown
 
 
@@ -168,10 +163,7 @@ def _hit_fields(
     ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
 
     def preview(hit: Hit) -> _Preview:
-        return previews.get(hit.id, _Preview())
-
-    def attributes(hit: Hit) -> dict[str, Any]:
-        return {key: _plain(value) for key, value in hit.attributes.items()}
+        return previews.get(hit.id, (None, None))
 
     return (
         column_only(number("#"), lambda hit: ranks.get(hit.id)),
@@ -181,10 +173,10 @@ def _hit_fields(
             wordy(heading) if kind in ("text", "date") else number(heading),
             lambda hit: _value(hit, by, kind),
         ),
-        Field("title", lambda hit: preview(hit).title, wordy("title")),
+        Field("title", lambda hit: preview(hit)[0], wordy("title")),
         Field("id", lambda hit: hit.id, wordy("id")),
-        Field("snippet", lambda hit: preview(hit).snippet, wordy("text")),
-        Field("attributes", attributes),
+        Field("snippet", lambda hit: preview(hit)[1], wordy("text")),
+        Field("attributes", lambda hit: {k: _plain(v) for k, v in hit.attributes.items()}),
     )
 
 

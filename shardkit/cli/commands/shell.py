@@ -32,7 +32,10 @@ def shell(code: str | None, where: str | None, output: Output) -> None:
         names = _names(topology)
         names["where"] = where
         settings = Config()
-        settings.TerminalInteractiveShell.banner2 = _banner(topology, names)
+        settings.TerminalInteractiveShell.banner2 = (
+            f"kit is open on {topology.name}. Components: "
+            f"{', '.join(names['components']) or 'none'}\n"
+        )
         if output.as_json or code is not None or not output.interactive:
             settings.TerminalInteractiveShell.banner1 = ""
             settings.TerminalInteractiveShell.banner2 = ""
@@ -56,8 +59,3 @@ def _names(topology: OpenTopology) -> dict[str, Any]:
             continue
     plain = {name: each for name, each in components.items() if name.isidentifier()}
     return {**plain, "shardkit": shardkit, "kit": kit, "components": components}
-
-
-def _banner(topology: OpenTopology, names: dict[str, Any]) -> str:
-    listed = ", ".join(names["components"]) or "none"
-    return f"kit is open on {topology.name}. Components: {listed}\n"

@@ -9,7 +9,7 @@ import click
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    component,
+    components,
     config_option,
     file_option,
     number_option,
@@ -51,7 +51,7 @@ def url(
         if number is None:  # does not depend on the shards
             described = topology.kit.component(name)
         else:
-            described = component(topology, name, sharding)
+            described = components(topology, [name], sharding)[0][name]
         entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
