@@ -50,7 +50,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "top": ("commands.dashboard:top", "Show servers and shards live, to sort and filter."),
         "check": ("commands.check:check_command", "Show what is wrong, or will be."),
         "clients": ("commands.clients:clients", "Show the processes that are connected."),
-        "keys": ("commands.keys:keys", "Show the biggest keys."),
+        "keys": ("commands.clients:keys", "Show the biggest keys."),
         "exec": ("commands.exec:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {

@@ -25,11 +25,13 @@ from shardkit.cli.bench.plots import bars, check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import (
     ShardOptions,
+    binary_option,
     command,
     components,
     config_option,
     number_option,
     opened,
+    plot_option,
 )
 from shardkit.cli.output import (
     BAD,
@@ -77,15 +79,8 @@ _on_option = click.option(
 )
 @number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
 @number_option("--families", 5, "How many families to advise on, the largest first.")
-@click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to check on: a path, or a program on PATH; by default the embedded one.",
-)
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
-)
+@binary_option
+@plot_option
 @click.option(
     "--output",
     "file",

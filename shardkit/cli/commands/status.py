@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import click
 from redis.exceptions import NoPermissionError
@@ -199,19 +199,6 @@ def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
 # ---- for people
 
 
-class _StatusRow(Protocol):
-    """The data of a row: a shard, or with --servers a server."""
-
-    @property
-    def server(self) -> ServerFacts: ...
-    @property
-    def problems(self) -> tuple[ServerProblem, ...]: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def keys(self) -> int | None: ...
-
-
 @dataclass(frozen=True)
 class _ServerStatus:
     """A server, and the shards that live on it."""
@@ -221,6 +208,9 @@ class _ServerStatus:
     state: str
     shards: str
     keys: int | None
+
+
+_StatusRow: TypeAlias = JudgedEntry | _ServerStatus
 
 
 def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:
