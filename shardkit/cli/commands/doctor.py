@@ -118,9 +118,7 @@ def doctor(
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     with opened(where) as topology:
-        chosen, broken = components(
-            topology, names, None if repack and sharding.shards is None else sharding
-        )
+        chosen, broken = components(topology, names, accepted)
         limit = None if everything or repack else sample
 
         def examine(*, repack: bool = False) -> Diagnosis:
