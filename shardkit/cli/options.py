@@ -235,6 +235,57 @@ class OpenTopology:
     config_server: Entry | None
     name: str
 
+    def component(self, name: str, sharding: ShardOptions | None) -> Component:
+        """Read one component; see `components`."""
+        described = self.kit.component(name)
+        if sharding is None:
+            return described.without_problem()
+        count, shards = sharding.shards, len(described.shards)
+        if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
+            count = shards
+            note_by_hand(name, count, "; otherwise specify --shards and --placement")
+        self.kit.key_sharded(name, count, placement=sharding.placement)
+        described = self.kit.component(name)
+        described.require_shards(count, sharding.placement)
+        return described
+
+    def components(
+        self, names: Sequence[str] = (), sharding: ShardOptions | None = None
+    ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
+        """Read named components, or all; return them and the errors of unusable ones, by name.
+
+        With ``sharding``, entries written by hand are accepted. A command that writes data
+        must not have the count inferred.
+
+        Raises:
+            ConfigError: a named component cannot be used, or there is none.
+        """
+        try:
+            wanted = list(names) or self.kit.components()
+        except ServerErrors as error:
+            raise ConfigServerError(
+                f"{self.name} cannot be read: {reason(error)}", "start it, or name another"
+            ) from error
+        if sharding is not None and sharding.shards is not None and len(names) != 1:
+            raise click.UsageError("--shards is the count of one component: name it")
+        usable: dict[str, Component] = {}
+        broken: dict[str, ConfigError] = {}
+        for name in wanted:
+            try:
+                usable[name] = self.component(name, sharding)
+            except ConfigServerError:
+                raise
+            except ConfigError as error:
+                if names:
+                    raise
+                broken[name] = error
+        if not usable and not broken:
+            raise ConfigError(
+                f"{self.name} describes no component",
+                "check that it is the config server, or push a shard map: shardkit config push",
+            )
+        return usable, broken
+
 
 @contextmanager
 def opened(where: str | None) -> Iterator[OpenTopology]:
@@ -277,21 +328,6 @@ class ShardOptions:
     placement: str | None = None  # None for crc32
 
 
-def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
-    """Read one component; see `components`."""
-    described = topology.kit.component(name)
-    if sharding is None:
-        return described.without_problem()
-    count, shards = sharding.shards, len(described.shards)
-    if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
-        count = shards
-        note_by_hand(name, count, "; otherwise specify --shards and --placement")
-    topology.kit.key_sharded(name, count, placement=sharding.placement)
-    described = topology.kit.component(name)
-    described.require_shards(count, sharding.placement)
-    return described
-
-
 def note_by_hand(name: str, count: int, remedy: str) -> None:
     """Note on stderr, once in a run, what is assumed of entries that were written by hand."""
     text = (
@@ -302,44 +338,6 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
     if text not in session.noted:
         session.noted.add(text)
         Output().note(f"note: {text}", FAINT)
-
-
-def components(
-    topology: OpenTopology, names: Sequence[str] = (), sharding: ShardOptions | None = None
-) -> tuple[dict[str, Component], dict[str, ConfigError]]:
-    """Read named components, or all; return them and the errors of unusable ones, by name.
-
-    With ``sharding``, entries that were written by hand are accepted. A command that writes data
-    must not have the count inferred.
-
-    Raises:
-        ConfigError: a named component cannot be used, or there is none.
-    """
-    try:
-        wanted = list(names) or topology.kit.components()
-    except ServerErrors as error:
-        raise ConfigServerError(
-            f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
-        ) from error
-    if sharding is not None and sharding.shards is not None and len(names) != 1:
-        raise click.UsageError("--shards is the count of one component: name it")
-    usable: dict[str, Component] = {}
-    broken: dict[str, ConfigError] = {}
-    for name in wanted:
-        try:
-            usable[name] = _component(topology, name, sharding)
-        except ConfigServerError:
-            raise
-        except ConfigError as error:
-            if names:
-                raise
-            broken[name] = error
-    if not usable and not broken:
-        raise ConfigError(
-            f"{topology.name} describes no component",
-            "check that it is the config server, or push a shard map: shardkit config push",
-        )
-    return usable, broken
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:

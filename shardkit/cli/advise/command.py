@@ -27,7 +27,6 @@ from shardkit.cli.options import (
     ShardOptions,
     binary_option,
     command,
-    components,
     config_option,
     number_option,
     opened,
@@ -144,7 +143,7 @@ def _databases(
         raise click.UsageError("--on and COMPONENT exclude each other")
     if not on:
         with opened(where) as topology:
-            chosen, _ = components(topology, names, ShardOptions())
+            chosen, _ = topology.components(names, ShardOptions())
             yield databases_with(topology.kit, *chosen)
         return
     entries = tuple(entry_at(text, f"--on {text}") for text in on if cluster_of(text) is None)

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
-from shardkit.cli.options import command, components, config_option, config_server, opened
+from shardkit.cli.options import command, config_option, config_server, opened
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
@@ -43,7 +43,7 @@ def backup_command(
     are of one moment. DIR holds the data and the passwords of the map; only you can read it.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
     for name, error in broken.items():
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
     with ExitStack() as stack:

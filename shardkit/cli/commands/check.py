@@ -10,7 +10,6 @@ from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     opened,
     shards_options,
@@ -57,7 +56,7 @@ def check_command(
     nothing. Exits with 1 if anything is wrong.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names, sharding)
+        chosen, broken = topology.components(names, sharding)
         if topology.config_server is None:
             report = check(chosen.values(), timeout)
         else:

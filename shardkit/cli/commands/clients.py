@@ -9,14 +9,7 @@ import click
 
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
-from shardkit.cli.options import (
-    ShardOptions,
-    command,
-    components,
-    config_option,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import ShardOptions, command, config_option, number_option, opened
 from shardkit.cli.output import DOUBTFUL, FAINT, Column, Output, identifier, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import printable, reason, size
@@ -43,7 +36,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
     Exits with 1 if a server cannot be asked.
     """
     with opened(where) as topology:
-        chosen, _ = components(topology, [using] if using else [], ShardOptions())
+        chosen, _ = topology.components([using] if using else [], ShardOptions())
     processes, failed = connected_clients(chosen.values(), topology.config_server)
     shown = [
         process
@@ -123,7 +116,7 @@ def keys(
     elements of each key.
     """
     with opened(where) as topology:
-        chosen, _ = components(topology, names, ShardOptions())
+        chosen, _ = topology.components(names, ShardOptions())
     seen = 0
     with output.busy("inspecting keys") as tell:
 

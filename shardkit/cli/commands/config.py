@@ -16,7 +16,6 @@ from shardkit.cli.commands.config_validate import contents_of, validate
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     config_server,
     file_option,
@@ -72,7 +71,7 @@ def show_command(
         raise click.UsageError("--shards is for entries as they are now: leave --at out")
     if at is None:
         with opened(where) as topology:
-            chosen, broken = components(topology, names, sharding)
+            chosen, broken = topology.components(names, sharding)
             source = topology.name
     else:
         server = config_server(where)

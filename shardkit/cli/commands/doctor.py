@@ -15,7 +15,6 @@ from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     number_option,
     opened,
@@ -118,7 +117,7 @@ def doctor(
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     with opened(where) as topology:
-        chosen, broken = components(topology, names, accepted)
+        chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample
 
         def examine(*, repack: bool = False) -> Diagnosis:
@@ -157,7 +156,7 @@ def _check(
 ) -> int:
     """Check structures; with ``repair`` rebuild them, and check them again."""
     with opened(where) as topology:
-        chosen, broken = components(topology, names, accepted)
+        chosen, broken = topology.components(names, accepted)
 
         def examine(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:

@@ -11,7 +11,6 @@ from shardkit.admin.execute import execute
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
     command,
-    components,
     config_option,
     login_as,
     login_option,
@@ -61,7 +60,7 @@ def exec_(
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
         wanted = [] if target == "all" else [target if shard is None else name]
-        chosen, _ = components(topology, wanted)
+        chosen, _ = topology.components(wanted)
     if shard is not None and shard >= max(1, len(chosen[name].shards)):
         raise ConfigError(f"component {name!r} has no shard {shard}", "count shards from 0")
     answers = execute(

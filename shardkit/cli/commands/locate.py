@@ -11,7 +11,6 @@ from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     number_option,
     opened,
@@ -90,7 +89,7 @@ def locate(
     if structure is not None and pairs:
         raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
-        component = components(topology, [name], sharding)[0][name]
+        component = topology.component(name, sharding)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             rows = locate_keys(topology.kit, component, placed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 
 from shardkit.admin.locks import KINDS, LockState, lock_states
-from shardkit.cli.options import command, components, config_option, group, number_option, opened
+from shardkit.cli.options import command, config_option, group, number_option, opened
 from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
 from shardkit.cli.text import reason
@@ -59,7 +59,7 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     failed = False
     rows: list[LockState] = []
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
         for component in chosen.values():
             try:
                 rows += lock_states(topology.kit, component)

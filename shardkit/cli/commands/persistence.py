@@ -23,7 +23,7 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.servers import entries_of, query_servers
-from shardkit.cli.options import command, components, config_option, group, number_option, opened
+from shardkit.cli.options import command, config_option, group, number_option, opened
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output
 from shardkit.cli.text import reason
 
@@ -72,7 +72,7 @@ def apply_(profile: str, names: Sequence[str], where: str | None, output: Output
             output.line("  is so already")
 
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
         with working_on(topology.config_server, "persistence", profile, chosen.values()):
             apply = partial(apply_profile, profile=profile)
             return _on_all(output, names, where, apply, dict, lines)
@@ -176,7 +176,7 @@ def _on_all(
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]

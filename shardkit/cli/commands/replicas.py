@@ -25,7 +25,6 @@ from shardkit.admin.growth.verify import TIMEOUT
 from shardkit.cli.commands.move import hold
 from shardkit.cli.options import (
     command,
-    components,
     config_option,
     config_server,
     group,
@@ -65,7 +64,7 @@ def replicas() -> None:
 def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
         nodes = replica_tree(chosen.values())
@@ -155,7 +154,7 @@ def verify_replica_command(
     member of sync:wait, is removed.
     """
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("waiting for the replicas"):
         verdicts = verify_replicas(chosen.values(), timeout)
     code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1

@@ -15,7 +15,6 @@ from redis.exceptions import NoPermissionError
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     number_option,
     opened,
@@ -143,7 +142,7 @@ def _survey(
     where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
 ) -> _Fleet:
     with opened(where) as topology:
-        chosen, broken = components(topology, names, sharding)
+        chosen, broken = topology.components(names, sharding)
         server = topology.config_server
         config = ConfigFacts() if server is None else _config_facts(server)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)

@@ -8,7 +8,7 @@ import click
 
 from shardkit.admin.changes import working_on
 from shardkit.admin.planned import PlannedStructure, planned_structures, replan
-from shardkit.cli.options import command, components, config_option, number_option, opened
+from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import GOOD, Output, number, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
@@ -58,7 +58,7 @@ def upgrade_(
     1 if a dry run found something, or the answer is no.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
         for error in broken.values():
             raise error
 

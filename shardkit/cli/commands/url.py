@@ -9,7 +9,6 @@ import click
 from shardkit.cli.options import (
     ShardOptions,
     command,
-    components,
     config_option,
     file_option,
     number_option,
@@ -51,7 +50,7 @@ def url(
         if number is None:  # does not depend on the shards
             described = topology.kit.component(name)
         else:
-            described = components(topology, [name], sharding)[0][name]
+            described = topology.component(name, sharding)
         entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:
