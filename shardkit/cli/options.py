@@ -13,11 +13,13 @@ from typing import Any, TypeVar, cast
 import click
 
 import shardkit
-from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
-from shardkit.cli.groups import Session as Session
-from shardkit.cli.groups import debug_option as debug_option
-from shardkit.cli.groups import examples as examples
-from shardkit.cli.groups import timed as timed
+from shardkit.cli.groups import (
+    INTERRUPTED as INTERRUPTED,
+    Session as Session,
+    debug_option as debug_option,
+    examples as examples,
+    timed as timed,
+)
 from shardkit.cli.output import FAINT, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component

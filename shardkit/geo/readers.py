@@ -25,8 +25,7 @@ from contextlib import closing
 from functools import lru_cache
 from ipaddress import IPv4Network, IPv6Network
 from itertools import chain
-from mmap import ACCESS_READ
-from mmap import mmap as mapped
+from mmap import ACCESS_READ, mmap as mapped
 from os import PathLike, fspath
 from typing import Any, Final
 

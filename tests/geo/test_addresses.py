@@ -4,8 +4,7 @@ import ipaddress
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.addresses import (

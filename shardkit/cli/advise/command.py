@@ -19,8 +19,7 @@ from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli.advise import sampling
-from shardkit.cli.advise.checking import DOUBTFUL as TOO_FAR
-from shardkit.cli.advise.checking import FamilyAdvice, LayoutAdvice, advise
+from shardkit.cli.advise.checking import DOUBTFUL as TOO_FAR, FamilyAdvice, LayoutAdvice, advise
 from shardkit.cli.bench.plots import bars, check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import (

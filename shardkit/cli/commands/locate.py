@@ -11,13 +11,13 @@ from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_
 from shardkit.cli.options import (
     ShardOptions,
     common_options,
+    component as read_component,
     config_option,
     examples,
     number_option,
     opened,
     shards_options,
 )
-from shardkit.cli.options import component as read_component
 from shardkit.cli.output import BAD, GOOD, Cell, Column, Output, Styled, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.cli.text import reason

@@ -12,8 +12,12 @@ import redis
 import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
 from link_helpers import clients_of, mapped, of, opened
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import DataError, NoScriptError, ResponseError
+from redis.exceptions import (
+    ConnectionError as RedisConnectionError,
+    DataError,
+    NoScriptError,
+    ResponseError,
+)
 
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
