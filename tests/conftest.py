@@ -181,7 +181,7 @@ def own_server(any_server: LocalServer) -> Iterator[LocalServer]:
     with any_server.client() as client:
         client.flushall()
         client.script_flush()
-        before = client.config_get("set-*")
+        before = client.config_get("set-*") | client.config_get("maxmemory-policy")
         yield any_server
         client.execute_command("ACL", "SETUSER", "default", "allcommands")
         for name in before.keys() - {"set-proc-title"}:

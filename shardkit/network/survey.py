@@ -374,13 +374,6 @@ def server_facts(
     written: bool = False,
 ) -> ServerFacts:
     """Ask one server, through a client of it; see `survey`."""
-    with client.client() as own:  # one connection, which stays in a database that is selected
-        return _server_facts(own, databases, timeout, thorough, written)
-
-
-def _server_facts(
-    client: Any, databases: Collection[int], timeout: float, thorough: bool, written: bool
-) -> ServerFacts:
     slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)
@@ -400,18 +393,21 @@ def _server_facts(
         info=info,
         info_refused=info_refused,
         role=role.replace("slave", "replica"),
-        databases={number: _database(client, number, thorough) for number in sorted(databases)},
     )
-    if not thorough:
-        return replace(facts, own_connections=_own_connections(client, info))
-    return replace(
-        facts,
-        clock_skew=_clock_skew(client),
-        missing_rights=_missing_rights(client) if written and facts.role != "replica" else (),
-        loses_scripts=loses_scripts(client, info),
-        reads_later=reads_later(client),
-        saves_to=_saves_to(client),
-    )
+    if thorough:
+        facts = replace(
+            facts,
+            clock_skew=_clock_skew(client),
+            missing_rights=_missing_rights(client) if written and facts.role != "replica" else (),
+            loses_scripts=loses_scripts(client, info),
+            reads_later=reads_later(client),
+            saves_to=_saves_to(client),
+        )
+    else:
+        facts = replace(facts, own_connections=_own_connections(client, info))
+    with client.client() as own:  # one connection, closed afterwards: it selects databases
+        found = {number: _database(own, number, thorough) for number in sorted(databases)}
+    return replace(facts, databases=found)
 
 
 def _timed(call: Callable[[], object]) -> float:
@@ -454,29 +450,31 @@ def _clock_skew(client: Any) -> float:
 
 
 def _database(client: Any, number: int, sampled: bool) -> DatabaseFacts:
-    pipe = client.pipeline(transaction=False)
-    pipe.execute_command("SELECT", number)
-    pipe.zrange(WITNESS_KEY, 0, -1, withscores=True)
-    pipe.get(FENCE_KEY)
-    selected, witnessed, fence = pipe.execute(raise_on_error=False)
-    if isinstance(selected, NoPermissionError):
-        return DatabaseFacts(refused=selected)
-    if isinstance(selected, Exception):
-        known = meaning(selected)
+    try:
+        client.execute_command("SELECT", number)
+    except NoPermissionError as error:
+        return DatabaseFacts(refused=error)
+    except ResponseError as error:
+        known = meaning(error)
         if known is None or "no database" not in known.text:
-            raise selected
+            raise
         return DatabaseFacts(exists=False)
+    witnessed: Any = ()
+    fence: bytes | None = None
+    with suppress(ResponseError):
+        witnessed = client.zrange(WITNESS_KEY, 0, -1, withscores=True)
+    with suppress(ResponseError):
+        fence = client.get(FENCE_KEY)
     keys, refused = None, None
     if sampled:
         try:
             keys = sample_of(client, SAMPLED_KEYS)
         except NoPermissionError as error:
             refused = error
-    readable = () if isinstance(witnessed, Exception) else witnessed
     return DatabaseFacts(
         keys=keys,
-        witnessed={name.decode(errors="replace"): int(score) for name, score in readable},
-        fence=None if isinstance(fence, Exception) else fence,
+        witnessed={name.decode(errors="replace"): int(score) for name, score in witnessed},
+        fence=fence,
         refused=refused,
     )
 

@@ -69,6 +69,7 @@ def test_memory_at_its_limit_is_reported(running: LocalServer, server: redis.Red
     assert only(looked_at(running)).problem == (
         "evicts keys (allkeys-lru): structures lose parts and parameters as memory runs out"
     )
+    server.config_set("maxmemory-policy", "noeviction")
 
 
 def test_rights_that_are_missing_are_named(running: LocalServer, server: redis.Redis) -> None:

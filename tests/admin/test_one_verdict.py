@@ -176,15 +176,14 @@ def test_a_copy_that_cannot_be_read_is_a_problem(
 
 
 def test_a_database_that_refuses_select_for_another_reason_is_not_missing() -> None:
-    refused: list[Any] = [redis.ResponseError("SELECT is not allowed in cluster mode"), [], None]
-    pipe = Mock(execute=Mock(return_value=refused))
-    client = SimpleNamespace(pipeline=lambda transaction: pipe)
+    def found(refusal: Exception) -> Any:
+        client = Mock(execute_command=Mock(side_effect=refusal))
+        return module._database(client, 1, sampled=False)
+
     with pytest.raises(redis.ResponseError, match="not allowed"):
-        module._database(client, 1, sampled=False)
-    refused[0] = redis.exceptions.NoPermissionError("no rights")
-    assert module._database(client, 1, sampled=False).exists
-    refused[0] = redis.ResponseError("DB index is out of range")
-    assert not module._database(client, 1, sampled=False).exists
+        found(redis.ResponseError("SELECT is not allowed in cluster mode"))
+    assert found(redis.exceptions.NoPermissionError("no rights")).exists
+    assert not found(redis.ResponseError("DB index is out of range")).exists
 
 
 @pytest.mark.parametrize(

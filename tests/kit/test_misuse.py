@@ -42,7 +42,7 @@ def test_a_password_in_a_host_is_not_quoted(wrong: str) -> None:
     with pytest.raises(InvalidEntryError) as raised:
         Entry({"host": wrong})
     assert SECRET not in str(raised.value)
-    assert "***@h" in str(raised.value.problems)
+    assert "***" in str(raised.value.problems)
 
 
 @pytest.mark.parametrize("where", ["map", "server"])

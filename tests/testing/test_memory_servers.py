@@ -21,7 +21,7 @@ components:
   plain:
     entry: {host: a.internal, db: 1, replicas: [{host: b.internal}]}
     shards: {count: 4, over: [{host: a.internal, db: 2}, {host: "${HOST}.internal", db: 2}]}
-  grouped: {entry: {url: "redis://app:${APP_PASSWORD}@c.internal", cluster: true}}
+  grouped: {entry: {url: "rediss://app:${APP_PASSWORD}@c.internal", cluster: true}}
   watched: {entry: {db: 2, sentinel: {service: main, sentinels: [[s1, 26379]]}}}
 """)
 
