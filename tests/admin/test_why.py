@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardkit.admin.why import why
+from shardkit.admin.locate import why
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.routing.placement import slot_of
