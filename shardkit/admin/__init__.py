@@ -17,7 +17,6 @@ from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import databases_with
-from shardkit.admin.execute import execute
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.locks import LockState, lock_states
@@ -36,6 +35,7 @@ from shardkit.admin.push import push
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
 from shardkit.admin.retire import Retirement, delete_data, last_known, remove, still_used
 from shardkit.admin.rotate import PasswordRotation, PendingProcess, abort_rotation, rotate
+from shardkit.admin.servers import execute
 from shardkit.kit.config_client import config_client
 from shardkit.network.rules import CheckFinding
 from shardkit.structures.upgrade import Upgrade

@@ -193,6 +193,24 @@ def text_of(change: Change) -> str:
 
 
 @contextmanager
+def renewing(renew: Callable[[], object], ended: threading.Event) -> Iterator[None]:
+    """Renew what ends after `LEASE` seconds, in a thread, until the block or that has ended."""
+
+    def repeat() -> None:
+        while not ended.wait(LEASE / 4):
+            with suppress(RedisError):
+                renew()
+
+    thread = threading.Thread(target=repeat, name="shardkit-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
 def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     """Record a change for as long as this process works on it.
 
@@ -201,21 +219,15 @@ def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     """
     change.until = now_of(config) + LEASE
     begin(config, change)
-    ended = threading.Event()
 
     def renew() -> None:
-        while not ended.wait(LEASE / 4):
-            with suppress(RedisError):
-                change.until = now_of(config) + LEASE
-                config.hset(CHANGES_KEY, change.id, text_of(change))
+        change.until = now_of(config) + LEASE
+        config.hset(CHANGES_KEY, change.id, text_of(change))
 
-    renewing = threading.Thread(target=renew, name="shardkit-change", daemon=True)
-    renewing.start()
     try:
-        yield change
+        with renewing(renew, threading.Event()):
+            yield change
     finally:
-        ended.set()
-        renewing.join()
         with suppress(RedisError):  # it ends by itself otherwise
             over = replace(change, ended=now_of(config))
             config.hset(CHANGES_KEY, change.id, text_of(over))

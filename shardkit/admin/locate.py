@@ -1,4 +1,4 @@
-"""Where keys, and members of sets, live."""
+"""Where keys, and members of sets, live, and why: the steps of `shardkit.routing.placement`."""
 
 from __future__ import annotations
 
@@ -6,21 +6,36 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
+from zlib import crc32
 
-from shardkit.admin.why import Why, why
+from crcmod.predefined import mkPredefinedCrcFun
+
 from shardkit.config.component import Component, entry_key
 from shardkit.errors import ParameterMismatchError, ShardFailure, ShardUnavailable, StructureError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import ServerErrors, client_of
-from shardkit.operations.commands import Command, Partial, Shard
-from shardkit.routing.keys import hash_tag
+from shardkit.operations.commands import Command, Key, Partial, Shard
+from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.routing.placement import slot_of, slot_ranges
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE, ShardedSet
 
 MEMBER_TYPES: dict[str, type[Any]] = {"int": int, "str": str, "bytes": bytes}
 _NUMBERED = re.compile(rb"(.+):[a-z]?([0-9]{1,5})")
 _IN_NUMBERED_PARTS = (b"search", b"jobs", b"ads")
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The explanation of a key's placement."""
+
+    number: int | None
+    hashed: bytes
+    is_tag: bool
+    hash: int | None
+    text: str
 
 
 @dataclass(frozen=True)
@@ -165,3 +180,40 @@ def locate_members(
         )
         for n, (key, reply) in enumerate(zip(keys, replies, strict=True))
     ]
+
+
+def why(component: Component, key: Key) -> Why:
+    """Explain where a key of a component lives."""
+    data = key_bytes(key)
+    rule, count = component.placement, len(component.shards)
+    if not count and component.entry is not None and component.entry.is_cluster:
+        slot = slot_of(data)
+        return _why(None, data, slot, f"slot {slot} of the cluster")
+    if not count:
+        return Why(None, b"", False, None, "not sharded")
+    number = component.place(data)
+    if rule == "redis-in-action":  # it has no tags
+        value = crc32(b"x" + data)
+        text = f"crc32 of x and the key = {value}, mod {count} = {number}"
+        return Why(number, b"x" + data, False, value, text)
+    hashed = hash_tag(data)
+    if rule == "slot":
+        slot = slot_of(data)
+        slots = slot_ranges(count)[number]
+        return _why(number, data, slot, f"slot {slot}, of its {slots[0]}-{slots[-1]}")
+    if rule == "rendezvous":
+        value = int.from_bytes(blake2b(hashed, digest_size=8).digest(), "big")
+        return _why(number, data, value, f"blake2b = {value:016x}, highest weight of {count}")
+    if rule != "crc32" and not rule.startswith("crc:"):
+        program = rule.partition(" ")[0]
+        return Why(number, data, False, None, f"{program} among {count} = {number}")
+    name = rule.removeprefix("crc:")
+    value = crc32(hashed) if rule == "crc32" else int(mkPredefinedCrcFun(name)(hashed))
+    return _why(number, data, value, f"{name} = {value}, mod {count} = {number}")
+
+
+def _why(number: int | None, data: bytes, value: int, found: str) -> Why:
+    hashed = hash_tag(data)
+    is_tag = hashed != data
+    tag = f"tag {hashed.decode(errors='backslashreplace')}: " if is_tag else ""
+    return Why(number, hashed, is_tag, value, f"{tag}{found}")

@@ -6,20 +6,27 @@ A server may have several names: ``localhost`` and ``127.0.0.1``, a socket, any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
 import redis
+from redis.client import NEVER_DECODE
 
-from shardkit.config.component import Component
+from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
-from shardkit.network.server_queries import TIMEOUT, client_of, query_all
+from shardkit.errors import ConfigServerError
+from shardkit.network.server_queries import TIMEOUT, ServerErrors, client_of, query_all
 from shardkit.network.survey import Login, logins_of, server_of, targets_of
+from shardkit.operations.arguments import Seconds, in_seconds
+from shardkit.operations.commands import Shard
 
 T = TypeVar("T")
+
+# Fields of an entry that do not apply to the servers that Sentinels name.
+_OF_SERVICES = ("sentinel", "read_from", "max_lag", "zone")
 
 
 @dataclass(frozen=True)
@@ -127,3 +134,83 @@ def query_servers(
     for n, answer in answers.items():
         results |= answer if isinstance(answer, dict) else {logins[n].address: answer}
     return results
+
+
+def execute(
+    components: Iterable[Component],
+    command: Sequence[str],
+    *,
+    each: str = "server",
+    shard: int | None = None,
+    timeout: Seconds = TIMEOUT,
+    **login: str,
+) -> dict[str, Any | Exception]:
+    """Run a command on every server of components, or on every shard's database.
+
+    Args:
+        components: the components.
+        command: the command and its arguments, as they are sent.
+        each: ``server`` for once on each server (on a cluster, each node), ``shard`` for once in
+            the database of each shard.
+        shard: with ``shard``, only that one.
+        timeout: seconds for one answer of a server.
+        login: ``username`` and ``password`` to use instead of the entries'.
+
+    Returns:
+        By server or shard, the reply as redis-py returns it, or the exception. All servers are
+        queried in parallel. Nothing is sent twice.
+    """
+    timeout = in_seconds(timeout)
+
+    def run(client: Any) -> Any:
+        return client.execute_command(*command, **{NEVER_DECODE: True})
+
+    components = list(components)
+    if each == "server":
+        return query_servers(entries_of(components), run, timeout, **login)
+    queries = {}
+    for component in components:
+        for where, entry in component.entries():
+            if shard in (None, where.number) or not component.shards:
+
+                def ask(where: Shard = where, entry: Any = entry) -> Any:
+                    fields = {**entry.resolved(entry_key(*where)), **login}
+                    with client_of(fields, timeout) as client:
+                        return run(client)
+
+                queries[str(where)] = ask
+    return query_all(queries, timeout)
+
+
+@contextmanager
+def sentinels_of(entry: Entry, where: str, timeout: float = TIMEOUT) -> Iterator[list[Any]]:
+    """Yield clients of all Sentinels that an entry names, even if they do not answer."""
+    with client_of(entry.resolved(where), timeout) as client:
+        sentinels = list(client.connection_pool.sentinel_manager.sentinels)
+        try:
+            yield sentinels
+        finally:
+            for each in sentinels:
+                each.connection_pool.disconnect()
+
+
+def servers_of_service(
+    entry: Entry, where: str, timeout: float = TIMEOUT
+) -> list[tuple[str, Entry]]:
+    """Return an entry for each server of a Sentinels' service, the master first."""
+    service = entry.fields["sentinel"]["service"]
+    shared = {name: value for name, value in entry.fields.items() if name not in _OF_SERVICES}
+    with sentinels_of(entry, where, timeout) as sentinels:
+        for each in sentinels:
+            with suppress(*ServerErrors):
+                found = [
+                    each.execute_command("SENTINEL MASTER", service),
+                    *each.sentinel_slaves(service),
+                ]
+                return [
+                    (where, Entry({**shared, "host": said["ip"], "port": said["port"]}, where))
+                    for said in found
+                ]
+    raise ConfigServerError(
+        f"{where}: no Sentinel knows the servers of {service!r}", "start them, or correct the entry"
+    )

@@ -16,6 +16,7 @@ import redis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.network.connections import Connector
+from shardkit.network.connections.clients import pools_of
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -72,7 +73,5 @@ def client_of(
     try:
         yield client
     finally:
-        if isinstance(client, redis.RedisCluster):
-            client.close()
-        else:
-            client.connection_pool.close_for_good()
+        for pool in pools_of(client):
+            pool.close_for_good()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import redis
+from faces import eventually
 
 from shardkit import Entry, ShardMap
 from shardkit.admin import biggest_keys, check
@@ -62,3 +63,29 @@ def test_every_node_is_asked_whatever_one_answers(
             assert isinstance(answer, redis.ResponseError)
         else:
             assert answer == int(port)
+
+
+def test_no_connection_to_a_node_outlives_a_query(
+    cluster: LocalCluster, components: list[Component]
+) -> None:
+    [component] = components
+    assert component.entry is not None
+    kept: list[redis.Redis] = []  # so that none is closed because it is garbage
+
+    def query(client: redis.Redis) -> int:
+        kept.append(client)
+        return client.client_id()
+
+    found = query_servers([("many", component.entry)], query)
+    assert len(kept) == len(cluster.nodes)
+
+    used = {f"{server}/{number}" for server, number in found.items()}
+
+    def left() -> set[str]:
+        listed = set()
+        for node in cluster.nodes:
+            with node.client() as client:
+                listed |= {f"127.0.0.1:{node.port}/{each['id']}" for each in client.client_list()}
+        return listed & used
+
+    assert eventually(lambda: not left())

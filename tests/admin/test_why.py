@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from shardkit.admin.why import why
+from shardkit.admin.locate import why
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.routing.placement import slot_of

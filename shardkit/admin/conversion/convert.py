@@ -27,7 +27,7 @@ from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all
 from shardkit.admin.doctor.targets import Database, by_server
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.cluster_nodes import moving_slots
-from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.admin.growth.exchange import Slices, at_work
 from shardkit.errors import GrowthError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import pages

@@ -1,15 +1,20 @@
-"""Turns the result of a scan into findings and remedies: pure rules.
+"""Turns the result of a scan into findings and remedies, and raises limits on the servers.
 
 Raising a limit pays off as long as the parts that it allows are fast. A compact part is searched
 from its beginning, so beyond some length it costs time and saves little memory. The part size that
 a structure was created with is taken as intended; beyond it, smaller parts help, not higher limits.
+
+A new limit applies to keys that are written from now on. A key that is already a table stays one
+until it is rewritten, which `shardkit.admin.doctor.scan` does for parts of structures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
+
+from redis.exceptions import RedisError
 
 from shardkit.admin.doctor.scan import ScanResult
 from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure, WorstExcess
@@ -289,3 +294,39 @@ def limit_changes(diagnosis: Diagnosis) -> list[LimitChange]:
         for (_, id_, setting), value in sorted(wanted.items())
         if (limits := servers[id_].limits) and limits.settings[setting] < value
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedChange:
+    """The outcome of a change: why it failed; None if it succeeded."""
+
+    change: LimitChange
+    error: Exception | None = None
+
+
+def apply_changes(changes: Iterable[LimitChange]) -> list[AppliedChange]:
+    """Raise limits until the servers restart; return the outcome of each change."""
+    applied = []
+    for change in changes:
+        try:
+            change.server.client.config_set(change.setting, change.after)
+            applied.append(AppliedChange(change))
+        except (RedisError, OSError) as error:
+            applied.append(AppliedChange(change, error))
+    return applied
+
+
+def rewrite_configs(servers: Iterable[ServerInfo]) -> dict[str, Exception | None]:
+    """Make servers save their settings in their configuration files, to survive a restart.
+
+    Returns:
+        By address: None, or why it failed.
+    """
+    outcomes: dict[str, Exception | None] = {}
+    for server in servers:
+        try:
+            server.client.config_rewrite()
+            outcomes[server.address] = None
+        except (RedisError, OSError) as error:
+            outcomes[server.address] = error
+    return outcomes

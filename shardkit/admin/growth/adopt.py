@@ -25,9 +25,9 @@ from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.databases import at_once
+from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import Place, address_of
-from shardkit.admin.growth.slices import at_work
 from shardkit.config.component import MAX_SHARDS, Component, check_name
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of

@@ -25,13 +25,13 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.growth.balance_plan import Unit, place
 from shardkit.admin.growth.databases import database_count
+from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on
 from shardkit.admin.growth.servers import config_databases, connected_to
-from shardkit.admin.growth.slices import at_work
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of

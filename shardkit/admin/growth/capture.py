@@ -62,10 +62,6 @@ def turn_on_notifications(client: Any) -> str:
     return before
 
 
-def _tells_all(setting: str) -> bool:
-    return set(_ALWAYS) <= set(setting)
-
-
 def _calls(stats: Mapping[str, Any]) -> dict[str, int]:
     """Return how often each command was called, refused calls included."""
     found = {name: stats.get(f"cmdstat_{name}") or {} for name in UNTOLD}
@@ -118,7 +114,7 @@ class KeyCapture:
             pipe.config_get(_SETTING)
             pipe.info("commandstats")
             setting, stats = pipe.execute()
-        if not _tells_all(str_if_bytes(setting[_SETTING])):
+        if not set(_ALWAYS) <= set(str_if_bytes(setting[_SETTING])):
             raise MissedChangesError(f"{_SETTING} was changed", "copy again")
         calls = _calls(stats)
         if not calls[_CANARY] and not calls["object"]:

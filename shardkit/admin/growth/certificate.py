@@ -27,8 +27,14 @@ from typing import Any, TypeAlias, TypeVar
 import redis
 
 from shardkit.admin.growth.capture import TOLD
-from shardkit.admin.growth.exchange import accepted, ask, ask_all, one_connection
-from shardkit.admin.growth.slices import Slices, at_work
+from shardkit.admin.growth.exchange import (
+    Slices,
+    accepted,
+    ask,
+    ask_all,
+    at_work,
+    one_connection,
+)
 from shardkit.network.connections.redis_private import reply_callbacks
 
 D = TypeVar("D")

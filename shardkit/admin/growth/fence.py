@@ -241,11 +241,11 @@ def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
 
     def require(fences: Fences) -> Writes:
         if any(fence != value for fence in fences.values()):
-            raise _taken_over()
+            raise taken_over()
         return writes
 
     if _transact(clients, require) is None:
-        raise _taken_over()
+        raise taken_over()
 
 
 def _insist(clients: Clients, decide: Callable[[Fences], Writes]) -> None:
@@ -339,11 +339,11 @@ class GuardedWrites:
             return
         *replies, _, fence = self._line.replies()
         if replies and _executed(self._sent, replies) is None:
-            raise _taken_over()
+            raise taken_over()
         if isinstance(fence, Exception):
             raise fence
         if fence != self._value:
-            raise _taken_over()
+            raise taken_over()
 
     def end(self) -> None:
         """Read the last reply."""
@@ -364,8 +364,9 @@ def _write_to_master(place: Place, client: Any, value: bytes, commands: Commands
     if failed > 0:
         raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
     if failed == 0:
-        raise _taken_over()
+        raise taken_over()
 
 
-def _taken_over() -> GrowthError:
+def taken_over() -> GrowthError:
+    """Return the error for an attempt whose fence is gone."""
     return GrowthError("another process has taken over this move", "see: shardkit move status")

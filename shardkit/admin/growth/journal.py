@@ -27,7 +27,16 @@ from typing import Any, get_args, get_origin
 import redis
 from redis.utils import str_if_bytes
 
-from shardkit.admin.changes import CHANGES_KEY, FORMAT, Change, begin, now_of, text_of
+from shardkit.admin.changes import (
+    CHANGES_KEY,
+    FORMAT,
+    LEASE,
+    Change,
+    begin,
+    now_of,
+    renewing,
+    text_of,
+)
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.config.store import read_components
@@ -40,7 +49,6 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import annotations_of, kind_of
 
-LEASE = 10.0  # seconds
 _LEASE_KEY = "config:growth:lease"
 _TOKEN_KEY = "config:growth:token"  # on a server that a process is changing: its lease
 _MOVE_KEY = "config:growth:move:"  # earlier releases have one for each name
@@ -393,19 +401,10 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
             f"wait for it. If it was killed, its lease ends within {LEASE:g} s",
         )
     held = Lease(config, token)
-
-    def renew() -> None:
-        while not held.released.wait(LEASE / 4):
-            with suppress(redis.RedisError):
-                held.renew()
-
-    renewing = threading.Thread(target=renew, name="shardkit-lease", daemon=True)
-    renewing.start()
     try:
-        yield held
+        with renewing(held.renew, held.released):
+            yield held
     finally:
-        held.released.set()
-        renewing.join()
         held.release()
 
 

@@ -24,7 +24,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover, connected_to
-from shardkit.admin.sentinels import sentinels_of, servers_of_service
+from shardkit.admin.servers import sentinels_of, servers_of_service
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.errors import ConfigError, GrowthError, InvalidArgumentError

@@ -8,7 +8,8 @@ from contextlib import suppress
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.journal import KEYS, LEASE, REPLICATION, Lease, Move
+from shardkit.admin.changes import LEASE
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.errors import GrowthError
 
 COPIED, COMPARING = "copied", "comparing"

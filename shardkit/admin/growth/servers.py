@@ -84,19 +84,14 @@ def connected_to(
     client_name: str = "",
 ) -> Iterator[Any]:
     """Yield a client of a server, with the user and TLS of an entry."""
-    fields = Entry(_alone(like, server, where), where).resolved(where)
-    fields["db"] = database
+    fields = at_server(like.fields, server, where)
+    for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster", "startup_nodes"):
+        fields.pop(name, None)
+    fields = {**Entry(fields, where).resolved(where), "db": database}
     if client_name:
         fields["client_name"] = client_name
     with client_of(fields, timeout) as client:
         yield client
-
-
-def _alone(like: Entry, server: ServerAddress, where: str) -> dict[str, Any]:
-    fields = at_server(like.fields, server, where)
-    for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster", "startup_nodes"):
-        fields.pop(name, None)
-    return fields
 
 
 def config_databases(

@@ -26,7 +26,15 @@ from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from shardkit.admin.growth.capture import TOLD, KeyCapture, Standstill
 from shardkit.admin.growth.databases import pages
-from shardkit.admin.growth.exchange import Commands, accepted, ask, by_server, one_connection
+from shardkit.admin.growth.exchange import (
+    Commands,
+    Slices,
+    accepted,
+    ask,
+    at_work,
+    by_server,
+    one_connection,
+)
 from shardkit.admin.growth.fence import (
     GuardedWrites,
     WriteRefusedError,
@@ -37,7 +45,6 @@ from shardkit.admin.growth.fence import (
 )
 from shardkit.admin.growth.relocation import Place, ServerAddress
 from shardkit.admin.growth.rule import CopyRule
-from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.errors import GrowthError, MissedChangesError
 from shardkit.network.links.resp import Arguments
 

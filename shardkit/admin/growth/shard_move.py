@@ -55,6 +55,7 @@ from shardkit.admin.growth.fence import (
     lift,
     move_of,
     proof_key,
+    taken_over,
     write_under,
 )
 from shardkit.admin.growth.gate import (
@@ -555,9 +556,7 @@ class ShardMover(Mover):
     def _require_target(self, new: Clients) -> None:
         """Check that no other attempt writes to the targets, which may be empty then."""
         if set(fences_of(new)) != {self._attempt}:
-            raise GrowthError(
-                "another process has taken over this move", "see: shardkit move status"
-            )
+            raise taken_over()
 
     def _finish(
         self,

@@ -16,7 +16,7 @@ from redis.utils import str_if_bytes
 
 from shardkit.admin.conversion.families import KeyFamily, Pattern, families
 from shardkit.admin.doctor.targets import Database
-from shardkit.admin.growth.slices import at_work
+from shardkit.admin.growth.exchange import at_work
 from shardkit.network.survey import CONFIG_KEYS
 from shardkit.structures.base.glob import glob_filter
 

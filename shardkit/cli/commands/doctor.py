@@ -8,8 +8,16 @@ from typing import Any
 import click
 
 from shardkit.admin.doctor.check import CheckedStructure, check_all
-from shardkit.admin.doctor.diagnosis import Diagnosis, Finding, GroupReport, diagnose, limit_changes
-from shardkit.admin.doctor.fixes import AppliedChange, apply_changes, rewrite_configs
+from shardkit.admin.doctor.diagnosis import (
+    AppliedChange,
+    Diagnosis,
+    Finding,
+    GroupReport,
+    apply_changes,
+    diagnose,
+    limit_changes,
+    rewrite_configs,
+)
 from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from shardkit.admin.execute import execute
+from shardkit.admin.servers import execute
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
     command,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from shardkit.admin.why import why
+from shardkit.admin.locate import why
 from shardkit.cli.demo.access_log import Visitor
 from shardkit.cli.demo.counting import DayFigures
 from shardkit.cli.demo.memory_use import ShardLoad, VisitorMemory

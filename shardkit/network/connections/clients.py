@@ -893,7 +893,7 @@ def _leave(displaced: Iterable[Any], awaiting: bool) -> None:
             continue
         client = each.access.client if isinstance(each, Endpoint) else each
         if isinstance(client, redis.RedisCluster) or not awaiting:
-            for pool in _pools(client):
+            for pool in pools_of(client):
                 pool.drain()
         elif _closable(client) is client:
             client.draining = True
@@ -906,7 +906,7 @@ def _close(closable: Any) -> None:
     closable.closed = True
     if isinstance(closable, redis.RedisCluster):
         closable.close()
-        for pool in _pools(closable):
+        for pool in pools_of(closable):
             pool.close_for_good()
     else:
         closable.close_for_good()
@@ -947,7 +947,8 @@ def _shown(closable: Any) -> str:
     return repr(closable)
 
 
-def _pools(client: Any) -> list[Any]:
+def pools_of(client: Any) -> list[Any]:
+    """Return a client's pools, which redis-py does not close with a cluster's client."""
     if not isinstance(client, redis.RedisCluster):
         return [client.connection_pool]
     nodes = client.get_nodes()  # type: ignore[no-untyped-call]

@@ -15,6 +15,7 @@ from growth_helpers import PATIENT, Fleet, damage, killed_at, replication, small
 from redis.client import Pipeline
 
 import shardkit
+from shardkit.admin import changes
 from shardkit.admin.changes import Change
 from shardkit.admin.growth import (
     Move,
@@ -90,7 +91,8 @@ def asleep_at(
 
 
 def test_a_lease_is_renewed_while_it_is_held(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "LEASE", 1.0)
+    for module in (changes, journal):
+        monkeypatch.setattr(module, "LEASE", 1.0)
     with journal.lease(fleet.config):
         fleet.config.pexpire("config:growth:lease", 3_600_000)
         assert eventually(lambda: fleet.config.pttl("config:growth:lease") <= 1000)

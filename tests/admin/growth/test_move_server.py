@@ -59,6 +59,7 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
+from shardkit.admin.growth.exchange import Slices, at_work
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import (
     hand_over,
@@ -66,7 +67,6 @@ from shardkit.admin.growth.servers import (
     too_small,
     wait_for_copy,
 )
-from shardkit.admin.growth.slices import Slices, at_work
 from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
@@ -848,7 +848,7 @@ def test_a_value_of_a_module_is_compared_as_it_is_dumped() -> None:
 def test_work_with_a_share_of_the_time_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = [0.0], []
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=slept.append)
-    monkeypatch.setattr("shardkit.admin.growth.slices.time", clock)
+    monkeypatch.setattr("shardkit.admin.growth.exchange.time", clock)
     for share in (0.2, 1.0):
         with at_work(share):
             now[0] += 2.0
