@@ -128,9 +128,6 @@ class AddressBook(Structure[Face]):
     def join(self, group: str | int, name: str) -> Operation[bool]:
         """Add a member; return whether it is new.
 
-        Raises:
-            InvalidArgumentError: the name is not text, is empty or contains a NUL.
-
         Cost: one exchange, O(log n).
         """
         return (yield from self._change(group, [name], add=True)) > 0
@@ -171,9 +168,6 @@ class AddressBook(Structure[Face]):
 
         Returns:
             Names, in the order of the compared bytes.
-
-        Raises:
-            InvalidArgumentError: an argument is not text, contains a NUL, or is out of range.
 
         Cost: one exchange with the shards of all parts; O(log n) and ``limit`` names a part. If
         that were more than 10,000 names, it reads fewer of each, in as many exchanges as needed.

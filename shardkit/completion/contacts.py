@@ -143,9 +143,6 @@ class RecentContacts(Structure[Face]):
             prefix: compared regardless of case and Unicode form; empty for all.
             limit: the most contacts to return; by default all.
 
-        Raises:
-            InvalidArgumentError: the prefix is not text, or the limit out of range.
-
         Cost: one exchange for every 1,000 contacts, until it has ``limit``.
         """
         wanted = fold(check_text(self.name, "prefix", prefix, empty=True))

@@ -33,8 +33,6 @@ _AT_ONCE = 1000
 _SCAN = 10_000
 _SUFFIX = ":meta"
 _UPGRADE = "upgrade with the latest release"
-_IN_GROUPS = ("set", "hash", "sorted-set")
-_INDEXES = ("search", "ads", "jobs")
 
 
 @dataclass(frozen=True)
@@ -126,14 +124,14 @@ def _upgrade_states(
 ) -> Operation[list[str]]:
     kind, newest = stored["kind"], str(parameters.FORMATS[-1])
     meta = Metadata(component, name, parameters.deciding(stored))
-    if kind in _IN_GROUPS and "groups" in stored:
+    if kind in ("set", "hash", "sorted-set") and "groups" in stored:
         keys: list[tuple[To, str]] = [
             (component, key) for key in state_keys(name, int(stored["groups"]))
         ]
         before = ["", *(meta.fingerprint_of(n) for n in parameters.FORMATS[:-1])]
         field, value = "of", meta.fingerprint_of(parameters.FORMATS[-1])
         change = "groups name their parameters"
-    elif kind in (*_INDEXES, "list") and newest != "1":
+    elif kind in ("search", "ads", "jobs", "list") and newest != "1":
         shards = int(stored.get("shards", 1))
         keys = (
             [(component, f"{name}:ends")]

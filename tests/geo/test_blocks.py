@@ -10,7 +10,7 @@ import pytest
 from geo_helpers import city, expected, some_ranges, telling_points
 from hypothesis import given, settings, strategies as st
 
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo.addresses import IPV4, IPV6, address_number
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
@@ -22,7 +22,7 @@ from shardkit.geo.blocks import (
     blocks,
     search,
 )
-from shardkit.geo.generations import Generation
+from shardkit.geo.generations import Generation, Generations
 from shardkit.geo.import_ranges import SKIPPED_KEPT, ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City, IpRange, SkippedLine
@@ -134,8 +134,8 @@ def test_bytes_that_are_no_block_are_an_error(content: bytes) -> None:
 
 @pytest.mark.parametrize("stored", [b"", b"[]", b"{}", b'{"number": 1}', b'{"levels": 5}'])
 def test_what_is_no_generation_is_an_error(stored: bytes) -> None:
-    with pytest.raises(StructureError, match=r"the current generation .* cannot be read"):
-        Generation.from_json(stored)
+    with pytest.raises(DamagedDataError, match="where a generation was expected"):
+        Generations("geo", "ip2city").parse(stored)
 
 
 def test_cities_are_numbered_once_up_to_the_most_and_skipped_lines_are_shown_up_to_some(

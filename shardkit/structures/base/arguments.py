@@ -55,11 +55,7 @@ def check_integer(owner: str, field: str, value: int, lowest: int, highest: int)
 
 
 def check_seconds(owner: str, field: str, value: Seconds, least: float, most: float) -> float:
-    """Return an argument in seconds.
-
-    Raises:
-        InvalidArgumentError: it is not a number, or out of range.
-    """
+    """Return an argument in seconds, checked."""
     value = in_seconds(value)
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not least <= value <= most:
@@ -77,11 +73,7 @@ def wait_seconds(owner: str, timeout: Seconds | None, field: str = "timeout") ->
 
 
 def check_tag(owner: str, field: str, name: str) -> str:
-    """Check a name that becomes the hash tag of keys, such as a mailbox's owner.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or has braces.
-    """
+    """Check a name that becomes the hash tag of keys, such as a mailbox's owner."""
     check_name(name)
     if "{" in name or "}" in name:
         raise InvalidArgumentError(
@@ -91,12 +83,7 @@ def check_tag(owner: str, field: str, name: str) -> str:
 
 
 def check_prefix(name: str) -> str:
-    """Check the prefix of keys that have hash tags of their own.
-
-    Raises:
-        InvalidArgumentError: it is not a name, or has a hash tag, which would put all keys on one
-            server.
-    """
+    """Check the prefix of keys that have hash tags of their own, so that it has none."""
     check_name(name)
     if b"{" in key_bytes(name):
         raise InvalidArgumentError(

@@ -96,11 +96,7 @@ class Compressed:
         self.encoded_without = 0
 
     def encode(self, value: Any) -> bytes:
-        """Return the stored bytes: packed with the latest dictionary, if that is shorter.
-
-        Raises:
-            InvalidArgumentError: the value does not fit the inner codec.
-        """
+        """See `Codec.encode`; packed with the latest dictionary, if that is shorter."""
         plain = self.inner.encode(value)
         coders = self.coders
         if not coders:

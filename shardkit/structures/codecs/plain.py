@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
 from shardkit.operations.arguments import shown
@@ -170,7 +170,12 @@ class Json(Serialized):
         try:
             import msgspec
         except ModuleNotFoundError:
-            super().__init__(_write_json, _read_json)
+            write = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            read = json.JSONDecoder(parse_constant=int)  # refuses NaN and Infinity
+            super().__init__(
+                lambda value: write.encode(value).encode(),
+                lambda stored: read.decode(stored.decode()),
+            )
         else:
             super().__init__(msgspec.json.Encoder().encode, msgspec.json.Decoder().decode)
 
@@ -226,21 +231,3 @@ def unreadable(stored: bytes, as_what: str) -> StructureError:
 
 def _nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
-
-
-_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
-
-def _write_json(value: Any) -> bytes:
-    return _encoder.encode(value).encode()
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(name)
-
-
-_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
-
-
-def _read_json(stored: bytes) -> Any:
-    return _decoder.decode(stored.decode())

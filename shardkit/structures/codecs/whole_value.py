@@ -83,11 +83,7 @@ class WholeValue:
         self.growth = check_growth(self.name, growth)
 
     def encode(self, value: Any) -> bytes:
-        """Return the stored bytes: packed, if that is shorter, and can be read.
-
-        Raises:
-            InvalidArgumentError: the value does not fit the inner codec.
-        """
+        """See `Codec.encode`; packed, if that is shorter, and can be read."""
         plain = self.inner.encode(value)
         packed = self._compressor.compress(plain)
         if len(packed) < len(plain) <= most_made(len(packed), self.growth):
@@ -95,11 +91,7 @@ class WholeValue:
         return _PLAIN + plain
 
     def decode(self, stored: bytes) -> Any:
-        """Return the value.
-
-        Raises:
-            StructureError: the bytes were not written by this codec.
-        """
+        """See `Codec.decode`."""
         mark, content = stored[:1], stored[1:]
         if mark == _PLAIN:
             return self.inner.decode(content)

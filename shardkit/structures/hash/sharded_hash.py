@@ -241,7 +241,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Return a field's value; None if it does not exist. Cost: one exchange.
 
         Raises:
-            InvalidArgumentError: the field does not fit.
             StructureError: the stored value was not written through the codec.
         """
         sent = self._fields.encode(key)

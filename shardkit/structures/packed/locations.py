@@ -172,11 +172,7 @@ class Locations(Structure[Face]):
 
     @operation
     def set(self, user_id: int, country: str | None, region: str | None = None) -> Operation[None]:
-        """Write where a user is; see `encode`. Cost: one exchange; O(1).
-
-        Raises:
-            InvalidArgumentError: the id or a code is invalid; nothing was written then.
-        """
+        """Write where a user is; see `encode`. Cost: one exchange; O(1)."""
         code = self._code(self.records.store.check_id(user_id), (country, region))
         yield from self._write({user_id: code})
 

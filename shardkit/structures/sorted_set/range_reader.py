@@ -28,14 +28,9 @@ SAMPLE = 2500
 
 
 class RangeReader:
-    """Reads a range page by page.
+    """Reads a range page by page: ``limit`` rows (None: all) after the first ``offset``.
 
-    Args:
-        groups: the groups of the sorted set.
-        wanted: the range.
-        offset: how many rows to skip.
-        limit: how many rows to return; None for all.
-        first_page: how many rows the first page may have, skipped ones included.
+    The first page has ``first_page`` rows at most, skipped ones included.
     """
 
     def __init__(

@@ -138,10 +138,10 @@ class UniqueVisitors(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range, or the precision has no such argument.
 
-    A method that the precision does not support raises InvalidArgumentError. Operations raise
-    ParameterMismatchError when this counter was created with other parameters, and ShardErrors when
-    shards fail. The first operation of a process costs up to two more exchanges, and so does its
-    first for a day.
+    Methods raise InvalidArgumentError when an argument is invalid, or the precision does not
+    support them; ParameterMismatchError when this counter was created with other parameters; and
+    ShardErrors when shards fail. The first operation of a process costs up to two more exchanges,
+    and so does its first for a day.
     """
 
     deferred: DeferredFace[UniqueVisitors[Deferred]]
@@ -181,9 +181,6 @@ class UniqueVisitors(Structure[Face]):
             session: with ``60-bit`` and ``64-bit`` a UUID, or hexadecimal digits in any case, with
                 or without hyphens; with ``bitmap`` a number from 0, or its digits; otherwise a
                 UUID, however it is spelled, or any text of up to 1,024 bytes.
-
-        Raises:
-            InvalidArgumentError: the session does not fit the precision.
         """
         return visitor_id(self._settings.encode(session))
 
@@ -192,23 +189,16 @@ class UniqueVisitors(Structure[Face]):
         return self._planner.count_key(day_of(self.name, day))
 
     def parts(self, expected: int) -> int:
-        """Return how many parts a day with ``expected`` visitors has. No exchange.
-
-        Raises:
-            InvalidArgumentError: the precision plans nothing, or the number is out of range.
-        """
+        """Return how many parts a planned day with ``expected`` visitors has. No exchange."""
         return self._planner.parts(expected)
 
     def odds(self, visitors: int, *, uuid4: bool = False) -> Odds:
-        """Return the odds that visitors of a day share an id. No exchange.
+        """Return the odds that visitors of a day share an id. Not with ``hyperloglog``.
 
         Args:
             visitors: the number of visitors, on a day after one with as many.
             uuid4: whether sessions are version 4 UUIDs: their 13th digit is always 4, so ``60-bit``
                 stores 56 random bits of them, and ``64-bit`` 60.
-
-        Raises:
-            InvalidArgumentError: the precision is ``hyperloglog``, or the number is out of range.
         """
         return self._settings.odds(visitors, uuid4=uuid4)
 
@@ -306,8 +296,7 @@ class UniqueVisitors(Structure[Face]):
     def count_intersection(self, days: Iterable[date]) -> Operation[int]:
         """Return the number of sessions that came on all of some days; see `count_union`.
 
-        Raises:
-            InvalidArgumentError: the precision is ``hyperloglog``, which has no intersection.
+        Not with ``hyperloglog``.
         """
         self._refuse_hyperloglog("has no intersection", "count with another precision")
         return (yield from self._count_days(days, "all"))
@@ -458,9 +447,7 @@ class UniqueVisitors(Structure[Face]):
     def expected(self, day: date | None = None) -> Operation[int]:
         """Return how many visitors a day is planned for; stores the plan, if there is none.
 
-        Raises:
-            InvalidArgumentError: the precision is ``hyperloglog`` or ``bitmap``, which need no
-                plan.
+        Not with ``hyperloglog`` and ``bitmap``.
 
         Cost: none when this process knows it, else one or two exchanges.
         """
@@ -486,10 +473,8 @@ class UniqueVisitors(Structure[Face]):
     def ids(self, day: date | None = None) -> Stream[VisitorId]:
         """Iterate over a day's ids in no order, each once.
 
-        With ``exact`` they are sessions, UUIDs with hyphens; otherwise numbers.
-
-        Raises:
-            InvalidArgumentError: the precision is ``hyperloglog``, which stores none.
+        With ``exact`` they are sessions, UUIDs with hyphens; otherwise numbers; not with
+        ``hyperloglog``.
 
         Cost: one command a part, an exchange for every 256 parts, whose ids are in memory.
         """
@@ -503,9 +488,6 @@ class UniqueVisitors(Structure[Face]):
         """Return a day's ids as a set, to read or combine with other sets; ``60-bit`` only.
 
         Do not add to it: added ids are not counted.
-
-        Raises:
-            InvalidArgumentError: the precision is another one.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
