@@ -23,6 +23,7 @@ be negative; it is 0 for a word whose views have earned nothing yet.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
@@ -41,7 +42,7 @@ from shardkit.ads.records import (
     utf8,
 )
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Argument, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -59,6 +60,7 @@ from shardkit.search.model.documents import check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
 from shardkit.search.text.analyzer import Analyzer
+from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -106,11 +108,7 @@ class Ads(DocumentStructure[Face]):
         clock: ServerClock | None = None,
         chunk: int = CHUNK,
     ) -> None:
-        averages_ttl = in_seconds(averages_ttl)
-        if not averages_ttl >= 0:
-            raise InvalidArgumentError(
-                f"{name}: averages_ttl={shown(averages_ttl)}", "give seconds, 0 or more"
-            )
+        ttl = check_seconds(name, "averages_ttl", averages_ttl, 0, math.inf)
         schema = Schema(
             name,
             shards,
@@ -136,7 +134,7 @@ class Ads(DocumentStructure[Face]):
         )
         super().__init__(driver, component, schema, parameters, form)
         self._clock = clock or ServerClock()
-        self._averages = CachedAverages(averages_ttl, self._clock.monotonic)
+        self._averages = CachedAverages(ttl, self._clock.monotonic)
 
     # ---- ads
 

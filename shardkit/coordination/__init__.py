@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.coordination.election import Election as Election
     from shardkit.coordination.events import Barrier as Barrier, CountdownLatch as CountdownLatch
     from shardkit.coordination.guard import Guard as Guard
     from shardkit.coordination.hold import Hold as Hold
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
         HoldState as HoldState,
     )
     from shardkit.coordination.locks import (
+        Election as Election,
         Lock as Lock,
         ReadWriteLock as ReadWriteLock,
         Semaphore as Semaphore,

@@ -47,7 +47,47 @@ MOST_COUNT = 2**40
 KEPT = 8 * 86_400_000  # milliseconds after the latest use
 
 
-class CountdownLatch(Structure[Face]):
+class _Awaited(Structure[Face]):
+    """What opens for waiting callers. The arguments are those of its kinds."""
+
+    def __init__(
+        self, driver: Driver, component: str, name: str, kind: str, clock: ServerClock | None
+    ) -> None:
+        super().__init__(driver, component, name)
+        self.key = base_key(kind, name)
+        self._monotonic = (clock or ServerClock()).monotonic
+
+    def _wait(
+        self,
+        waiter: str,
+        ask: Callable[[str], Command],
+        give_up: Callable[[str], Command],
+        opened: Callable[[Any], bool],
+        timeout: Seconds | None,
+    ) -> Operation[bool]:
+        """Ask until it has opened, and be woken in between; return whether it has in time."""
+        until = self._monotonic() + wait_seconds(self.key, timeout)
+        pause, channel = FIRST_PAUSE, ""
+        try:
+            channel = yield Subscribe(self.component, self.key)
+            while True:
+                [reply] = yield [ask(channel)]
+                if opened(reply):
+                    return True
+                left = until - self._monotonic()
+                if left <= 0:
+                    [reply] = yield [give_up(channel)]
+                    return opened(reply)
+                longest = min(left, ASKS_AGAIN if channel else pause)
+                pause = min(LONGEST_POLL, 1.5 * pause)
+                yield AwaitWakeup(self.component, self.key, waiter, longest)
+                channel = yield Subscribe(self.component, self.key)
+        except (ShardErrors, DamagedDataError, Interrupted):
+            yield Abandon(give_up(channel))
+            raise
+
+
+class CountdownLatch(_Awaited[Face]):
     """A latch that opens when it is counted down to zero. Made by ``kit.countdown_latch``.
 
     A latch that was never set is open. Its key expires eight days after its latest use.
@@ -56,16 +96,9 @@ class CountdownLatch(Structure[Face]):
     deferred: DeferredFace[CountdownLatch[Deferred]]
 
     def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str,
-        *,
-        clock: ServerClock | None = None,
+        self, driver: Driver, component: str, name: str, *, clock: ServerClock | None = None
     ) -> None:
-        super().__init__(driver, component, name)
-        self.key = base_key("latch", name)
-        self._monotonic = (clock or ServerClock()).monotonic
+        super().__init__(driver, component, name, "latch", clock)
 
     @operation
     def set(self, count: int) -> Operation[bool]:
@@ -118,10 +151,7 @@ class CountdownLatch(Structure[Face]):
         def forget(channel: str) -> Command:
             return self._call("forget", f"{channel} {waiter}", idempotent=True)
 
-        reply = yield from _wait(
-            self, self.key, waiter, ask, forget, lambda r: r[0] == 0, timeout, self._monotonic
-        )
-        return reply is not None
+        return (yield from self._wait(waiter, ask, forget, lambda reply: reply[0] == 0, timeout))
 
     def _call(self, *args: Argument, idempotent: bool = False) -> Command:
         keys = (self.key, f"{self.key}:waiters")
@@ -129,7 +159,7 @@ class CountdownLatch(Structure[Face]):
         return script_call(self.component, call, keys, (*args, KEPT), idempotent=idempotent)
 
 
-class Barrier(Structure[Face]):
+class Barrier(_Awaited[Face]):
     """A barrier at which ``parties`` callers wait for one another. Made by ``kit.barrier``.
 
     It can be used repeatedly. A caller that was killed while waiting counts as arrived.
@@ -151,11 +181,9 @@ class Barrier(Structure[Face]):
         parties: int,
         clock: ServerClock | None = None,
     ) -> None:
-        super().__init__(driver, component, name)
-        self.key = base_key("barrier", name)
+        super().__init__(driver, component, name, "barrier", clock)
         check_integer(self.key, "parties", parties, 1, MOST_PARTIES)
         self.parties = parties
-        self._monotonic = (clock or ServerClock()).monotonic
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
@@ -194,10 +222,7 @@ class Barrier(Structure[Face]):
             in_round = reply[1]
             return bool(reply[0])
 
-        reply = yield from _wait(
-            self, self.key, waiter, ask, withdraw, opened, timeout, self._monotonic
-        )
-        return reply is not None
+        return (yield from self._wait(waiter, ask, withdraw, opened, timeout))
 
     def _call(self, what: str, waiter: str, channel: str, in_round: int) -> Command:
         keys = (self.key, f"{self.key}:arrived")
@@ -207,35 +232,3 @@ class Barrier(Structure[Face]):
         # repeated withdrawal could report a round that opened without it.
         repeatable = in_round > 0 and what != "withdraw"
         return script_call(self.component, call, keys, args, idempotent=repeatable)
-
-
-def _wait(
-    structure: Structure[Any],
-    key: str,
-    waiter: str,
-    ask: Callable[[str], Command],
-    give_up: Callable[[str], Command],
-    opened: Callable[[Any], bool],
-    timeout: Seconds | None,
-    monotonic: Callable[[], float],
-) -> Operation[Any]:
-    """Ask until it has opened, and be woken in between; None if the wait times out."""
-    until = monotonic() + wait_seconds(key, timeout)
-    pause, channel = FIRST_PAUSE, ""
-    try:
-        channel = yield Subscribe(structure.component, key)
-        while True:
-            [reply] = yield [ask(channel)]
-            if opened(reply):
-                return reply
-            left = until - monotonic()
-            if left <= 0:
-                [reply] = yield [give_up(channel)]
-                return reply if opened(reply) else None
-            longest = min(left, ASKS_AGAIN if channel else pause)
-            pause = min(LONGEST_POLL, 1.5 * pause)
-            yield AwaitWakeup(structure.component, key, waiter, longest)
-            channel = yield Subscribe(structure.component, key)
-    except (ShardErrors, DamagedDataError, Interrupted):
-        yield Abandon(give_up(channel))
-        raise

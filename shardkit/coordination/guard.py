@@ -33,7 +33,7 @@ from shardkit.errors import (
     StaleTokenError,
 )
 from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.arguments import Seconds, check_calls, in_seconds, shown
+from shardkit.operations.arguments import Seconds, check_calls, shown
 from shardkit.operations.cancellation import Interrupted, UndoableBatch
 from shardkit.operations.commands import (
     Abandon,
@@ -54,6 +54,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
+from shardkit.structures.base.arguments import check_seconds
 
 T = TypeVar("T")
 
@@ -84,12 +85,9 @@ class Guard(Structure[Face]):
         super().__init__(driver, component, name)
         self._fence = f"{kind}:{name}:fence"
         self.token = token
-        remember = in_seconds(remember)
-        if remember is not None and not 1 <= remember <= LONGEST_MEMORY:
-            raise InvalidArgumentError(
-                f"{name}: remember={shown(remember)}", f"give seconds, 1 to {LONGEST_MEMORY:,.0f}"
-            )
-        self._kept = 0 if remember is None else round(1000 * remember)
+        self._kept = 0
+        if remember is not None:
+            self._kept = round(1000 * check_seconds(name, "remember", remember, 1, LONGEST_MEMORY))
 
     @operation
     def execute(self, *commands: Sequence[Argument]) -> Operation[list[Any]]:
@@ -228,40 +226,31 @@ class Guard(Structure[Face]):
         idempotent: bool = False,
     ) -> Command:
         """Return the command that runs a script with the check in front."""
-        fence = self._fence_key(key, place)
+        fence: str | bytes = self._fence
+        if place[1] is not None:
+            tag = hash_tag(key_bytes(key))
+            if b"}" in tag or not tag:
+                raise InvalidArgumentError(
+                    f"{self._fence}: key {shown(key)} cannot be guarded on a cluster",
+                    "give the key a hash tag",
+                )
+            fence = b"%b:{%b}" % (self._fence.encode(), tag)
         sent = ("EVALSHA", text.sha, len(keys) + 1, *keys, fence, *args, self.token, self._kept)
         return Command(to or self.component, key, sent, text, idempotent)
-
-    def _fence_key(self, key: Key, place: tuple[Shard, int | None]) -> str | bytes:
-        if place[1] is None:
-            return self._fence
-        tag = hash_tag(key_bytes(key))
-        if b"}" in tag or not tag:
-            raise InvalidArgumentError(
-                f"{self._fence}: key {shown(key)} cannot be guarded on a cluster",
-                "give the key a hash tag",
-            )
-        return b"%b:{%b}" % (self._fence.encode(), tag)
 
     def _guarded(self, batch: Sequence[Command | Transaction]) -> Operation[list[Any]]:
         """Return a batch whose commands check the token."""
         parts = [
-            part
+            (request.to, part)
             for request in batch
             for part in (request.commands if isinstance(request, Transaction) else (request,))
         ]
-        to = [
-            request.to
-            for request in batch
-            for _ in (request.commands if isinstance(request, Transaction) else (request,))
+        places = yield Locate([(to, part.key) for to, part in parts])
+        commands = [
+            self._guarded_command(part, to, place)
+            for (to, part), place in zip(parts, places, strict=True)
         ]
-        places = yield Locate([(to[n], part.key) for n, part in enumerate(parts)])
-        fenced = iter(
-            [
-                self._guarded_command(part, to[n], place)
-                for n, (part, place) in enumerate(zip(parts, places, strict=True))
-            ]
-        )
+        fenced = iter(commands)
         guarded: list[Any] = [
             Transaction(request.to, request.key, tuple(next(fenced) for _ in request.commands))
             if isinstance(request, Transaction)

@@ -40,7 +40,7 @@ from __future__ import annotations
 import copy
 import re
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypedDict
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
@@ -77,7 +77,7 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.forks import process
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation, pages
 from shardkit.structures.base.arguments import check_integer, wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -157,9 +157,7 @@ class Holdable(Structure[Face]):
     Threads and tasks may share it; each hold belongs to the one that acquired it.
 
     Args:
-        driver: runs its operations.
-        component: where it lives.
-        name: its name.
+        driver, component, name: see `shardkit.operations.Structure`.
         renewals: renews its holds; None not to renew them.
         clock: tells the time.
         kind: the prefix of its keys.
@@ -213,8 +211,8 @@ class Holdable(Structure[Face]):
         super().__init__(driver, component, name)
         self.kind = kind
         self.key = base_key(kind, name)
-        self._keys = [self.key, *(f"{self.key}:{part}" for part in ("holders", "details"))]
-        self._keys.append(f"{self.key}:waiters")
+        parts = ("holders", "details", "waiters")
+        self._keys = [self.key, *(f"{self.key}:{part}" for part in parts)]
         self.limit = limit
         wait = wait_given(self.key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
@@ -521,8 +519,8 @@ class Holdable(Structure[Face]):
         """
         [reply] = yield [self._call("inspect")]
         now, limit, holders, waiters = reply
-        held = [_holder(row, now, waits=False) for row in _rows(holders)]
-        waiting = [_holder(row, now, waits=True) for row in _rows(waiters)]
+        held = [_holder(now, *row, waits=False) for row in pages(holders, 3)]
+        waiting = [_holder(now, *row, waits=True) for row in pages(waiters, 3)]
         return HoldState([each for each in held if each.ends > 0], waiting, limit)
 
     @operation
@@ -626,12 +624,7 @@ class Holdable(Structure[Face]):
         return script_call(self.component, call, self._keys, args, idempotent=True)
 
 
-def _rows(flat: Sequence[Any]) -> list[tuple[bytes, bytes, bytes]]:
-    return list(zip(flat[::3], flat[1::3], flat[2::3], strict=True))
-
-
-def _holder(row: tuple[bytes, bytes, bytes], now: int, *, waits: bool) -> Holder:
-    id_, score, details = row
+def _holder(now: int, id_: bytes, score: bytes, details: bytes, *, waits: bool) -> Holder:
     words = details.decode(errors="replace").split(" ")
     if len(words) < 9 or not all(word.isdecimal() for word in words[2:7]):
         words = ["1", "x", "0", "0", "0", "0", "0", "-", "-"]

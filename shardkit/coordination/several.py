@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
@@ -45,6 +45,8 @@ from shardkit.operations.operation import Driver, Face, Operation, Structure, op
 from shardkit.structures.base.arguments import wait_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
+T = TypeVar("T")
+
 LONGEST_PAUSE = 0.1
 # The part of a hold's time that allows for clocks of different speeds.
 DRIFT = 0.01
@@ -52,7 +54,63 @@ DRIFT = 0.01
 PATIENCE = 0.2
 
 
-class MultiLock(Structure[Face]):
+class _Several(Structure[Face], Generic[Face, T]):
+    """What several locks and a quorum share: how long they wait, and ``with`` blocks."""
+
+    acquire: Any
+    release: Any
+    _wait: float | None
+
+    def __init__(
+        self, driver: Driver, component: str, name: str, key: str, clock: ServerClock | None
+    ) -> None:
+        super().__init__(driver, component, name)
+        self._key = key  # in messages
+        self._monotonic = (clock or ServerClock()).monotonic
+        self._held: OwnHolds[T] = OwnHolds()
+
+    def _until(self, wait: Any, blocking: bool, blocking_timeout: Any) -> float:
+        """Return when a wait ends, given the arguments of `acquire`."""
+        wait = wait_given(self._key, wait, UNSET, blocking, blocking_timeout)
+        limit = self._wait if wait is UNSET else wait
+        return self._monotonic() + wait_seconds(self._key, limit, "wait")
+
+    def _own(self, held: T | None) -> T:
+        """Return what is given, or what this process has acquired last."""
+        held = self._held.latest(of_others=True) if held is None else held
+        if held is None:
+            raise NotHolderError(f"{self._key}: not held", "acquire it first")
+        return held
+
+    def __enter__(self) -> T:
+        """Acquire; raise LockTimeoutError if the wait times out."""
+        return self._entered(self._driver.run(type(self).acquire.steps(self)))
+
+    def __exit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None or self._held.latest():
+            self._left(self._driver.run(type(self).release.steps(self)), exc_info[0])
+
+    async def __aenter__(self) -> T:
+        """Acquire; raise LockTimeoutError if the wait times out."""
+        return self._entered(await self._driver.run(type(self).acquire.steps(self)))
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        if exc_info[0] is None or self._held.latest():
+            self._left(await self._driver.run(type(self).release.steps(self)), exc_info[0])
+
+    def _entered(self, held: T | None) -> T:
+        if held is None:
+            raise LockTimeoutError(
+                f"{self._key}: timed out after {self._wait:g} s",
+                "wait longer, or check for servers that are down",
+            )
+        return held
+
+    def _left(self, kept: bool, error: object) -> None:
+        """Take note of a release at the end of a block."""
+
+
+class MultiLock(_Several[Face, Sequence[Hold[Any]]]):
     """Several locks, all or none. Made by ``kit.multi_lock``.
 
     Args:
@@ -79,10 +137,9 @@ class MultiLock(Structure[Face]):
                 f"several locks: {', '.join(name for _, name in names) or 'none'}",
                 "give at least one, and each once",
             )
-        super().__init__(driver, names[0][0], "+".join(name for _, name in names))
+        name = "+".join(name for _, name in names)
+        super().__init__(driver, names[0][0], name, name, clock)
         self._wait = in_seconds(wait)
-        self._monotonic = (clock or ServerClock()).monotonic
-        self._held: OwnHolds[Sequence[Hold[Any]]] = OwnHolds()
 
     @operation
     def acquire(
@@ -92,12 +149,7 @@ class MultiLock(Structure[Face]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[list[Hold[Face]] | None]:
-        """Acquire all of them, or none.
-
-        Args:
-            wait: the most seconds to wait; None for ever. By default, the lock's.
-            blocking: as in redis-py; False means ``wait=0``.
-            blocking_timeout: redis-py's name for ``wait``.
+        """Acquire all of them, or none. For the arguments see `Holdable.acquire`.
 
         Returns:
             A hold of each, in the order of component and name; None if the wait timed out.
@@ -108,9 +160,7 @@ class MultiLock(Structure[Face]):
 
         Cost: one exchange for each lock, one after the other.
         """
-        wait = wait_given(self.name, wait, UNSET, blocking, blocking_timeout)
-        limit = self._wait if wait is UNSET else wait
-        until = self._monotonic() + wait_seconds(self.name, limit, "wait")
+        until = self._until(wait, blocking, blocking_timeout)
         holds: list[Hold[Any]] = []
         try:
             for lock in self._locks:
@@ -139,10 +189,7 @@ class MultiLock(Structure[Face]):
 
         Cost: one exchange with all servers.
         """
-        if holds is None:
-            holds = self._held.latest(of_others=True)
-        if holds is None:
-            raise NotHolderError(f"{self.name}: not held", "acquire them first")
+        holds = self._own(holds)
         locks = {(lock.component, lock.key): lock for lock in self._locks}
         for hold in holds:
             if not isinstance(hold, Hold) or hold.place not in locks:
@@ -164,27 +211,6 @@ class MultiLock(Structure[Face]):
         """
         for hold in self._held.latest(of_others=True) or ():
             hold.check()
-
-    def __enter__(self) -> list[Hold[Face]]:
-        """Acquire all; raise LockTimeoutError if the wait times out."""
-        return self._entered(self._driver.run(MultiLock.acquire.steps(self)))
-
-    def __exit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            self._left(self._driver.run(MultiLock.release.steps(self)), exc_info[0])
-
-    async def __aenter__(self) -> list[Hold[Face]]:
-        """Acquire all; raise LockTimeoutError if the wait times out."""
-        return self._entered(await self._driver.run(MultiLock.acquire.steps(self)))
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            self._left(await self._driver.run(MultiLock.release.steps(self)), exc_info[0])
-
-    def _entered(self, holds: list[Hold[Face]] | None) -> list[Hold[Face]]:
-        if holds is None:
-            raise LockTimeoutError(f"{self.name}: timed out after {self._wait:g} s", "wait longer")
-        return holds
 
     def _left(self, kept: bool, error: object) -> None:
         if not kept and error is None:
@@ -246,7 +272,7 @@ class QuorumHold:
         return Guard(first._driver, component, "quorum", self.name, self.token, remember)
 
 
-class QuorumLock(Structure[Face]):
+class QuorumLock(_Several[Face, QuorumHold]):
     """One lock on a majority of independent servers. Made by ``kit.quorum_lock``.
 
     Args:
@@ -254,12 +280,8 @@ class QuorumLock(Structure[Face]):
         name: its name.
         components: at least three, on servers that are independent of each other.
         renewals: renews its holds.
-        ttl: the seconds that a hold lasts if it is not renewed.
-        wait: the most seconds to wait; None for ever.
-        timeout: redis-py's name for ``ttl``.
-        blocking: as in redis-py; False means ``wait=0``.
-        blocking_timeout: redis-py's name for ``wait``.
         clock: tells the time.
+        ttl, wait, timeout, blocking, blocking_timeout: see `Holdable`.
     """
 
     def __init__(
@@ -283,7 +305,7 @@ class QuorumLock(Structure[Face]):
                 f"{key}: components={shown(list(components))}",
                 "give at least three different components",
             )
-        super().__init__(driver, components[0], name)
+        super().__init__(driver, components[0], name, key, clock)
         wait = wait_given(key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
             ttl = timeout
@@ -296,8 +318,6 @@ class QuorumLock(Structure[Face]):
         self._wait = in_seconds(wait)
         self._ttl: float = in_seconds(ttl)
         self._patience = max(LONG_ENOUGH, self._ttl * PATIENCE)
-        self._monotonic = (clock or ServerClock()).monotonic
-        self._held: OwnHolds[QuorumHold] = OwnHolds()
 
     @operation
     def acquire(
@@ -307,12 +327,7 @@ class QuorumLock(Structure[Face]):
         blocking: bool = True,
         blocking_timeout: Seconds | None = UNSET,
     ) -> Operation[QuorumHold | None]:
-        """Acquire it on a majority of the servers.
-
-        Args:
-            wait: the most seconds to wait; None for ever. By default, the lock's.
-            blocking: as in redis-py; False means ``wait=0``.
-            blocking_timeout: redis-py's name for ``wait``.
+        """Acquire it on a majority of the servers. For the arguments see `Holdable.acquire`.
 
         Returns:
             The hold; None if the wait timed out, for example because servers are down.
@@ -324,9 +339,7 @@ class QuorumLock(Structure[Face]):
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
         does not answer costs a fifth of ``ttl``.
         """
-        wait = wait_given(self._locks[0].key, wait, UNSET, blocking, blocking_timeout)
-        limit = self._wait if wait is UNSET else wait
-        until = self._monotonic() + wait_seconds(self._locks[0].key, limit, "wait")
+        until = self._until(wait, blocking, blocking_timeout)
         while True:
             hold, damage = yield from self._attempt()
             if hold is not None:
@@ -395,14 +408,11 @@ class QuorumLock(Structure[Face]):
 
         Cost: one exchange with its servers; on a server that fails, it expires.
         """
-        if hold is None:
-            hold = self._held.latest(of_others=True)
-        if hold is None:
-            raise NotHolderError(f"quorum:{{{self.name}}}: not held", "acquire it first")
+        hold = self._own(hold)
         locks = {(lock.component, lock.key): lock for lock in self._locks}
         if not all(each.place in locks for each in hold.holds):
             raise InvalidArgumentError(
-                f"quorum:{{{self.name}}}: hold of {hold.name!r} in "
+                f"{self._key}: hold of {hold.name!r} in "
                 f"{', '.join(each.place[0] for each in hold.holds)}",
                 "give a hold that its acquire returned",
             )
@@ -413,27 +423,3 @@ class QuorumLock(Structure[Face]):
         replies = yield from _give_back(self._locks, hold.holds, self._patience)
         kept = sum(not isinstance(reply, ShardFailure) and bool(reply[0]) for reply in replies)
         return not lost and kept >= self._needed
-
-    def __enter__(self) -> QuorumHold:
-        """Acquire it; raise LockTimeoutError if the wait times out."""
-        return self._entered(self._driver.run(QuorumLock.acquire.steps(self)))
-
-    def __exit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            self._driver.run(QuorumLock.release.steps(self))
-
-    async def __aenter__(self) -> QuorumHold:
-        """Acquire it; raise LockTimeoutError if the wait times out."""
-        return self._entered(await self._driver.run(QuorumLock.acquire.steps(self)))
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        if exc_info[0] is None or self._held.latest():
-            await self._driver.run(QuorumLock.release.steps(self))
-
-    def _entered(self, hold: QuorumHold | None) -> QuorumHold:
-        if hold is None:
-            raise LockTimeoutError(
-                f"quorum:{{{self.name}}}: timed out after {self._wait:g} s",
-                "wait longer, or check for servers that are down",
-            )
-        return hold

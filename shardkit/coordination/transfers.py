@@ -44,7 +44,7 @@ from shardkit.errors import (
     ShardKitError,
     counted,
 )
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -56,7 +56,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
-from shardkit.structures.base.arguments import check_name, check_tag
+from shardkit.structures.base.arguments import check_name, check_seconds, check_tag
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -155,10 +155,7 @@ class Transfers(Structure[Face]):
     ) -> None:
         check_name(name)
         super().__init__(driver, component, check_tag("transfers", "name", name))
-        grace = in_seconds(grace)
-        if not 0.01 <= grace <= 86_400:
-            raise InvalidArgumentError(f"{name}: grace={shown(grace)}", "give 0.01 to 86,400 s")
-        self.grace: float = grace
+        self.grace = check_seconds(name, "grace", grace, 0.01, 86_400)
         self._clock = clock or ServerClock()
 
     @operation
@@ -184,7 +181,7 @@ class Transfers(Structure[Face]):
                 f"{self.name}: the changes add up to {shown(unbalanced)}",
                 "make them add up to 0, or call issue for amounts from or to the outside",
             )
-        return (yield from self._transfer(legs))
+        return (yield from Transfers.issue.steps(self, *legs))
 
     @operation
     def issue(self, *legs: Leg) -> Operation[TransferResult]:
@@ -192,7 +189,35 @@ class Transfers(Structure[Face]):
 
         Raises, and cost: see `transfer`.
         """
-        return (yield from self._transfer(legs))
+        texts = {leg.account: self._leg_text(leg) for leg in legs}
+        if len(texts) < len(legs) or not 0 < len(legs) <= MOST_LEGS:
+            raise InvalidArgumentError(
+                f"{self.name}: a transfer has {counted(len(legs), 'leg')} for "
+                f"{counted(len(texts), 'account')}",
+                f"give one leg for each account, 1 to {MOST_LEGS}",
+            )
+        places = yield Locate([(self.component, self._key(name)) for name in texts])
+        if all(place == places[0] for place in places):
+            names = list(texts)
+            call = script("coordination/transfer_direct")
+            keys = [self._key(name) for name in names]
+            for attempt in range(ATTEMPTS):
+                [reply] = yield [script_call(self.component, call, keys, texts.values())]
+                if reply[0]:
+                    return TransferResult(True)
+                if reply[2] != b"busy":
+                    break
+                busy = names[reply[1] - 1]
+                [account] = yield from Transfers.read.steps(self, busy)
+                yield from self._recover_old(busy, account.in_flight)
+                yield _random_pause(attempt)
+            return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
+        id_ = self._clock.new_id(12)
+        try:
+            return (yield from self._in_steps(id_, texts))
+        except (ShardErrors, DamagedDataError) as error:
+            error.ids = (id_,)
+            raise
 
     @operation
     def read(self, *accounts: str) -> Operation[list[Account]]:
@@ -284,37 +309,6 @@ class Transfers(Structure[Face]):
         return sum(done)
 
     # ---- what several operations share
-
-    def _transfer(self, legs: tuple[Leg, ...]) -> Operation[TransferResult]:
-        texts = {leg.account: self._leg_text(leg) for leg in legs}
-        if len(texts) < len(legs) or not 0 < len(legs) <= MOST_LEGS:
-            raise InvalidArgumentError(
-                f"{self.name}: a transfer has {counted(len(legs), 'leg')} for "
-                f"{counted(len(texts), 'account')}",
-                f"give one leg for each account, 1 to {MOST_LEGS}",
-            )
-        places = yield Locate([(self.component, self._key(name)) for name in texts])
-        if all(place == places[0] for place in places):
-            names = list(texts)
-            call = script("coordination/transfer_direct")
-            keys = [self._key(name) for name in names]
-            for attempt in range(ATTEMPTS):
-                [reply] = yield [script_call(self.component, call, keys, texts.values())]
-                if reply[0]:
-                    return TransferResult(True)
-                if reply[2] != b"busy":
-                    break
-                busy = names[reply[1] - 1]
-                [account] = yield from Transfers.read.steps(self, busy)
-                yield from self._recover_old(busy, account.in_flight)
-                yield _random_pause(attempt)
-            return TransferResult(False, names[reply[1] - 1], reply[2].decode(), reply[3].decode())
-        id_ = self._clock.new_id(12)
-        try:
-            return (yield from self._in_steps(id_, texts))
-        except (ShardErrors, DamagedDataError) as error:
-            error.ids = (id_,)
-            raise
 
     def _in_steps(self, id_: str, texts: Mapping[str, str]) -> Operation[TransferResult]:
         yield [self._log("begin", id_, json.dumps(list(texts)))]

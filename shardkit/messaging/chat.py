@@ -34,7 +34,7 @@ members who have left.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -107,9 +107,7 @@ class Chats(Tagged[Face]):
             chats.acknowledge(chat, "ben", messages[-1].id)
 
     Args:
-        driver: runs its operations.
-        component: the component of the chats.
-        name: the prefix of their keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         clock: tells the time.
     """
 
@@ -169,15 +167,11 @@ class Chats(Tagged[Face]):
         id_ = secrets.token_hex(8) if chat is None else chat
         if chat is not None and (yield from self._exists(chat, everybody)):
             return None
-        tokens: dict[str, str] = {}
-        refused: Sequence[str] = everybody
-        while True:
-            yield from self._write_lists(id_, refused, tokens)
-            args = (self._clock.script_microseconds(), history, first, *_flat(tokens))
-            [reply] = yield [self._call("create", id_, *args)]
-            if reply[0] >= 0:
-                return id_ if reply[0] else None
-            refused = [user.decode() for user in reply[1]]
+        before = (self._clock.script_microseconds(), history, first)
+        created = yield from self._listed(
+            id_, everybody, lambda tokens: self._call("create", id_, *before, *tokens)
+        )
+        return id_ if created else None
 
     @operation
     def join(self, chat: str, *users: str) -> Operation[int | None]:
@@ -193,15 +187,12 @@ class Chats(Tagged[Face]):
         check_integer(self.name, "users", len(users), 1, MOST_AT_ONCE)
         if not (yield from self._exists(chat, users)):
             return None
-        tokens: dict[str, str] = {}
-        refused: Sequence[str] = users
-        while True:
-            yield from self._write_lists(chat, refused, tokens)
-            args = (secrets.token_hex(8), *_flat(tokens))
-            [reply] = yield [self._call("join", chat, *args, idempotent=True)]
-            if reply[0] >= _NO_MEMBER:
-                return None if reply[0] == _NO_MEMBER else int(reply[0])
-            refused = [user.decode() for user in reply[1]]
+        joined = yield from self._listed(
+            chat,
+            users,
+            lambda tokens: self._call("join", chat, secrets.token_hex(8), *tokens, idempotent=True),
+        )
+        return None if joined == _NO_MEMBER else joined
 
     @operation
     def leave(self, chat: str, user: str) -> Operation[bool]:
@@ -504,6 +495,18 @@ class Chats(Tagged[Face]):
         for user, token in zip(users, replies, strict=True):
             tokens[user] = token.decode()
 
+    def _listed(
+        self, chat: str, users: Sequence[str], call: Callable[[list[str]], Command]
+    ) -> Operation[int]:
+        """Write a chat into users' lists, then make them members by a call with their tokens."""
+        tokens: dict[str, str] = {}
+        while True:
+            yield from self._write_lists(chat, users, tokens)
+            [reply] = yield [call([part for pair in tokens.items() for part in pair])]
+            if reply[0] >= _NO_MEMBER:
+                return int(reply[0])
+            users = [user.decode() for user in reply[1]]  # whose tokens were refused
+
     def _list_remove(self, user: str, chat: str, entry: bytes) -> Command:
         call = script("messaging/chat_list_remove")
         args = (chat, entry)
@@ -603,10 +606,6 @@ class Chats(Tagged[Face]):
             )
             for user in (yield from self._lacking(chat, names))
         ]
-
-
-def _flat(tokens: Mapping[str, str]) -> list[str]:
-    return [part for pair in tokens.items() for part in pair]
 
 
 def _age(now: float, entry: bytes) -> float:

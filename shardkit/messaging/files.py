@@ -207,9 +207,7 @@ class Files(Tagged[Face]):
             files.done(file)
 
     Args:
-        driver: runs its operations.
-        component: the component of the channels.
-        name: the prefix of their keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a reader leases a file before it gives the file up, 1 to 1,000.
         clock: tells the time.
     """

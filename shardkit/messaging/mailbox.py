@@ -99,9 +99,7 @@ class Mailboxes(Tagged[Face]):
             mail.acknowledge("anna", [message])
 
     Args:
-        driver: runs its operations.
-        component: the component of the mailboxes.
-        name: the prefix of their keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         limit: the most messages of a mailbox; None for no limit.
         byte_limit: the most bytes of a mailbox's messages, as stored; None for no limit.
         policy: how `send` treats a full mailbox: ``"refuse"``, or ``"drop oldest"``, even leased

@@ -19,6 +19,7 @@ After Redis in Action, section 5.2.1.
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -42,7 +43,7 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import check_integer, check_name, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
 # Precisions in seconds, and the number of slices kept of each.
@@ -109,10 +110,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
     """Counts over time by name. Made by ``kit.counters``.
 
     Args:
-        driver: runs its operations.
+        driver, component, name: see `shardkit.operations.Structure`.
         background: sends the hits.
-        component: where they live.
-        name: the prefix of their keys.
         precisions: the lengths of slices in seconds, or a mapping of these to the numbers of slices
             kept. All processes should use the same: one that keeps fewer removes slices of others.
         samples: the number of slices kept of each precision, unless ``precisions`` is a mapping.
@@ -199,14 +198,11 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
         Cost: one exchange, O(precisions).
         """
-        yield from self._add_many({name: count})
+        yield from TimeSliceCounters.add_many.steps(self, {name: count})
 
     @operation
     def add_many(self, counts: Mapping[str, int]) -> Operation[None]:
         """Count several at once; see `add`. Cost: one exchange for each 200 counters of a group."""
-        yield from self._add_many(counts)
-
-    def _add_many(self, counts: Mapping[str, int]) -> Operation[None]:
         groups: dict[int, list[tuple[str, float, int]]] = {}
         for name, count in counts.items():
             check_name(name)
@@ -241,7 +237,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
         Cost: one exchange, O(slices kept / 256).
         """
-        return (yield from self._sum([name], precision))
+        return (yield from TimeSliceCounters.sum.steps(self, [name], precision))
 
     @operation
     def sum(
@@ -251,12 +247,34 @@ class TimeSliceCounters(RecordingStructure[Face]):
 
         Cost: one exchange with all shards concerned.
         """
-        return (yield from self._sum(list(dict.fromkeys(names)), precision))
+        precision = _whole(precision)
+        if precision not in self.precisions:
+            raise InvalidArgumentError(
+                f"{self.name}: precision={shown(precision)}",
+                f"give one of {', '.join(map(str, self.precisions))}",
+            )
+        samples = self.precisions[precision]
+        batch = []
+        for name in dict.fromkeys(names):
+            check_name(name)
+            key = self._of(group_of(name), name)
+            args = (self._clock.script_seconds(), precision, samples)
+            call = script("metrics/read_counts")
+            batch.append(script_call(self.component, call, [key], args))
+        sums: dict[int, int] = {}
+        if batch:
+            for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):
+                for number, chunk in enumerate(chunks, first):
+                    if chunk is not None:
+                        for at, count in enumerate(self._counts(command, chunk), number * SLICES):
+                            if count and newest - samples < at <= newest:
+                                sums[at] = sums.get(at, 0) + count
+        return [(at * precision, sums[at]) for at in sorted(sums)]
 
     @operation
     def total(self, names: Iterable[str], precision: int | timedelta) -> Operation[int]:
         """Return the sum of several counters over all kept slices. Cost: as `sum`."""
-        rows = yield from self._sum(list(dict.fromkeys(names)), precision)
+        rows = yield from TimeSliceCounters.sum.steps(self, names, precision)
         return sum(count for _, count in rows)
 
     @stream
@@ -333,9 +351,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             InvalidArgumentError: the interval is under a second.
             ShardErrors: a server failed; call it again later.
         """
-        interval = in_seconds(interval)
-        if not isinstance(interval, int | float) or not interval >= 1:
-            raise InvalidArgumentError(f"{self.name}: interval={shown(interval)}", "give 1 or more")
+        interval = check_seconds(self.name, "interval", interval, 1, math.inf)
         removed = Cleaned(0, 0)
         while not stopped():
             started = self._clock.monotonic()
@@ -366,42 +382,11 @@ class TimeSliceCounters(RecordingStructure[Face]):
         rows: list[Argument] = []
         for name, age, count in updates:
             rows += [numbers.setdefault(name, len(numbers) + 1), f"{age:.6f}", count]
-        base = f"{self.name}:{{{self.name}:{group}}}"
-        keys = [
-            f"{base}:sent:{writer}",
-            f"{base}:known",
-            *(f"{base}:of:{name}" for name in numbers),
-        ]
+        sent = f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"
+        keys = [sent, self._known(group), *(self._of(group, name) for name in numbers)]
         args = [self._clock.script_seconds(), number, *self._kept, *numbers, *rows]
         call = script("metrics/count")
         return script_call(self.component, call, keys, args, idempotent=bool(number))
-
-    def _sum(
-        self, names: Sequence[str], precision: int | timedelta
-    ) -> Operation[list[tuple[int, int]]]:
-        precision = _whole(precision)
-        if precision not in self.precisions:
-            raise InvalidArgumentError(
-                f"{self.name}: precision={shown(precision)}",
-                f"give one of {', '.join(map(str, self.precisions))}",
-            )
-        samples = self.precisions[precision]
-        batch = []
-        for name in names:
-            check_name(name)
-            key = self._of(group_of(name), name)
-            args = (self._clock.script_seconds(), precision, samples)
-            call = script("metrics/read_counts")
-            batch.append(script_call(self.component, call, [key], args))
-        sums: dict[int, int] = {}
-        if batch:
-            for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):
-                for number, chunk in enumerate(chunks, first):
-                    if chunk is not None:
-                        for at, count in enumerate(self._counts(command, chunk), number * SLICES):
-                            if count and newest - samples < at <= newest:
-                                sums[at] = sums.get(at, 0) + count
-        return [(at * precision, sums[at]) for at in sorted(sums)]
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:
         head = int.from_bytes(chunk[:1], "little")  # 0 for an empty chunk

@@ -141,10 +141,8 @@ class Logs(RecordingStructure[Face]):
     """Logs by name, each on the shard of its name. Made by ``kit.logs``.
 
     Args:
-        driver: runs its operations.
+        driver, component, name: see `shardkit.operations.Structure`.
         background: sends what `record` records.
-        component: where they live.
-        name: the prefix of their keys.
         limit: the number of recent messages kept of each severity.
         clock: tells the time.
 

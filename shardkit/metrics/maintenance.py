@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Partial, Transaction, raise_failures
 from shardkit.operations.operation import (
     Deferred,
@@ -29,7 +29,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
-from shardkit.structures.base.arguments import check_name, check_prefix
+from shardkit.structures.base.arguments import check_name, check_prefix, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"
@@ -88,19 +88,14 @@ class Maintenance(Structure[Face]):
 
         Cost: one exchange.
         """
-        seconds = in_seconds(seconds)
         flag, why = self._keys(part)
-        if seconds is not None and not 0.001 <= seconds <= LONGEST:
-            raise InvalidArgumentError(
-                f"{self.name}: seconds={shown(seconds)}", f"give 0.001 to {LONGEST:g}"
-            )
         commands = [
             self._at(flag, "SET", flag, YES),
             self._at(flag, "DEL", why),
             self._at(flag, "HSET", why, "format", 1, "reason", reason),
         ]
         if seconds is not None:
-            left = int(seconds * 1000)
+            left = int(1000 * check_seconds(self.name, "seconds", seconds, 0.001, LONGEST))
             commands += [self._at(flag, "PEXPIRE", key, left) for key in (flag, why)]
         yield [Transaction(self.component, flag, tuple(commands))]
         self._known.clear()

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import atexit
 import logging
-import math
 import secrets
 import threading
 import weakref
@@ -135,10 +134,10 @@ class Outbox:
             jobs = []
             for place, backlog in self._backlogs.items():
                 if backlog.sending is not None:
-                    jobs.append(Job(*backlog.sending, _nothing(), _unlimited))
+                    jobs.append(Job(*backlog.sending, _nothing()))
                 elif (command := self._next(place, backlog)) is not None:
                     steps = self._send(place, backlog, command)
-                    jobs.append(Job(command.to, command.key, steps, _unlimited))
+                    jobs.append(Job(command.to, command.key, steps))
             return jobs
 
     def further(self) -> list[Job]:
@@ -146,7 +145,7 @@ class Outbox:
         with self._lock:
             answered, self._answered = self._answered, []
             further = self._recorder.sent(answered)
-        return [Job(each.to, each.key, self._write(each), _unlimited) for each in further]
+        return [Job(each.to, each.key, self._write(each)) for each in further]
 
     def _next(self, place: Hashable, backlog: _Backlog) -> Command | None:
         """Return the next request of a place; None if nothing waits there."""
@@ -216,10 +215,6 @@ _MANY = 100  # outboxes of a kit
 def _nothing() -> Operation[None]:
     return None
     yield
-
-
-def _unlimited() -> float:
-    return math.inf
 
 
 def _log_bug() -> None:

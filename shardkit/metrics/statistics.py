@@ -239,10 +239,8 @@ class MeasuredValues(RecordingStructure[Face]):
     """Statistics by context and type, of the current hour and the last. Made by ``kit.statistics``.
 
     Args:
-        driver: runs its operations.
+        driver, component, name: see `shardkit.operations.Structure`.
         background: sends what `record` records.
-        component: where they live.
-        name: the prefix of their keys.
         clock: tells the time.
     """
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
@@ -33,13 +34,13 @@ class Job(NamedTuple):
     Attributes:
         to, key: where it goes; see `Command`.
         steps: the operation.
-        seconds: returns when it starts how long it may take.
+        seconds: returns when it starts how long it may take; by default as long as it needs.
     """
 
     to: To
     key: Key
     steps: Operation[Any]
-    seconds: Callable[[], float]
+    seconds: Callable[[], float] = lambda: math.inf
 
 
 class Lanes:

@@ -37,13 +37,14 @@ measurements.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Unpack
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -85,7 +86,7 @@ from shardkit.search.request import (
     search_request,
 )
 from shardkit.search.searcher import MAX_EXPANSIONS, Searcher
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_integer, check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -143,17 +144,13 @@ class SearchIndex(DocumentStructure[Face]):
         statistics_ttl: Seconds = STATISTICS_TTL,
         clock: ServerClock | None = None,
     ) -> None:
-        statistics_ttl = in_seconds(statistics_ttl)
-        if not statistics_ttl >= 0:
-            raise InvalidArgumentError(
-                f"{schema.name}: statistics_ttl={shown(statistics_ttl)}", "give seconds, 0 or more"
-            )
+        ttl = check_seconds(schema.name, "statistics_ttl", statistics_ttl, 0, math.inf)
         form = DocumentForm(
             partial(write_arguments, schema), partial(recovered, schema), names_words
         )
         super().__init__(driver, component, schema, schema.parameters, form, read_from)
         clock = clock or ServerClock()
-        self._statistics = TermStatistics(statistics_ttl, clock.monotonic)
+        self._statistics = TermStatistics(ttl, clock.monotonic)
         self._searcher = Searcher(self._parts, self._statistics, clock.new_id)
 
     # ---- documents

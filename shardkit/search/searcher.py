@@ -19,14 +19,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.commands import Argument, Command, Reply
 from shardkit.operations.operation import Operation
 from shardkit.search.compiler import QueryPlan, compile_query, prefixes_of, scored_words
-from shardkit.search.merge import PartHit, merge_facet, merge_hits, read_hits
-from shardkit.search.model.documents import Document, document_of, unpack
+from shardkit.search.model.documents import Document, document_of, split_values, unpack
 from shardkit.search.model.results import CachedResult, Hit, OrderValue, Results, SearchCursor
 from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.parts import PRIMARY, WORK_PER_CALL, IndexParts
@@ -40,6 +40,15 @@ HITS_PER_CALL: Final = 1_000  # of a cached result
 MAX_FACET_VALUES: Final = 10_000
 MAX_WORDS: Final = 1_024  # in a query, with the words of its prefixes
 _NO_COUNTS: Final = TermCounts(0, {})
+
+
+class PartHit(NamedTuple):
+    """A hit as a part returns it."""
+
+    value: OrderValue
+    id: str
+    attributes: bytes | None  # as stored; None if they were not requested
+    text: bytes | None
 
 
 class _Answers(NamedTuple):
@@ -77,7 +86,9 @@ class Searcher:
             answers = yield from self._read_cached(request, source, request.cached)
         if answers is None:
             answers = yield from self._query(request, source, before and before.counts)
-        hits = merge_hits(answers.hits, reverse=request.order.reverse)
+        # By value, then id. Python orders text by code points, as Lua orders UTF-8 by bytes.
+        hits = [hit for of_part in answers.hits for hit in of_part]
+        hits.sort(key=itemgetter(0, 1), reverse=request.order.reverse)
         end = request.offset + request.limit
         more = len(hits) > end if request.page_before else answers.total > end
         hits = hits[request.offset : end]
@@ -196,7 +207,13 @@ class Searcher:
     def _merge_facet(
         self, request: SearchRequest, name: str, slices: Sequence[Sequence[Sequence[Reply]]]
     ) -> list[tuple[OrderValue, int]]:
-        """Return an attribute's values with their counts, from each part's slices."""
+        """Return an attribute's values with their counts, the most frequent first.
+
+        Each reply of a part's slices has values and counts in turn; a document can have several
+        values of text.
+        """
+        counts: Counter[Any] = Counter()
+        text = self._schema.attributes[name] == "text"
         for of_part in slices:
             if len({value for reply in of_part for value in reply[::2]}) > MAX_FACET_VALUES:
                 raise InvalidArgumentError(
@@ -204,11 +221,12 @@ class Searcher:
                     f"{MAX_FACET_VALUES:,} different values here",
                     "choose attributes that have few, or make the query narrower",
                 )
-        return merge_facet(
-            [reply for of_part in slices for reply in of_part],
-            text=self._schema.attributes[name] == "text",
-            limit=request.facet_limit,
-        )
+            for reply in of_part:
+                for value, count in zip(reply[::2], reply[1::2], strict=True):
+                    for one in split_values(value) if text else (float(value),):
+                        counts[one] += count
+        ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
+        return ranked[: request.facet_limit]
 
     def _expansions(
         self, request: SearchRequest, source: int, before: TermCounts | None
@@ -293,7 +311,17 @@ class Searcher:
         return _Answers(total, hits, missing, counts, cached, {}, removed)
 
     def _read_hits(self, request: SearchRequest, reply: Sequence[bytes]) -> list[PartHit]:
-        return read_hits(reply, text_order=request.order.text, details=request.inline)
+        """Return the hits in a reply: ids and values, if inline also attributes and text."""
+        text, details = request.order.text, request.inline
+        return [
+            PartHit(
+                reply[at + 1].decode() if text else float(reply[at + 1]),
+                reply[at].decode(),
+                reply[at + 2] if details else None,
+                reply[at + 3] if details else None,
+            )
+            for at in range(0, len(reply), 4 if details else 2)
+        ]
 
     # ---- completing the page
 

@@ -7,7 +7,7 @@ finishes the change.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -16,7 +16,7 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, To
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.social.keys import FOLLOWING, LARGEST_ID, LIST, USER, KeyLayout, RelationKind, is_id
-from shardkit.social.models import list_of, login_key, read_record, user_of
+from shardkit.social.models import T, list_of, login_key, read_record, user_of
 from shardkit.social.relations import PART_FIELDS, counters_of
 from shardkit.social.statuses import Statuses
 from shardkit.structures.base.check import (
@@ -122,21 +122,17 @@ class NetworkCheck:
         key = layout.of_part("logins", part)
         known = []
         for login, text in logins:
-            if list(self._ids(part, [(login, text)])):
+            if is_id(text) and int(text) % layout.parts == part:
                 known.append((login, int(text)))
             else:
                 found = f"{shown(login)}={shown(text)}"
                 notes.append(Suspicion(damage(layout.users, key, found, "an id of this part")))
         keys = [layout.owned("user", uid) for _, uid in known]
-        records = yield from read_or_note([layout.at_user(k, "HGETALL", k) for k in keys], notes)
-        for (login, _), its, flat in zip(known, keys, records, strict=True):
-            if flat is None:  # of another type
+        users = yield from self._records(keys, user_of, notes)
+        for (login, _), its in zip(known, keys, strict=True):
+            if its not in users:
                 continue
-            try:
-                user = read_record(layout.users, its, user_of, flat)
-            except DamagedDataError as error:
-                notes.append(Suspicion(error, _RECONCILE))
-                continue
+            user = users[its]
             if user is None:
                 expected = f"the user with the login {shown(login)}"
                 gone = damage(layout.users, its, "nothing", expected)
@@ -145,6 +141,20 @@ class NetworkCheck:
                 other = f"the login {shown(user.login)}"
                 notes.append(Suspicion(damage(layout.users, its, other, shown(login))))
         return notes
+
+    def _records(
+        self, keys: Sequence[str], parse: Callable[[Sequence[bytes]], T | None], notes: Suspicions
+    ) -> Operation[dict[str, T | None]]:
+        """Return the records of users or lists by key, and note those that cannot be read."""
+        to, at_user, records = self.layout.users, self.layout.at_user, dict[str, T | None]()
+        replies = yield from read_or_note([at_user(key, "HGETALL", key) for key in keys], notes)
+        for key, flat in zip(keys, replies, strict=True):
+            try:
+                if flat is not None:  # else it is of another type
+                    records[key] = read_record(to, key, parse, flat)
+            except DamagedDataError as error:
+                notes.append(Suspicion(error, _RECONCILE))
+        return records
 
     # ---- accounts
 
@@ -179,15 +189,7 @@ class NetworkCheck:
     def _check_lists(self, owner: int, lists: Sequence[int]) -> Operation[Suspicions]:
         layout, notes = self.layout, Suspicions()
         keys = [layout.owned("list", each) for each in lists]
-        records = yield from read_or_note([layout.at_user(k, "HGETALL", k) for k in keys], notes)
-        for key, flat in zip(keys, records, strict=True):
-            if flat is None:
-                continue
-            try:
-                stored = read_record(layout.users, key, list_of, flat)
-            except DamagedDataError as error:
-                notes.append(Suspicion(error, _RECONCILE))
-                continue
+        for key, stored in (yield from self._records(keys, list_of, notes)).items():
             if stored is None or stored.owner != owner:
                 seen = "nothing" if stored is None else f"a list of {stored.owner}"
                 notes.append(Suspicion(damage(layout.users, key, seen, f"a list of {owner}")))

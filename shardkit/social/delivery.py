@@ -112,7 +112,7 @@ class Posts:
         yield from timelines.add([self.layout.profile(uid)], [entry], timelines.profile_limit)
         # If it cannot be finished, it was deleted or the mode has changed: the job detects which.
         if fetched is None or not (yield from self.fan_out.finish(status, uid, note, fetched)):
-            yield from self.jobs.begin(self._job(POST, status, uid, note, time))
+            yield from self.jobs.run(self._job(POST, status, uid, note, time), 1)
 
     def _withdraw(
         self, status: int, uid: int, note: str, *, everywhere: bool = True
@@ -121,7 +121,7 @@ class Posts:
         yield from self.statuses.remove_from_disk(status)
         yield from self.timelines.remove([self.layout.profile(uid)], [status])
         if everywhere:
-            yield from self.jobs.begin(self._job(DELETE, status, uid, note, 0))
+            yield from self.jobs.run(self._job(DELETE, status, uid, note, 0), 1)
         else:
             pending = self.layout.near("pending", uid)
             yield [self.layout.at_user(pending, "ZREM", pending, note)]
@@ -153,10 +153,6 @@ class ResumableJobs:
         self.resume_name = f"{layout.name}.resume_fan_out"
         self.backfill_name = f"{layout.name}.backfill"
 
-    def begin(self, job: FanOutJob) -> Operation[None]:
-        """Run the first pass of a job and queue the rest; without a queue, run all of it."""
-        yield from self._run(job, 1)
-
     def resume(self, fields: Sequence[Any]) -> Operation[None]:
         """Run some passes of a queued job, given its fields."""
         known = fields[: len(FanOutJob._fields)]  # a later release may add some
@@ -176,7 +172,7 @@ class ResumableJobs:
                 f"{counted(len(job.positions), 'part')} was queued by a later release",
                 "upgrade this program",
             )
-        yield from self._run(job, PASSES_A_TASK)
+        yield from self.run(job, PASSES_A_TASK)
 
     def change_mode(self, uid: int) -> Operation[None]:
         """Begin or repeat the job of a mode change; see `relations`."""
@@ -192,7 +188,7 @@ class ResumableJobs:
         action = MARK if mode == MARKING else FILL
         job = FanOutJob.begin(action, uid, layout.relation_shards, note, version=version.decode())
         if self._queues is None:
-            yield from self._run(job, None)
+            yield from self.run(job, None)
         else:
             yield from self._enqueue(self.resume_name, job, job.task)
 
@@ -215,7 +211,8 @@ class ResumableJobs:
                 yield from self._enqueue(self.backfill_name, (kind.name, owner, positions), task)
                 return
 
-    def _run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
+    def run(self, job: FanOutJob, passes: int | None) -> Operation[None]:
+        """Run some passes of a job and queue the rest; without a queue, run all of it."""
         rest = yield from self._fan_out.run(job, None if self._queues is None else passes)
         if rest is not None:
             following = rest._replace(turn=rest.turn + 1)

@@ -203,11 +203,12 @@ class FanOut:
 
     def _keys(self, followers: Sequence[FollowerPage], prefix: str = "") -> list[bytes]:
         """Return the keys of the followers' timelines, or their keys with another prefix."""
-        keys = []
-        for page in followers:
-            before, after = self.layout.around_owner(prefix or page.kind.timeline)
-            keys += [before + member + after for member, _ in page.rows]
-        return keys
+        name = self.layout.name.encode()
+        return [
+            b"%b:{%b:%b}" % ((prefix or page.kind.timeline).encode(), name, member)
+            for page in followers
+            for member, _ in page.rows
+        ]
 
     # ---- verifying
 

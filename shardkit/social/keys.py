@@ -133,10 +133,6 @@ class KeyLayout:
         """Return an idempotent command for a key of the timelines."""
         return Command(self.timelines, key, args, None, True)
 
-    def around_owner(self, prefix: str) -> tuple[bytes, bytes]:
-        """Return the bytes before and after the owner's id in the key of a timeline."""
-        return f"{prefix}:{{{self.name}:".encode(), b"}"
-
     # ---- relations
 
     def part(self, first: int, second: int) -> int:

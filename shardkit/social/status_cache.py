@@ -370,31 +370,30 @@ def _batches(ids: Iterable[int]) -> Iterator[list[int]]:
 
 def table_rows(statuses: Mapping[int, Fields]) -> list[TableRow]:
     """Return statuses as rows of a table: id, author, time, and all fields as JSON."""
-    return [_table_row(status, fields) for status, fields in statuses.items()]
-
-
-def _table_row(status: int, fields: Fields) -> TableRow:
-    check_integer("status", "id", status, 1, LARGEST)
-    if len(fields) > MOST_FIELDS:
-        raise InvalidArgumentError(
-            f"status {status}: {counted(len(fields), 'field')}", f"give at most {MOST_FIELDS}"
-        )
-    for name, value in fields.items():
-        if not isinstance(name, str) or not isinstance(value, str):
+    rows = []
+    for status, fields in statuses.items():
+        check_integer("status", "id", status, 1, LARGEST)
+        if len(fields) > MOST_FIELDS:
             raise InvalidArgumentError(
-                f"status {status}: field {shown(name)} is {shown(value)}", "give text"
+                f"status {status}: {counted(len(fields), 'field')}", f"give at most {MOST_FIELDS}"
             )
-    try:
-        uid, posted = int(fields["uid"]), float(fields["posted"])
-    except KeyError as missing:
-        raise InvalidArgumentError(
-            f"status {status}: no field {missing}", "give uid and posted"
-        ) from None
-    except ValueError:
-        uid, posted = 0, math.nan
-    if not 1 <= uid <= LARGEST or not math.isfinite(posted):
-        raise InvalidArgumentError(
-            f"status {status}: uid={shown(fields['uid'])} posted={shown(fields['posted'])}",
-            "give the author's id, and the time as a number",
-        )
-    return status, uid, posted, json.dumps(dict(fields))
+        for name, value in fields.items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise InvalidArgumentError(
+                    f"status {status}: field {shown(name)} is {shown(value)}", "give text"
+                )
+        try:
+            uid, posted = int(fields["uid"]), float(fields["posted"])
+        except KeyError as missing:
+            raise InvalidArgumentError(
+                f"status {status}: no field {missing}", "give uid and posted"
+            ) from None
+        except ValueError:
+            uid, posted = 0, math.nan
+        if not 1 <= uid <= LARGEST or not math.isfinite(posted):
+            raise InvalidArgumentError(
+                f"status {status}: uid={shown(fields['uid'])} posted={shown(fields['posted'])}",
+                "give the author's id, and the time as a number",
+            )
+        rows.append((status, uid, posted, json.dumps(dict(fields))))
+    return rows

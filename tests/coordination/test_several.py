@@ -39,7 +39,7 @@ def test_several_locks_are_acquired_all_or_none(face: Face) -> None:
     several.check()
     assert run(face.kit.lock("b", component="many").acquire(wait=0)) is None
     assert run(several.release()) is True
-    with pytest.raises(NotHolderError, match=r"a\+b\+c: not held; acquire them first"):
+    with pytest.raises(NotHolderError, match=r"a\+b\+c: not held; acquire it first"):
         run(several.release())
 
 

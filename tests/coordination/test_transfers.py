@@ -296,7 +296,9 @@ def test_what_is_wrong_is_named(kit: ShardKit, legs: list[Leg], message: str) ->
 
 @pytest.mark.parametrize("grace", [0, 0.001, 100_000])
 def test_a_grace_that_is_out_of_range_is_named(kit: ShardKit, grace: float) -> None:
-    with pytest.raises(InvalidArgumentError, match=f"bank: grace={grace}; give 0.01 to 86,400 s"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"bank: grace={grace}; give seconds, 0.01 to 86,400"
+    ):
         kit.transfers("bank", component="many", grace=grace)
 
 

@@ -9,6 +9,10 @@
 --@include structures/base/damage
 local HIGHEST = 4611686018427387904
 
+local function negated(change)
+  return string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
+end
+
 -- Add to a balance; false, and nothing changed, if it would be negative or too large.
 local function add(account, asset, change)
   local field = 'a:' .. asset
@@ -19,18 +23,13 @@ local function add(account, asset, change)
     return damaged(account, field, 'an integer')
   end
   if reply < 0 or reply > HIGHEST then
-    local opposite = string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
-    if redis.call('HINCRBY', account, field, opposite) == 0 then
+    if redis.call('HINCRBY', account, field, negated(change)) == 0 then
       redis.call('HDEL', account, field)
     end
     return false
   end
   if reply == 0 then redis.call('HDEL', account, field) end
   return true
-end
-
-local function negated(change)
-  return string.sub(change, 1, 1) == '-' and string.sub(change, 2) or '-' .. change
 end
 
 local function is_debit(change)
