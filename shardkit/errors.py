@@ -64,8 +64,6 @@ from redis.exceptions import (
     MaxConnectionsError,
     RedisError,
     ResponseError,
-)
-from redis.exceptions import (
     TimeoutError as RedisTimeoutError,
 )
 

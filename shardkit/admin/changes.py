@@ -244,6 +244,21 @@ def working_on(
         yield
 
 
+def require_open(config: redis.Redis, change: Change) -> None:
+    """Check that a change is still open, before a step that others must not overlap.
+
+    Raises:
+        GrowthError: this process was stopped for so long that others may have begun.
+    """
+    found = {each.id: each for each in open_changes(config)}
+    if change.id not in found:
+        raise GrowthError(
+            f"{change.name}: this process was stopped, or the config server was away, for longer "
+            f"than {LEASE:g} s. Another change may be at work",
+            "see: shardkit changes. Repeat the command if none has",
+        )
+
+
 def numbered(identities: Iterable[tuple[object, ...]]) -> list[str]:
     """Return databases as `Change.databases` has them, by what identifies their server."""
     return ["/".join(map(str, each)) for each in identities]

@@ -15,15 +15,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import redis
 from redis.exceptions import ResponseError
 
-from shardkit.admin.changes import Change, now_of, numbered, taking_part
+from shardkit.admin.changes import Change, now_of, numbered, require_open, taking_part
 from shardkit.admin.client_list import connected_clients
 from shardkit.admin.push import push
 from shardkit.admin.servers import entries_of, identify_databases
@@ -32,7 +33,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch, read_history
 from shardkit.config.stored import whole_component_of
-from shardkit.errors import ConfigError, MissingEntryError
+from shardkit.errors import ConfigError, GrowthError, MissingEntryError
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.network.survey import data_keys
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -142,7 +144,7 @@ def delete_data(
 
     Returns:
         The number of keys deleted. Keys of the configuration stay, in case a config server is in
-        the same database. Cost: two exchanges for 500 keys to see when they were used, and two to
+        the same database. Cost: two exchanges for 500 keys to see when they were used, and five to
         delete them; none holds a server for more than about a millisecond.
 
     Raises:
@@ -164,15 +166,21 @@ def delete_data(
             f"repeat the command in {wait} s",
         )
     databases = _require_own_databases(retirement, timeout)
+    still: Callable[[], None] = lambda: None  # noqa: E731
     with ExitStack() as stack:
         if retirement.config is not None:
             change = Change(kind="retire", name=name, databases=numbered(databases))
             stack.enter_context(taking_part(retirement.config, change))
-        return _delete_unused(component, quiet, timeout, progress)
+            still = partial(require_open, retirement.config, change)
+        return _delete_unused(component, quiet, timeout, progress, still)
 
 
 def _delete_unused(
-    component: Component, quiet: float, timeout: float, progress: Callable[[int], object]
+    component: Component,
+    quiet: float,
+    timeout: float,
+    progress: Callable[[int], object],
+    still: Callable[[], None],
 ) -> int:
     name = component.name
     users, failed = still_used(component, quiet, timeout)
@@ -197,12 +205,34 @@ def _delete_unused(
     for entry in dict.fromkeys(entry for _, entry in component.entries()):
         with client_of(entry.resolved(entry_key(name)), timeout) as client:
             for page in pages(data_keys(client), _PAGE):
-                pipe = client.pipeline(transaction=False)
-                for key in page:  # one by one, as a cluster's keys are on different nodes
-                    pipe.unlink(key)
-                deleted += sum(pipe.execute())
+                deleted += _unlink(client, page, still)
                 progress(deleted)
     return deleted
+
+
+def _unlink(client: Any, page: Sequence[bytes], still: Callable[[], None]) -> int:
+    """Delete keys, unless a move has begun to fill the database, however late this arrives."""
+    is_cluster = isinstance(client, redis.RedisCluster)
+    with client.pipeline(transaction=not is_cluster) as pipe:
+        if not is_cluster:
+            pipe.watch(FENCE_KEY)
+        still()
+        if not is_cluster:
+            if pipe.exists(FENCE_KEY):
+                raise GrowthError(
+                    f"{FENCE_KEY} closes the database: a move has left or is filling it",
+                    "see: shardkit changes repair --dry-run",
+                )
+            pipe.multi()
+        for key in page:  # one by one, as a cluster's keys are on different nodes
+            pipe.unlink(key)
+        try:
+            return sum(pipe.execute())
+        except redis.WatchError:
+            raise GrowthError(
+                "the database is being filled by a move, and nothing more was deleted",
+                "see: shardkit changes",
+            ) from None
 
 
 def _require_own_databases(retirement: Retirement, timeout: float) -> set[tuple[str, int]]:

@@ -6,8 +6,6 @@ from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from shardkit.ads.ads import Ads as Ads
-    from shardkit.ads.records import Ad as Ad
-    from shardkit.ads.records import Served as Served
-    from shardkit.ads.records import WordCounts as WordCounts
+    from shardkit.ads.records import Ad as Ad, Served as Served, WordCounts as WordCounts
 else:
     __getattr__, __dir__ = lazy_names(__name__)

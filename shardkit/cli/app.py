@@ -39,6 +39,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Shard maps": {
         "init": ("commands.up:init", "Write a shard map to begin with."),
         "config": ("commands.config:config", "Show and change the configuration."),
+        "retire": ("commands.retire:retire", "Remove a component, and later its data."),
         "locate": ("commands.locate:locate", "Show where keys live, and why."),
         "adopt": ("commands.adopt:adopt_command", "Find the placement of data of another program."),
         "url": ("commands.url:url", "Write an entry as a URL, with its password."),
@@ -63,7 +64,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "changes": ("commands.changes:changes", "Show what changes in the fleet, and repair it."),
         "failover": ("commands.replicas:failover", "Replace a master by its replica."),
-        "retire": ("commands.retire:retire", "Remove a component, and later its data."),
     },
     "Replicas, disks and passwords": {
         "replicas": ("commands.replicas:replicas", "Show, attach and detach replicas."),

@@ -13,12 +13,14 @@ from typing import Any, TypeVar, cast
 import click
 
 import shardkit
-from shardkit.cli.groups import INTERRUPTED as INTERRUPTED
-from shardkit.cli.groups import Session as Session
-from shardkit.cli.groups import debug_option as debug_option
-from shardkit.cli.groups import examples as examples
-from shardkit.cli.groups import group as group
-from shardkit.cli.groups import timed as timed
+from shardkit.cli.groups import (
+    INTERRUPTED as INTERRUPTED,
+    Session as Session,
+    debug_option as debug_option,
+    examples as examples,
+    group as group,
+    timed as timed,
+)
 from shardkit.cli.output import DIM, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component

@@ -26,22 +26,19 @@ from typing import Any
 from shardkit import log_records
 from shardkit.config.fields import (
     FIELDS,
+    LOCATION as LOCATION,
+    check_entry as check_entry,
     database_of,
     is_text,
     known_fields,
     normalized,
     with_master,
 )
-from shardkit.config.fields import LOCATION as LOCATION
-from shardkit.config.fields import check_entry as check_entry
-from shardkit.config.problem import Problem as Problem
-from shardkit.config.problem import invalid as invalid
-from shardkit.config.problem import mask as mask
-from shardkit.config.problem import shown_name
+from shardkit.config.problem import Problem as Problem, invalid as invalid, mask as mask, shown_name
 from shardkit.config.read_from import read_from_of
 from shardkit.config.regular_file import open_regular
-from shardkit.config.url import DEFAULT_PORT as DEFAULT_PORT
 from shardkit.config.url import (
+    DEFAULT_PORT as DEFAULT_PORT,
     REFERENCE,
     BadUrlError,
     resolve_url,

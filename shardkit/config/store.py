@@ -47,11 +47,15 @@ from shardkit.config.component import (
     removed_key,
     shards_key,
 )
-from shardkit.config.diff import ComponentChange as ComponentChange
-from shardkit.config.diff import FieldChange as FieldChange
-from shardkit.config.diff import Sample, entries_of, with_counts
-from shardkit.config.diff import diff as diff
-from shardkit.config.diff import sample_keys as sample_keys
+from shardkit.config.diff import (
+    ComponentChange as ComponentChange,
+    FieldChange as FieldChange,
+    Sample,
+    diff as diff,
+    entries_of,
+    sample_keys as sample_keys,
+    with_counts,
+)
 from shardkit.config.entry import Entry
 from shardkit.config.history import HISTORY_KEY, MOST_PUSHES, PushRecord, author_here, undo
 from shardkit.config.problem import Problem, invalid, similar_name

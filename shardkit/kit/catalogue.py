@@ -15,18 +15,20 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Generic, Required, TypeAlias, TypedDict, Unpack, overload
 
 # Under other names, as the kit's methods have theirs.
-from shardkit import ads as _ads
-from shardkit import completion as _completion
-from shardkit import coordination as _coordination
-from shardkit import geo as _geo
-from shardkit import job_search as _job_search
-from shardkit import market as _market
-from shardkit import messaging as _messaging
-from shardkit import metrics as _metrics
-from shardkit import queues as _queues
-from shardkit import search as _search
-from shardkit import social as _social
-from shardkit import structures as _structures
+from shardkit import (
+    ads as _ads,
+    completion as _completion,
+    coordination as _coordination,
+    geo as _geo,
+    job_search as _job_search,
+    market as _market,
+    messaging as _messaging,
+    metrics as _metrics,
+    queues as _queues,
+    search as _search,
+    social as _social,
+    structures as _structures,
+)
 from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.coordination.hold import AsyncRenewals, Renewals

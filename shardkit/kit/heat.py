@@ -30,7 +30,7 @@ from shardkit.errors import InvalidKeyError, RoutingError, ShardKitError
 from shardkit.events import CallStarted, CommandsSent, Event, FunctionCalled, handlers
 from shardkit.network.topology import ConfigServer
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.keys import hash_tag, key_bytes
 
@@ -108,7 +108,7 @@ class HeatCounter:
         self._listened = 0.0
         self._reset()
         if not self.closed:
-            BackgroundThread(target=self._run, name="shardkit-heat", daemon=True).start()
+            start_thread(threading.Thread(target=self._run, name="shardkit-heat", daemon=True))
 
     def join(self, source: ConfigServer, share: float) -> None:
         """Report by the connections of one more kit."""

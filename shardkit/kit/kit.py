@@ -68,8 +68,7 @@ from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivateP
 from shardkit.network.health import TIMEOUT, Health, ahealth_of, health_of
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
-from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT
-from shardkit.network.replicas.durable import DurableBlock
+from shardkit.network.replicas.durable import TIMEOUT as DURABLE_TIMEOUT, DurableBlock
 from shardkit.network.topology import ConfigServer, FixedMap, MapFile, Source, Topology
 from shardkit.network.topology.saved import MAX_AGE, SavedEntries
 from shardkit.operations.arguments import Seconds, in_seconds

@@ -266,7 +266,9 @@ if TYPE_CHECKING:
 
     AsyncPipelineCommands = PipelineCommands
 else:
-    from redis.commands import AsyncCoreCommands as AsyncPipelineCommands
-    from redis.commands import CoreCommands as PipelineCommands
+    from redis.commands import (
+        AsyncCoreCommands as AsyncPipelineCommands,
+        CoreCommands as PipelineCommands,
+    )
 
 __all__ = ["AsyncPipelineCommands", "PipelineCommands"]

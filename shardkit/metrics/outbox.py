@@ -33,7 +33,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.operations.commands import Call, Command, Key, Partial, To, Transaction, damage_in
 from shardkit.operations.deadlines import DeadlineBlock, earliest
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 from shardkit.operations.lanes import Job, Lanes
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.server_clock import ServerClock
@@ -278,11 +278,11 @@ class Background:
         if self._thread is None and not self._closed:
             with self._lock:
                 if self._thread is None:
-                    self._thread = BackgroundThread(
+                    self._thread = threading.Thread(
                         target=_run, args=(weakref.ref(self), self._stop, self.interval),
                         name="shardkit-metrics", daemon=True,
                     )  # fmt: skip
-                    self._thread.start()
+                    start_thread(self._thread)
 
     def send(self, *outboxes: Outbox, wait: bool = True) -> bool:
         """Empty outboxes, by default all; return whether they are. Raises no errors of servers.

@@ -52,13 +52,13 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import (
     DeadlineBlock,
     begin,
+    call as call_context,
     earliest,
     extend,
     has_begun,
     in_use,
     within,
 )
-from shardkit.operations.deadlines import call as call_context
 from shardkit.operations.operation import Awaiting, Blocking, Operation, Page, Stream
 
 T = TypeVar("T")

@@ -22,30 +22,31 @@ _SIGNALS = signal.valid_signals()
 _PATIENCE = 0.1  # seconds
 
 
-class BackgroundThread(threading.Thread):
-    """A thread that is started from another one, which may end at once and is replaced then."""
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; raises as its ``start`` does.
 
-    def start(self) -> None:
-        """Start the thread; raises as `threading.Thread.start` does."""
-        claim, started = threading.Lock(), SimpleQueue[RuntimeError | None]()
+    It is started from another thread, which may end at once and is replaced then.
+    """
+    if type(thread) is not threading.Thread:  # it is simulated
+        thread.start()
+        return
+    claim, started = threading.Lock(), SimpleQueue[BaseException | None]()
 
-        def begin() -> None:
-            if claim.acquire(blocking=False):
-                try:
-                    threading.Thread.start(self)
-                except RuntimeError as error:
-                    started.put(error)
-                started.put(None)
-
-        while True:
-            start_new_thread(begin, ())
+    def begin() -> None:
+        if claim.acquire(blocking=False):
             try:
-                failure = started.get(timeout=_PATIENCE)
-                break
-            except Empty:
-                continue
-        if failure is not None:
-            raise failure
+                thread.start()
+                started.put(None)
+            except BaseException as error:
+                started.put(error)
+
+    while True:
+        start_new_thread(begin, ())
+        with suppress(Empty):
+            failure = started.get(timeout=_PATIENCE)
+            break
+    if failure is not None:
+        raise failure
 
 
 def reraise_handlers(error: BaseException) -> None:

@@ -11,22 +11,14 @@ if TYPE_CHECKING:
     from shardkit.structures.base.check import Damage as Damage
     from shardkit.structures.codecs.compression import (
         Compressed as Compressed,
-    )
-    from shardkit.structures.codecs.compression import (
         Tokens as Tokens,
-    )
-    from shardkit.structures.codecs.compression import (
         Zstd as Zstd,
     )
     from shardkit.structures.codecs.named import codec as codec
     from shardkit.structures.codecs.plain import Codec as Codec
     from shardkit.structures.codecs.whole_value import (
         CodecResult as CodecResult,
-    )
-    from shardkit.structures.codecs.whole_value import (
         WholeValue as WholeValue,
-    )
-    from shardkit.structures.codecs.whole_value import (
         compare_codecs as compare_codecs,
     )
     from shardkit.structures.hash.sharded_hash import ShardedHash as ShardedHash
@@ -34,38 +26,20 @@ if TYPE_CHECKING:
     from shardkit.structures.list.sharded_list import ShardedList as ShardedList
     from shardkit.structures.packed.aggregates import (
         FieldTotals as FieldTotals,
-    )
-    from shardkit.structures.packed.aggregates import (
         RecordGroup as RecordGroup,
     )
     from shardkit.structures.packed.field_types import (
         Choice as Choice,
-    )
-    from shardkit.structures.packed.field_types import (
         Degrees as Degrees,
-    )
-    from shardkit.structures.packed.field_types import (
         FieldType as FieldType,
-    )
-    from shardkit.structures.packed.field_types import (
         FixedBytes as FixedBytes,
-    )
-    from shardkit.structures.packed.field_types import (
         Float as Float,
-    )
-    from shardkit.structures.packed.field_types import (
         Signed as Signed,
-    )
-    from shardkit.structures.packed.field_types import (
         Unsigned as Unsigned,
     )
     from shardkit.structures.packed.locations import (
         Location as Location,
-    )
-    from shardkit.structures.packed.locations import (
         LocationCounts as LocationCounts,
-    )
-    from shardkit.structures.packed.locations import (
         Locations as Locations,
     )
     from shardkit.structures.packed.record_format import Fields as Fields
@@ -73,11 +47,7 @@ if TYPE_CHECKING:
     from shardkit.structures.set.sharded_set import ShardedSet as ShardedSet
     from shardkit.structures.sorted_set.merged_ranges import (
         ScoreRanges as ScoreRanges,
-    )
-    from shardkit.structures.sorted_set.merged_ranges import (
         part_key as part_key,
-    )
-    from shardkit.structures.sorted_set.merged_ranges import (
         range_over as range_over,
     )
     from shardkit.structures.sorted_set.sharded_sorted_set import (

@@ -11,47 +11,19 @@ if TYPE_CHECKING:
     from shardkit.testing.memory import MemoryServers as MemoryServers
     from shardkit.testing.simulation import (
         CLIENTS as CLIENTS,
-    )
-    from shardkit.testing.simulation import (
         EVERYTHING as EVERYTHING,
-    )
-    from shardkit.testing.simulation import (
         NETWORK as NETWORK,
-    )
-    from shardkit.testing.simulation import (
         Client as Client,
-    )
-    from shardkit.testing.simulation import (
         EndlessRun as EndlessRun,
-    )
-    from shardkit.testing.simulation import (
         Model as Model,
-    )
-    from shardkit.testing.simulation import (
         NotLinearizable as NotLinearizable,
-    )
-    from shardkit.testing.simulation import (
         Protocol as Protocol,
-    )
-    from shardkit.testing.simulation import (
         RecordedCall as RecordedCall,
-    )
-    from shardkit.testing.simulation import (
         Register as Register,
-    )
-    from shardkit.testing.simulation import (
         SimulationFailure as SimulationFailure,
-    )
-    from shardkit.testing.simulation import (
         SimulationReport as SimulationReport,
-    )
-    from shardkit.testing.simulation import (
         check_linearizable as check_linearizable,
-    )
-    from shardkit.testing.simulation import (
         replay as replay,
-    )
-    from shardkit.testing.simulation import (
         simulate as simulate,
     )
 else:

@@ -24,8 +24,15 @@ from faces import eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.backup import CONFIG, MANIFEST, backup, restore, restore_objects, verify
-from shardkit.admin.backup import MAP as MAP_FILE
+from shardkit.admin.backup import (
+    CONFIG,
+    MANIFEST,
+    MAP as MAP_FILE,
+    backup,
+    restore,
+    restore_objects,
+    verify,
+)
 from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 

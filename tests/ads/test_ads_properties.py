@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from ads_model import ModelAds
 from faces import Face
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ServerClock
 from shardkit.ads.ads import Ads

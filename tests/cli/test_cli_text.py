@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 import redis
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit.cli.text import (
     masked,

@@ -7,8 +7,7 @@ from unicodedata import normalize
 
 import pytest
 from faces import Face
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.completion.names import fold

@@ -14,8 +14,7 @@ from urllib.parse import quote
 
 import pytest
 from arranged import everything_about
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 
 from shardkit.config.entry import Entry, check_entry, load_json, mask
 from shardkit.config.fields import FIELDS

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from arranged import everything_about
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import shardkit
 from shardkit.config import yaml_text

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 import redis
 from arranged import everything_about
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 

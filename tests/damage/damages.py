@@ -43,8 +43,7 @@ from typing import Any, NamedTuple
 import redis
 from further import FURTHER, USED
 from resources import bounded
-from subjects import MAP, unchecked
-from subjects import SUBJECTS as FIRST
+from subjects import MAP, SUBJECTS as FIRST, unchecked
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 from cancellations import left_behind
-from damages import DEEP, Driver, cases
-from damages import SUBJECTS as DAMAGED
+from damages import DEEP, SUBJECTS as DAMAGED, Driver, cases
 from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 

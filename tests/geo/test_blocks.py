@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 from geo_helpers import city, expected, some_ranges, telling_points
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.geo.addresses import IPV4, IPV6, address_number

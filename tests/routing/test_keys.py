@@ -6,8 +6,7 @@ import enum
 
 import pytest
 import redis
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidKeyError, RoutingError
 from shardkit.routing.keys import hash_tag, hashed_parts, key_bytes, pair_key, text

@@ -5,8 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.routing.partition import NAMES, part_count, partition

@@ -14,14 +14,12 @@ from pathlib import Path
 
 import pytest
 from crcmod import predefined
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from shardkit.errors import ConfigError, InvalidKeyError
 from shardkit.local.cluster import ClusterNode
 from shardkit.routing.keys import hash_tag, key_bytes, pair_key
-from shardkit.routing.partition import NAMES as PARTITIONS
-from shardkit.routing.partition import partition
+from shardkit.routing.partition import NAMES as PARTITIONS, partition
 from shardkit.routing.placement import CRCS, SLOTS, placement, slot_of, slot_ranges
 
 PAGE = (Path(__file__).parents[2] / "docs" / "placement-specification.md").read_text(

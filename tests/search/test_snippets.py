@@ -5,8 +5,7 @@ from __future__ import annotations
 import html
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search.query.analysis import analyze

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import redis
-from redis.exceptions import RedisError, ResponseError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import RedisError, ResponseError, TimeoutError as RedisTimeoutError
 
 from shardkit.admin.growth.relocation import ServerAddress, at_server
 from shardkit.config.entry import Entry

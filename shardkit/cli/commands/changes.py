@@ -36,7 +36,7 @@ def changes() -> None:
     """Show what changes in the fleet, and repair what an interrupted change left."""
 
 
-@command(name="list", group=changes)
+@command("shardkit changes list", "shardkit changes --json", name="list", group=changes)
 @config_option
 def list_(where: str | None, output: Output) -> None:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
@@ -56,7 +56,7 @@ def list_(where: str | None, output: Output) -> None:
     output.table(table)
 
 
-@command(group=changes)
+@command("shardkit changes repair --dry-run", "shardkit changes repair --json", group=changes)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @config_option
 def repair(dry_run: bool, where: str | None, output: Output) -> int:
@@ -81,7 +81,7 @@ def repair(dry_run: bool, where: str | None, output: Output) -> int:
     return code
 
 
-@command(name="open", group=changes)
+@command("shardkit changes open a.internal:6379/3", name="open", group=changes)
 @click.argument("place", metavar="SERVER/NUMBER")
 @config_option
 def open_(place: str, where: str | None, output: Output) -> None:
@@ -91,7 +91,7 @@ def open_(place: str, where: str | None, output: Output) -> None:
     output.answer(asdict(opened), f"{opened.database} is open", GOOD)
 
 
-@command(group=changes)
+@command("shardkit changes end timelines:3", "shardkit changes end users --lost", group=changes)
 @click.argument("name", metavar="SERVER|SHARD|COMPONENT")
 @click.option(
     "--lost",

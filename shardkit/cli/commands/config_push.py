@@ -12,8 +12,7 @@ import redis
 
 from shardkit.admin.difference import compare, holds_data
 from shardkit.admin.preflight import PreflightFinding, preflight, refuse
-from shardkit.admin.push import newest_witness
-from shardkit.admin.push import push as push_witnessed
+from shardkit.admin.push import newest_witness, push as push_witnessed
 from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
     F,

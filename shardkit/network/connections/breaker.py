@@ -46,7 +46,7 @@ from shardkit.errors import BreakerOpenError, DeadlineExceeded, few
 from shardkit.events import BreakerClosed, BreakerOpened, emit
 from shardkit.operations.deadlines import LONG_ENOUGH
 from shardkit.operations.forks import ForkSafeLock, renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 
 logger = logging.getLogger("shardkit")
 
@@ -125,9 +125,9 @@ class Breaker:
             self._next_at = now + self._pause
         try:
             about = weakref.ref(self), number
-            BackgroundThread(
-                target=_try_again, args=about, name="shardkit-probe", daemon=True
-            ).start()
+            start_thread(
+                threading.Thread(target=_try_again, args=about, name="shardkit-probe", daemon=True)
+            )
         except RuntimeError:  # no more threads can be started: callers try themselves
             self._end_round()
 

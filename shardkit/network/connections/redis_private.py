@@ -28,10 +28,11 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
-from redis._parsers.socket import SENTINEL as NOT_GIVEN  # type: ignore[attr-defined]
-from redis._parsers.socket import SERVER_CLOSED_CONNECTION_ERROR
-from redis.asyncio.cluster import ClusterNode as AsyncClusterNode
-from redis.asyncio.cluster import RedisCluster as AsyncRedisCluster
+from redis._parsers.socket import (  # type: ignore[attr-defined]
+    SENTINEL as NOT_GIVEN,
+    SERVER_CLOSED_CONNECTION_ERROR,
+)
+from redis.asyncio.cluster import ClusterNode as AsyncClusterNode, RedisCluster as AsyncRedisCluster
 from redis.asyncio.sentinel import MasterNotFoundError as AsyncMasterNotFoundError
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 from redis.cluster import PRIMARY, REPLICA, ClusterNode
@@ -44,8 +45,8 @@ from redis.exceptions import (
     ReadOnlyError,
     RedisClusterException,
     ResponseError,
+    TimeoutError as RedisTimeoutError,
 )
-from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.sentinel import MasterNotFoundError
 from redis.utils import str_if_bytes
 

@@ -46,7 +46,7 @@ from shardkit.network.connections.redis_private import (
     str_if_bytes,
 )
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
 
@@ -181,7 +181,7 @@ class SentinelListener:
             self._ended = ended = threading.Event()
         name = "shardkit-sentinel"
         try:
-            BackgroundThread(target=self._run, args=(ended,), name=name, daemon=True).start()
+            start_thread(threading.Thread(target=self._run, args=(ended,), name=name, daemon=True))
         except BaseException as error:
             ended.set()
             self._ended = None

@@ -42,7 +42,7 @@ from shardkit.network.connections.clients import Clients, Number, ReplicaOf, rea
 from shardkit.network.rights import missing_right
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 
 INTERVAL = 0.5
 UNUSED = 60.0  # seconds without a read, after which replicas are no longer asked
@@ -322,14 +322,14 @@ class Replicas:
                 return
             self._thread = os.getpid()
             self._asking = {}  # those of a parent never end
-        thread = BackgroundThread(
+        thread = threading.Thread(
             target=_watch,
             args=(weakref.ref(self), self._end),
             name="shardkit-replicas",
             daemon=True,
         )
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError:  # no more threads can be started
             self._thread = 0
 

@@ -50,7 +50,7 @@ from shardkit.network.topology.saved import shown_age
 from shardkit.network.topology.sources import AWAY, Reading, Source, Values
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread, reraise_handlers
+from shardkit.operations.interruptions import reraise_handlers, start_thread
 from shardkit.operations.server_errors import meaning
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.recent import Recent
@@ -335,14 +335,14 @@ class Topology:
             if self._end_of_watch is not None or self._closed:
                 return
             self._end_of_watch = end = threading.Event()
-        thread = BackgroundThread(
+        thread = threading.Thread(
             target=_watch,
             args=(weakref.ref(self), end, self._interval),
             name="shardkit-watch",
             daemon=True,
         )
         try:
-            thread.start()
+            start_thread(thread)
         except RuntimeError:  # no more threads can be started; the next client tries again
             self._end_of_watch = None
 
@@ -425,11 +425,11 @@ class Topology:
             self._due.add(name)
             if self._thread is not None:
                 return
-            self._thread = BackgroundThread(
+            self._thread = threading.Thread(
                 target=self._read_due, name="shardkit-config", daemon=True
             )
         try:
-            self._thread.start()
+            start_thread(self._thread)
         except RuntimeError:  # no more threads can be started; it is tried again in a second
             self._thread = None
 

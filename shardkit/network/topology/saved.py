@@ -30,7 +30,7 @@ from shardkit.config.regular_file import open_regular
 from shardkit.config.stored import EPOCH_KEY, Stored
 from shardkit.errors import ConfigServerError
 from shardkit.operations.forks import renewed_in_children
-from shardkit.operations.interruptions import BackgroundThread
+from shardkit.operations.interruptions import start_thread
 from shardkit.recent import Recent
 
 logger = logging.getLogger("shardkit")
@@ -170,9 +170,9 @@ class SavedEntries:
             if self._thread is not None:
                 return
             # It ends before the process does.
-            self._thread = BackgroundThread(target=self._write_all, name="shardkit-cache")
+            self._thread = threading.Thread(target=self._write_all, name="shardkit-cache")
             try:
-                self._thread.start()
+                start_thread(self._thread)
             except RuntimeError:  # no more threads can be started; a later change tries again
                 self._thread = None
 

@@ -8,11 +8,7 @@ if TYPE_CHECKING:
     from shardkit.structures.encodings.inspection import inspect_keys as inspect_keys
     from shardkit.structures.encodings.limits import (
         check as check,
-    )
-    from shardkit.structures.encodings.limits import (
         limits_at as limits_at,
-    )
-    from shardkit.structures.encodings.limits import (
         recommend as recommend,
     )
 else:

@@ -48,8 +48,7 @@ from shardkit.errors import (
     ShardErrors,
     ShardUnavailable,
 )
-from shardkit.kit.kit import AsyncShardKit, ShardKit
-from shardkit.kit.kit import _source as source_of
+from shardkit.kit.kit import AsyncShardKit, ShardKit, _source as source_of
 from shardkit.network.topology import FixedMap
 from shardkit.operations import forks
 from shardkit.operations.arguments import Seconds, in_seconds

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from faces import eventually
 from growth_helpers import PATIENT, Fleet, small, still_there
+from redis.client import Pipeline
 
 from shardkit.admin import backup, changes
 from shardkit.admin.changes import Change, begin, open_changes, read_changes, taking_part
@@ -83,6 +84,37 @@ def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
         fleet.config, "users", shards=4, over=[fleet.name(1)], hold=PATIENT, progress=retire
     )
     assert refused
+    assert still_there(fleet)
+
+
+@pytest.mark.parametrize("moment", ["watch", "unlink"])
+def test_retire_that_was_stopped_deletes_nothing_of_others(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """It wakes when a move has filled the database, or is about to."""
+    old = {"shards": [fleet.at(1, db=0), fleet.at(1, db=2)]}
+    fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0, db=2)]}, "old": old})
+    small(fleet)
+    remove(fleet.config, last_known(fleet.config, "old"))
+    with fleet.servers[1].client() as client:
+        client.set("k", 1)
+    go_on = getattr(Pipeline, moment)
+
+    def asleep(pipe: Any, *args: Any) -> Any:
+        if args[0] in (b"k", "config:fence"):
+            monkeypatch.setattr(Pipeline, moment, go_on)
+            for each in open_changes(fleet.config):
+                ended = changes.text_of(replace(each, until=1.0))
+                fleet.config.hset(changes.CHANGES_KEY, each.id, ended)
+            with fleet.servers[1].client() as client:
+                client.delete("k")
+                client.set("config:fence", "{}")
+            fleet.move_shard()
+        return go_on(pipe, *args)
+
+    monkeypatch.setattr(Pipeline, moment, asleep)
+    with pytest.raises(GrowthError, match=r"may be at work|nothing more was deleted"):
+        delete_data(last_known(fleet.config, "old"), quiet=0)
     assert still_there(fleet)
 
 

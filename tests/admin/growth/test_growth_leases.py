@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields as dataclass_fields
-from dataclasses import replace
+from dataclasses import fields as dataclass_fields, replace
 from typing import Any
 
 import pytest

@@ -340,7 +340,7 @@ MUTATIONS += [
         *(lambda self, component, args: self._shard.number, 6),
     ),
     Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 0),
-    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 439),
+    Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 89),
 ]
 
 

@@ -169,6 +169,6 @@ def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> 
             client.set(fence_key(client), value)
 
     with simulated_cluster(monkeypatch):
-        Mutation("take", LeftCluster, gate, "take", take, 47, "DatabaseMovedError").shows(
+        Mutation("take", LeftCluster, gate, "take", take, 531, "DatabaseMovedError").shows(
             monkeypatch
         )

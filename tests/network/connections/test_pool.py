@@ -20,8 +20,7 @@ import pytest_asyncio
 import redis
 import redis.asyncio as aioredis
 from link_helpers import eventually, exit_code, forked, of
-from redis.exceptions import MaxConnectionsError
-from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.exceptions import MaxConnectionsError, TimeoutError as RedisTimeoutError
 
 from shardkit import Entry
 from shardkit.errors import (

@@ -6,8 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from link_helpers import Face, command, count_of, mapped, opened
 
 from shardkit import ShardFailure

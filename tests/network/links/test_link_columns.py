@@ -6,8 +6,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from link_helpers import Face, command, count_of, cut, mapped, opened
 from redis.exceptions import ConnectionError, ExecAbortError, ResponseError  # noqa: A004 - redis-py's own
 

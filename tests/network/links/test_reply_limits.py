@@ -14,8 +14,7 @@ from typing import Any
 import hiredis
 import pytest
 from faces import own_client
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from link_helpers import command, cut, eventually, mapped, of, opened, two
 from redis.exceptions import InvalidResponse, TimeoutError  # noqa: A004 - redis-py's own
 from resources import bounded

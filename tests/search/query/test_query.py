@@ -7,8 +7,7 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
 from shardkit.search.query.analysis import analyze

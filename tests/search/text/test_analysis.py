@@ -13,8 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.search.query.analysis import analyze

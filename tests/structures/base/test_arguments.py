@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import redis
 from faces import Face, keys_of
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, InvalidKeyError

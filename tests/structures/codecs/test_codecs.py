@@ -12,8 +12,7 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.structures.codecs.compression import Compressed, Tokens, Zstd

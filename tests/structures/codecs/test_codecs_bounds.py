@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from faces import Face
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from resources import bounded
 
 from shardkit import DamagedDataError, ShardKit

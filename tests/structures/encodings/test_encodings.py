@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit import ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors

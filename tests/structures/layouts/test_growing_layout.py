@@ -12,8 +12,7 @@ from zlib import crc32
 
 import pytest
 from faces import Exchanges, Face, sends
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError

@@ -14,8 +14,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.structures.packed import part_store
-from shardkit.structures.packed import records as packed_records
+from shardkit.structures.packed import part_store, records as packed_records
 from shardkit.structures.packed.aggregates import FieldTotals, RecordGroup
 
 COMPONENTS = ("one", "many", "few", "both")

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from faces import Face
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from shardkit import ShardKit

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from faces import Face
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from faces import Face
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,

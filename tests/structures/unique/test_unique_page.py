@@ -7,8 +7,7 @@ import math
 import re
 from pathlib import Path
 
-from shardkit.structures.unique import sizing
-from shardkit.structures.unique import visitors as unique_visitors
+from shardkit.structures.unique import sizing, visitors as unique_visitors
 from shardkit.structures.unique.precision import CounterSettings
 
 ROOT = Path(__file__).parents[3]

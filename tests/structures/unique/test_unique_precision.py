@@ -9,8 +9,7 @@ from uuid import UUID
 
 import pytest
 from faces import SESSION, SESSION_ID
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.structures.unique.precision import PRECISIONS, CounterSettings, odds, visitor_id

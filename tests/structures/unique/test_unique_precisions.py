@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from faces import SESSION, Exchanges, Face, faced, holder, keys_of, sessions
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from shardkit import ShardKit, ShardMap, connect

@@ -10,8 +10,7 @@ from zlib import crc32
 
 import pytest
 from faces import SESSION, SESSION_ID, Exchanges, Face, faced, holder, keys_of, sessions
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import (

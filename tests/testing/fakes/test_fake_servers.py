@@ -29,8 +29,7 @@ from shardkit.errors import (
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
 from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
-from shardkit.testing.fakes import lua as fake_lua
-from shardkit.testing.fakes import servers as fake_servers
+from shardkit.testing.fakes import lua as fake_lua, servers as fake_servers
 from shardkit.testing.fakes.servers import MemoryConnector
 
 MAP = ShardMap.parse("""

@@ -6,8 +6,7 @@ from typing import Any
 
 import hiredis
 import redis
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, example, given, settings, strategies as st
 from redis.exceptions import ResponseError
 
 from shardkit.local import LocalServer

@@ -13,8 +13,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from shared import alone
 
 from shardkit.errors import InvalidArgumentError
