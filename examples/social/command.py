@@ -27,7 +27,7 @@ from examples.social.people import People, message
 from examples.social.report import BuiltNetwork, DemoReport, document, show
 from shardkit.cli.demo.servers import started
 from shardkit.cli.options import INTERRUPTED, command
-from shardkit.cli.output import FAINT, GOOD, Output
+from shardkit.cli.output import DIM, GOOD, Output
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.config.shard_map import ShardMap
 from shardkit.kit.kit import ENVIRONMENT, AsyncShardKit, ShardKit
@@ -284,9 +284,9 @@ def _keep(output: Output, url: str) -> None:
     if not output.as_json:
         output.line()
         output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
-        output.line("shardkit status", FAINT)
-    output.note("Ctrl-C stops the servers.", FAINT)
+        output.line("shardkit status", DIM)
+    output.note("Ctrl-C stops the servers.", DIM)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
-        output.note("stopped the servers", FAINT)
+        output.note("stopped the servers", DIM)

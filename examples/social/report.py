@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from examples.social.acting import PAGE, Activity
 from examples.social.measuring import Agreement, MemoryWeights, ServerState
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, number
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, number
 from shardkit.errors import counted
 
 _MB: Final = 1 << 20
@@ -91,7 +91,7 @@ def show(output: Output, report: DemoReport) -> None:
     output.line(
         f"then {counted(acted.actions, 'action')} in {acted.seconds:.1f} s{so_far}; "
         f"the last timeline was written {acted.drained:.2f} s later",
-        DOUBTFUL if acted.interrupted else GOOD,
+        WARN if acted.interrupted else GOOD,
     )
     for grid in (_speeds(report), _latencies(report), _servers(report)):
         output.line()
@@ -99,7 +99,7 @@ def show(output: Output, report: DemoReport) -> None:
     if report.weights is not None:
         output.line()
         output.table(_weights(report.weights))
-        output.line(f"MEMORY USAGE of {counted(report.weights.users, 'user')}", FAINT)
+        output.line(f"MEMORY USAGE of {counted(report.weights.users, 'user')}", DIM)
     if report.agreement is not None:
         output.line()
         output.line(_agreed(report.agreement), BAD if report.agreement.mended else GOOD)

@@ -21,7 +21,7 @@ from shardkit.cli.groups import (
     group as group,
     timed as timed,
 )
-from shardkit.cli.output import FAINT, Output
+from shardkit.cli.output import DIM, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
@@ -339,7 +339,7 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
     session = click.get_current_context().ensure_object(Session)
     if text not in session.noted:
         session.noted.add(text)
-        Output().note(f"note: {text}", FAINT)
+        Output().note(f"note: {text}", DIM)
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:

@@ -32,7 +32,7 @@ PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
 _UNLIMITED = 100_000  # columns, where nothing is folded
 
-GOOD, BAD, DOUBTFUL, FAINT, STRONG = "green", "red", "yellow", "dim", "bold"
+GOOD, BAD, WARN, DIM, STRONG = "green", "red", "yellow", "dim", "bold"
 
 
 class _Console(Console):
@@ -177,7 +177,7 @@ class Output:
 
     def warning(self, text: str) -> None:
         """Write a warning to stderr."""
-        self.note(f"warning: {text}", DOUBTFUL)
+        self.note(f"warning: {text}", WARN)
 
     @contextmanager
     def busy(self, text: str) -> Iterator[Callable[[str], object]]:
@@ -208,7 +208,7 @@ def now_and_then(write: Callable[[str], object]) -> Callable[[str], object]:
 def write_error(message: str, remedy: str = "") -> None:
     """Write one line: what is wrong, and what to do about it."""
     line = Text()
-    line.append(f"{PROGRAM}: ", FAINT)
+    line.append(f"{PROGRAM}: ", DIM)
     line.append("error: ", f"{STRONG} {BAD}")
     line.append(one_line(message))
     if remedy:
@@ -253,7 +253,7 @@ def _cell(cell: Cell, column: Column) -> Text:
     if isinstance(cell, Styled):
         return Text("\n".join(map(printable, cell.text.split("\n"))), cell.style)
     if cell is None or cell == "":
-        return Text("-", FAINT)
+        return Text("-", DIM)
     if isinstance(cell, int):
         return Text(str(cell) if column.identifies else f"{cell:,}")
     if isinstance(cell, float):

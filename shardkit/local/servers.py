@@ -202,14 +202,7 @@ class LocalServers(StartStopContext):
             if planned.replica_of is not None:
                 self._by_address[address] = self._plain(planned)
         for address, planned in plan.clusters.items():
-            cluster = LocalCluster(
-                port=planned.port if self._given else 0,
-                users=planned.users.passwords,
-                data_dir=self._directory(planned),
-                config=self._config,
-                binary=self._binary,
-                name=planned.label,
-            )
+            cluster = LocalCluster(config=self._config, **self._arguments(planned))
             self.clusters[planned.label] = cluster
             self._by_address[address] = cluster.nodes[0]
         for address, planned in plan.sentinels.items():
@@ -218,11 +211,7 @@ class LocalServers(StartStopContext):
                     key[0]: self._built[plan.services[key].master] for key in planned.services
                 },
                 quorums={name: len(others) // 2 + 1 for name, others in planned.services},
-                port=planned.port if self._given else 0,
-                users=planned.users.passwords,
-                data_dir=self._directory(planned),
-                binary=self._binary,
-                name=planned.label,
+                **self._arguments(planned),
             )
             self._sentinels.append(sentinel)
             self._by_address[address] = sentinel
@@ -230,21 +219,24 @@ class LocalServers(StartStopContext):
     def _plain(self, planned: PlannedServer) -> LocalServer:
         master = planned.replica_of
         server = LocalServer(
-            port=planned.port if self._given else 0,
             databases=planned.databases,
-            users=planned.users.passwords,
             replica_of=None if master is None else self._built[master],
-            data_dir=self._directory(planned),
             config=self._config,
-            binary=self._binary,
-            name=planned.label,
+            **self._arguments(planned),
         )
         self._built[planned] = server
         (self._masters if master is None else self._replicas).append(server)
         return server
 
-    def _directory(self, planned: PlannedServer) -> Path | None:
-        return None if self._data_dir is None else self._data_dir / planned.folder
+    def _arguments(self, planned: PlannedServer) -> dict[str, Any]:
+        """Return the arguments that all kinds of servers have."""
+        return {
+            "port": planned.port if self._given else 0,
+            "users": planned.users.passwords,
+            "data_dir": None if self._data_dir is None else self._data_dir / planned.folder,
+            "binary": self._binary,
+            "name": planned.label,
+        }
 
     def _server(self, entry: Entry, where: str) -> LocalServer:
         if entry.is_sentinel:

@@ -264,7 +264,8 @@ def survey(
 
     Returns:
         The facts for each entry in their order, and for each node of a cluster. Cost: about seven
-        exchanges with each server (twelve if thorough), and one with each of its databases.
+        exchanges with each server (twelve if thorough), and one with each of its databases (two
+        more if thorough).
     """
     wanted = list(targets)
     logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(wanted))
@@ -468,6 +469,7 @@ def _database(client: Any, number: int, sampled: bool) -> DatabaseFacts:
     keys, refused = None, None
     if sampled:
         try:
+            client.execute_command("SELECT", number)  # a pipeline has another connection
             keys = sample_of(client, SAMPLED_KEYS)
         except NoPermissionError as error:
             refused = error

@@ -20,7 +20,7 @@ _CHECKED = 20_000  # entries that are loaded: fewer take too little to be measur
 _WARM = 50  # entries that are written and deleted first: scripts and statistics take memory
 _AT_ONCE = 500
 _YEAR = 31_536_000_000  # milliseconds
-DOUBTFUL = 0.05  # predictions that differ more are doubtful
+TOO_FAR = 0.05  # predictions that differ more are doubtful
 
 Progress = Callable[[str, int, int | None], object]
 

@@ -19,7 +19,7 @@ from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.targets import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli.advise import sampling
-from shardkit.cli.advise.checking import DOUBTFUL as TOO_FAR, FamilyAdvice, LayoutAdvice, advise
+from shardkit.cli.advise.checking import TOO_FAR, FamilyAdvice, LayoutAdvice, advise
 from shardkit.cli.bench.plots import bars, check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import (
@@ -31,18 +31,7 @@ from shardkit.cli.options import (
     opened,
     plot_option,
 )
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    GOOD,
-    STRONG,
-    Output,
-    Styled,
-    Table,
-    number,
-    wordy,
-)
+from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.text import percent, printable, size
 from shardkit.config.component import Component
@@ -191,7 +180,7 @@ def _show(
         name = f"{printable(family.family.text)} ({family.family.type})"
         table.row(Styled(name, STRONG), family.count, size(family.memory), "", "")
         if advice.reason:
-            table.row(Styled(f"  {advice.reason}", FAINT), "", "", "", "")
+            table.row(Styled(f"  {advice.reason}", DIM), "", "", "", "")
         for layout in advice.layouts:
             saving = advice.saving(layout)
             saved = f"{saving:.0%}"
@@ -200,7 +189,7 @@ def _show(
                 "",
                 size(layout.bytes),
                 Styled(saved, GOOD if saving > 0.1 else BAD),
-                Styled(f"{layout.error:+.1%}", DOUBTFUL if abs(layout.error) > TOO_FAR else ""),
+                Styled(f"{layout.error:+.1%}", WARN if abs(layout.error) > TOO_FAR else ""),
             )
     output.table(table)
     output.line()
@@ -208,16 +197,16 @@ def _show(
     output.line(
         f"{sample.seen:,} of {counted(sample.keys, 'key')} were looked at; the families take "
         f"{percent(known, sample.used_memory)} of used_memory",
-        FAINT,
+        DIM,
     )
     if known < sample.used_memory / 2:
-        output.line("large keys that a sample misses: shardkit keys --biggest 20", FAINT)
-    output.line(f"check: the prediction for a part, against the same on {software}", FAINT)
+        output.line("large keys that a sample misses: shardkit keys --biggest 20", DIM)
+    output.line(f"check: the prediction for a part, against the same on {software}", DIM)
     for advice in advices:
         if advice.layouts and advice.saving(advice.layouts[0]) > 0:
             best = advice.layouts[0].layout
             output.line()
-            output.line(f"# {printable(advice.family.family.text)}", FAINT)
+            output.line(f"# {printable(advice.family.family.text)}", DIM)
             output.text(best.conversion.code(component) + "\n")
             for setting, value in best.settings.items():
                 output.text(f"# on the servers: CONFIG SET {setting} {value}\n")

@@ -17,7 +17,7 @@ from shardkit.cli.bench.part_sizes import Curve
 from shardkit.cli.bench.plots import check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import binary_option, debug_option, examples, number_option, plot_option
-from shardkit.cli.output import FAINT, Output, Table
+from shardkit.cli.output import DIM, Output, Table
 from shardkit.cli.progress import progress
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -96,7 +96,7 @@ class _Report:
     def end(self, remark: str, figures: Mapping[str, Any], draw: Callable[[Path], None]) -> None:
         """Write what the tables' figures are, and the figures as JSON; draw the plot."""
         if not self._output.as_json:
-            self._output.line(remark, FAINT)
+            self._output.line(remark, DIM)
         whole = {**figures, "conditions": report.conditions()}
         if self._document == "-":
             self._output.document(whole)

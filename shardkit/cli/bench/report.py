@@ -12,7 +12,7 @@ from shardkit.cli.bench import plots
 from shardkit.cli.bench.memory import CallTime, CaseResult, LayoutResult
 from shardkit.cli.bench.packed_lengths import KINDS, Speed
 from shardkit.cli.bench.part_sizes import Curve, Point
-from shardkit.cli.output import FAINT, GOOD, Cell, Column, Styled, Table, number
+from shardkit.cli.output import DIM, GOOD, Cell, Column, Styled, Table, number
 from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of
 
 
@@ -35,7 +35,7 @@ def _memory_fields(outcome: CaseResult) -> tuple[Field[LayoutResult], ...]:
     def saving(each: LayoutResult) -> Cell:
         share = each.saving(plain)
         if each is plain:
-            return Styled("plain", FAINT)
+            return Styled("plain", DIM)
         return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
 
     return (

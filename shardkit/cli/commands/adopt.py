@@ -14,8 +14,8 @@ from shardkit.cli.commands.config import masked_map
 from shardkit.cli.options import command, config_option, config_server, number_option
 from shardkit.cli.output import (
     BAD,
-    DOUBTFUL,
     GOOD,
+    WARN,
     Output,
     Table,
     identifier,
@@ -133,7 +133,7 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         table.row(server.address, server.shard, server.sampled, server.fitting, wrong)
     output.table(table)
     for note in result.notes:
-        output.line(note, DOUBTFUL)
+        output.line(note, WARN)
     if result.shard_map is None:
         output.line(f"{result.problem}; {result.remedy}", BAD)
         return

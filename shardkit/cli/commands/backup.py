@@ -11,7 +11,7 @@ import click
 
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
 from shardkit.cli.options import command, config_option, config_server, opened
-from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
+from shardkit.cli.output import DIM, GOOD, WARN, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, counted
@@ -65,9 +65,9 @@ def backup_command(
         GOOD,
     )
     if no_pause:
-        output.line("the snapshots are of different moments", DOUBTFUL)
+        output.line("the snapshots are of different moments", WARN)
     for what in left_out:
-        output.line(f"will not be restored: {what}", DOUBTFUL)
+        output.line(f"will not be restored: {what}", WARN)
 
 
 @command(
@@ -159,9 +159,9 @@ def restore_command(
         said = (
             f"{counted(sum(leased), 'task')} of queues were leased: handed out again when that ends"
         )
-        output.line(said, DOUBTFUL)
+        output.line(said, WARN)
     if objects_to is not None:
         output.line(f"{counted(objects, 'object')} written to the config server", GOOD)
     for what in left_out:
-        output.line(f"not restored: {what}", DOUBTFUL)
-    output.line(f"into {where}", FAINT)
+        output.line(f"not restored: {what}", WARN)
+    output.line(f"into {where}", DIM)

@@ -21,7 +21,7 @@ from shardkit.admin.growth import (
 from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
 from shardkit.admin.growth.failover import HOLD
 from shardkit.cli.options import command, config_option, config_server, number_option
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Table, number, wordy
+from shardkit.cli.output import BAD, GOOD, WARN, Cell, Output, Table, number, wordy
 from shardkit.cli.text import printable, size
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
@@ -155,7 +155,7 @@ def _show(output: Output, report: LoadReport, top: int) -> None:
             output.table(table)
     if report.skipped:
         output.line()
-        output.line(f"not measured, as they cannot move: {', '.join(report.skipped)}", DOUBTFUL)
+        output.line(f"not measured, as they cannot move: {', '.join(report.skipped)}", WARN)
 
 
 def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell, Cell]:
@@ -165,7 +165,7 @@ def _load(used: float, keys: int, operations: float | None) -> tuple[Cell, Cell,
 def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
     output.line()
     for line in plan.uneven:
-        output.line(line, DOUBTFUL)
+        output.line(line, WARN)
     if plan.fits and not plan.moves:
         output.line(f"all servers are within {plan.tolerance:.0%} of the mean {plan.by}", GOOD)
         return

@@ -15,7 +15,7 @@ from shardkit.cli.options import (
     shards_options,
     timeout_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, wordy
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.errors import counted
@@ -94,13 +94,13 @@ def _show(output: Output, report: CheckReport, structures: int) -> None:
     )
     if not report.findings:
         output.line("nothing is wrong", GOOD)
-        output.line(checked, FAINT)
+        output.line(checked, DIM)
         return
     output.table(table_of(_FIELDS, report.findings))
     output.line()
     wrong = sum(not finding.warning for finding in report.findings)
     verdict = f"{counted(wrong, 'problem')}, {counted(len(report.findings) - wrong, 'warning')}"
-    output.line(f"{verdict}; {checked}", BAD if wrong else DOUBTFUL)
+    output.line(f"{verdict}; {checked}", BAD if wrong else WARN)
 
 
 _FIELDS: tuple[Field[CheckFinding], ...] = (
@@ -109,7 +109,7 @@ _FIELDS: tuple[Field[CheckFinding], ...] = (
         wordy("problem"),
         lambda finding: Styled(
             f"{'warning: ' * finding.warning}{finding.problem}",
-            DOUBTFUL if finding.warning else BAD,
+            WARN if finding.warning else BAD,
         ),
     ),
     column_only(wordy("remedy"), lambda finding: finding.remedy),

@@ -10,7 +10,7 @@ import click
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.cli.options import ShardOptions, command, config_option, number_option, opened
-from shardkit.cli.output import DOUBTFUL, FAINT, Column, Output, identifier, number, wordy
+from shardkit.cli.output import DIM, WARN, Column, Output, identifier, number, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import printable, reason, size
 from shardkit.errors import counted
@@ -56,9 +56,9 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
         output.table(table_of(_FIELDS, shown).without_empty())
     output.line()
     connections = sum(process.connections for process in shown)
-    output.line(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}", FAINT)
+    output.line(f"{counted(len(shown), 'client')}, {counted(connections, 'connection')}", DIM)
     for server, error in failed.items():
-        output.line(f"{server} was not asked: {reason(error)}", DOUBTFUL)
+        output.line(f"{server} was not asked: {reason(error)}", WARN)
     return int(bool(failed))
 
 
@@ -131,7 +131,7 @@ def keys(
         return
     output.table(table_of(_KEY_FIELDS, biggest))
     output.line()
-    output.line(f"{counted(seen, 'key')} inspected", FAINT)
+    output.line(f"{counted(seen, 'key')} inspected", DIM)
 
 
 def _key(each: BigKey) -> str:

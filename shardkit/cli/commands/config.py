@@ -27,7 +27,7 @@ from shardkit.cli.options import (
 )
 from shardkit.cli.output import (
     BAD,
-    FAINT,
+    DIM,
     GOOD,
     Column,
     Output,
@@ -238,7 +238,7 @@ def history(where: str | None, output: Output) -> None:
     elif records:
         output.table(table_of(_PUSH_FIELDS, records).without_empty())
     else:
-        output.line("there is no history: nothing was pushed yet", FAINT)
+        output.line("there is no history: nothing was pushed yet", DIM)
 
 
 def _when(record: PushRecord) -> str:

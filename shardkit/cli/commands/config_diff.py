@@ -12,18 +12,7 @@ import click
 
 from shardkit.admin.difference import Difference, between, compare
 from shardkit.cli.options import command, config_server, sample_option, target_option
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    GOOD,
-    Cell,
-    Column,
-    Output,
-    Styled,
-    Table,
-    wordy,
-)
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styled, Table, wordy
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import percent, shard_list
 from shardkit.config.component import entry_key
@@ -35,7 +24,7 @@ from shardkit.operations.commands import Shard
 
 DIFFERS = 3  # what `diff --exit-code` exits with
 
-_COLOURS = {"added": GOOD, "changed": DOUBTFUL, "removed": BAD}
+_COLOURS = {"added": GOOD, "changed": WARN, "removed": BAD}
 
 
 # ---- for people
@@ -48,7 +37,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
     output.line()
     table = table_of(_change_fields(difference), difference.changes)
     for name in difference.left:
-        table.row(name, Styled("not in the map: stays", FAINT), None, None, None)
+        table.row(name, Styled("not in the map: stays", DIM), None, None, None)
     output.table(table.without_empty())
     entries = Table.of(wordy("entry"), "what", wordy("now"), wordy("then"))
     for change in difference.changes:
@@ -62,7 +51,7 @@ def show(output: Output, server: str, difference: Difference) -> None:
 def _change_fields(difference: Difference) -> tuple[Field[ComponentChange], ...]:
     def kind(change: ComponentChange) -> Cell:
         text = "same" if change.kind == "unchanged" else change.kind
-        return Styled(text, _COLOURS.get(change.kind, FAINT))
+        return Styled(text, _COLOURS.get(change.kind, DIM))
 
     def shards(change: ComponentChange) -> str:
         return _change(change, _count(change.shards_before), _count(change.shards_after))
@@ -225,5 +214,5 @@ def diff_command(
         if difference.is_empty:
             output.line()
             what = "a push would change" if until is None else "those pushes changed"
-            output.line(f"{what} nothing", FAINT)
+            output.line(f"{what} nothing", DIM)
     return DIFFERS if exit_code and not difference.is_empty else 0

@@ -24,7 +24,7 @@ from shardkit.cli.options import (
     sample_option,
     target_option,
 )
-from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
+from shardkit.cli.output import DIM, GOOD, WARN, Output
 from shardkit.config import store
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError
@@ -95,7 +95,7 @@ def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> 
         _push(output, client, server.address, wanted, **options)
         epoch = store.read_epoch(client)
     if wanted.epoch not in (None, epoch) and not output.as_json and not options["dry_run"]:
-        output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
+        output.line(f"write epoch: {epoch} into {shard_map} now", WARN)
 
 
 def _push(
@@ -165,9 +165,9 @@ def _push(
             }
         )
     elif dry_run:
-        output.line("nothing was pushed: this is a dry run", FAINT)
+        output.line("nothing was pushed: this is a dry run", DIM)
     elif difference.is_empty and above is None:
-        output.line("there was nothing to push", FAINT)
+        output.line("there was nothing to push", DIM)
     else:
         kinds = Counter(change.kind for change in changes if change.kind != "unchanged")
         summary = ", ".join(f"{number:,} {kind}" for kind, number in sorted(kinds.items()))

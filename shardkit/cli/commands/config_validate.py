@@ -9,7 +9,7 @@ import click
 
 from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
 from shardkit.cli.options import command
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.config.entry import mask
 from shardkit.config.shard_map import ShardMap
@@ -62,13 +62,13 @@ def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) 
             output.line(f"{path} cannot be used: {counted(len(found), 'problem')}", BAD)
         else:
             warned = f", {counted(len(found), 'warning')}" if found else ""
-            colour = DOUBTFUL if found else GOOD
+            colour = WARN if found else GOOD
             output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
             if not connect and (users := users_of(shard_map)):
                 output.line(
                     f"its servers have users of their own ({few(users, ', ')}): whether a restart "
                     "would lose writes is seen with --connect",
-                    FAINT,
+                    DIM,
                 )
     return int(failed)
 
@@ -84,7 +84,7 @@ def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
         )
 
     def problem(finding: FileProblem) -> Cell:
-        return Styled(_shown_problem(finding), DOUBTFUL if finding.warning else BAD)
+        return Styled(_shown_problem(finding), WARN if finding.warning else BAD)
 
     return (
         column_only("place", lambda finding: finding.place),

@@ -28,18 +28,7 @@ from shardkit.cli.options import (
     opened,
     shards_options,
 )
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    GOOD,
-    Cell,
-    Column,
-    Output,
-    Styled,
-    number,
-    wordy,
-)
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styled, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import reason, size
@@ -237,7 +226,7 @@ def _show_damage(
         output.line()
     for each in checked:
         if each.unchecked:
-            output.line(f"{each.component}/{each.name} was not checked: {each.unchecked}", DOUBTFUL)
+            output.line(f"{each.component}/{each.name} was not checked: {each.unchecked}", WARN)
     done = counted(sum(not each.unchecked for each in checked), "structure")
     if damages:
         output.line(f"checked {done}: {counted(len(damages), 'damage')}", BAD)
@@ -368,7 +357,7 @@ def _share(report: GroupReport) -> Cell:
     if share is None:
         return None
     text = f"{int(100 * share)}%" if share >= 0.01 or not share else "<1%"  # never rounded up
-    return Styled(text, GOOD if share == 1 else BAD if share == 0 else DOUBTFUL)
+    return Styled(text, GOOD if share == 1 else BAD if share == 0 else WARN)
 
 
 def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
@@ -399,7 +388,7 @@ def _finding_fields(now: Diagnosis) -> tuple[Field[Finding], ...]:
             "text",
             lambda finding: finding.text,
             wordy("not compact because"),
-            lambda finding: Styled(finding.text, DOUBTFUL),
+            lambda finding: Styled(finding.text, WARN),
         ),
         Field("remedy", lambda finding: finding.remedy, wordy("remedy")),
     )
@@ -438,9 +427,9 @@ def _remarks(
         yield Styled(f"{counted(seen.repacked, 'part')} rewritten", GOOD)
     if any(each.error is None for each in applied):
         if not rewritten:
-            yield Styled("The limits hold until a server restarts: --rewrite saves them.", FAINT)
+            yield Styled("The limits hold until a server restarts: --rewrite saves them.", DIM)
         if any(each.change.server.replicas for each in applied):
-            yield Styled("Replicas have limits of their own: set them there too.", DOUBTFUL)
+            yield Styled("Replicas have limits of their own: set them there too.", WARN)
     for address, error in rewritten.items():
         if error is None:
             yield Styled(f"{address} has saved its settings in its file", GOOD)
@@ -448,9 +437,9 @@ def _remarks(
             yield Styled(f"{address} could not write its file: {_reason(error)}", BAD)
     stale = sum(report.statistics.stale for report in now.structures)
     if fix and stale:
-        yield Styled("Parts that are already tables stay so until --repack rewrites them.", FAINT)
+        yield Styled("Parts that are already tables stay so until --repack rewrites them.", DIM)
     if not fix and limit_changes(before):
-        yield Styled("--fix raises these limits.", FAINT)
+        yield Styled("--fix raises these limits.", DIM)
 
 
 def _summary(now: Diagnosis) -> Styled:
@@ -458,9 +447,9 @@ def _summary(now: Diagnosis) -> Styled:
     what = (f"{seen.seen:,} of " if seen.estimated else "") + counted(seen.keys, "key")
     servers = counted(len(seen.servers), "server")
     if now.healthy:
-        return Styled(f"inspected {what} on {servers}: all that can be compact is", FAINT)
+        return Styled(f"inspected {what} on {servers}: all that can be compact is", DIM)
     marked = "; figures with ~ are estimated from them" if seen.estimated else ""
-    return Styled(f"inspected {what} on {servers}{marked}", FAINT)
+    return Styled(f"inspected {what} on {servers}{marked}", DIM)
 
 
 def _reason(error: Exception) -> str:

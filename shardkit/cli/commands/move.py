@@ -27,17 +27,7 @@ from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
 from shardkit.admin.growth.pace import progress_of
 from shardkit.cli.options import command, config_option, config_server, group, number_option
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    GOOD,
-    Output,
-    Table,
-    identifier,
-    number,
-    write_error,
-)
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, identifier, number, write_error
 from shardkit.errors import ShardKitError, counted
 from shardkit.kit.config_client import config_client
 
@@ -207,7 +197,7 @@ def status(where: str | None, output: Output) -> int:
     output.table(table)
     for each in all_moves:
         if said := progress_of(each):
-            output.line(f"{each.name}: {said}", FAINT)
+            output.line(f"{each.name}: {said}", DIM)
     return code
 
 
@@ -231,7 +221,7 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     for count, step in enumerate(plan.steps, 1):
         output.line(f"{count}. {step}")
     for note in plan.notes:
-        output.line(f"note: {note}", DOUBTFUL)
+        output.line(f"note: {note}", WARN)
     for problem in plan.problems:
         output.line(f"cannot be done: {problem}", BAD)
     return 1 if plan.problems else 0
@@ -259,16 +249,16 @@ def run(
             was = "held" if of_shards else "hold"
             output.line(f"both servers {was} the same, digest {certificate['digest']}", GOOD)
             if certificate["changing"]:
-                output.line(f"{certificate['changing']:,} keys were written all the time", DOUBTFUL)
+                output.line(f"{certificate['changing']:,} keys were written all the time", WARN)
         else:
             output.line(f"{certificate['differing']:,} keys differ:", BAD)
             for line in certificate["different"]:
-                output.line(f"  {line}", DOUBTFUL)
+                output.line(f"  {line}", WARN)
         if certificate.get("stale"):
             was = "perhaps written" if certificate.get("unsure") else "written"
             output.line(f"{was} at {done.source} afterwards, and kept there:", BAD)
             for line in certificate["stale"]:
-                output.line(f"  database {line}", DOUBTFUL)
+                output.line(f"  database {line}", WARN)
     return 0 if right else 1
 
 

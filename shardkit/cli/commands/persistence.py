@@ -24,7 +24,7 @@ from shardkit.admin.persistence import (
 )
 from shardkit.admin.servers import entries_of, query_servers
 from shardkit.cli.options import command, config_option, group, number_option, opened
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output
+from shardkit.cli.output import BAD, GOOD, WARN, Output
 from shardkit.cli.text import reason
 
 _wait = number_option("--wait", WAIT, "How long it may take.", least=0.1, unit="SECONDS")
@@ -53,7 +53,7 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
         aof = f"AOF, synced {state.fsync}" if state.aof else "no AOF"
         output.line(f"  snapshots: {points or 'none'}; {aof}; {state.changes:,} changes unsaved")
         for problem in state.problems:
-            output.line(f"  {problem}", DOUBTFUL)
+            output.line(f"  {problem}", WARN)
 
     return _on_all(output, names, where, persistence_of, asdict, lines)
 

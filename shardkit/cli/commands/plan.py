@@ -11,7 +11,7 @@ import click
 
 from shardkit.admin.growth.plan import GrowthStep, plan_growth
 from shardkit.cli.options import command, number_option
-from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
+from shardkit.cli.output import GOOD, WARN, Output, number
 from shardkit.cli.rows import Field, column_only, table_of
 
 
@@ -86,7 +86,7 @@ def plan(
         return 0
     output.line(f"{growth.component}: {growth.count:,} shards; `databases {growth.databases}`")
     for warning in growth.warnings:
-        output.line(warning, DOUBTFUL)
+        output.line(warning, WARN)
     output.table(table_of(_FIELDS, growth.steps))
     for step in growth.steps:
         for line in growth.commands(step):

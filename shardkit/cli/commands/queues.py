@@ -18,7 +18,7 @@ from shardkit.cli.options import (
     opened,
     structure_options,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Styled, number, wordy
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Styled, number, wordy
 from shardkit.cli.rows import Field, json_rows, rounded, table_of
 from shardkit.errors import InvalidArgumentError, counted
 from shardkit.kit.kit import ShardKit
@@ -61,7 +61,7 @@ def show(names: Sequence[str], at: StructureOptions, watch: float, output: Outpu
     elif rows:
         output.table(table_of(_FIELDS, rows).without_empty())
     else:
-        output.line("no queue holds a task", FAINT)
+        output.line("no queue holds a task", DIM)
 
 
 _FIELDS: tuple[Field[QueueStatus], ...] = (
@@ -104,7 +104,7 @@ def dead(queue: str, at: StructureOptions, limit: int, output: Output) -> None:
     if rows:
         output.table(table_of(_DEAD_FIELDS, rows))
         output.line()
-    output.line(f"{counted(total, 'dead task')}, {len(rows):,} shown", DOUBTFUL if total else GOOD)
+    output.line(f"{counted(total, 'dead task')}, {len(rows):,} shown", WARN if total else GOOD)
 
 
 _DEAD_FIELDS: tuple[Field[DeadTask], ...] = (
@@ -130,7 +130,7 @@ def _write_each(
     if output.as_json:
         output.document({**extra, what: len(done) - len(absent), "missing": absent})
         return int(bool(absent))
-    output.line(f"{counted(len(done) - len(absent), 'task')} {what}", DOUBTFUL if absent else GOOD)
+    output.line(f"{counted(len(done) - len(absent), 'task')} {what}", WARN if absent else GOOD)
     for id_ in absent:
         output.line(f"{id_} {missing}", BAD)
     return int(bool(absent))

@@ -32,7 +32,7 @@ from shardkit.cli.options import (
     opened,
     timeout_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output, Styled, Table, number
+from shardkit.cli.output import BAD, GOOD, WARN, Output, Styled, Table, number
 from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
 
@@ -167,7 +167,7 @@ def verify_replica_command(
         )
         return code
     if not verdicts:
-        output.line("no entry names a replica", DOUBTFUL)
+        output.line("no entry names a replica", WARN)
         return code
     table = Table.of("master", "replica", "a write", number("s"))
     for (master, replica), verdict in verdicts.items():
@@ -180,7 +180,7 @@ def verify_replica_command(
         elif not verdict.written:
             text = Styled("did not arrive in time", BAD)
         elif verdict.synced is None:
-            text = Styled("is there; it has no append-only file", DOUBTFUL)
+            text = Styled("is there; it has no append-only file", WARN)
         elif not verdict.synced:
             text = Styled("is there, but not on disk in time", BAD)
         table.row(str(master), str(replica), text, f"{verdict.seconds:.3f}")
@@ -276,14 +276,14 @@ def failover(
         if done.followers:
             output.line(f"follow it: {', '.join(done.followers)}")
         for server, why in done.failed.items():
-            output.line(f"{server} could not be told to follow it: {why}", DOUBTFUL)
+            output.line(f"{server} could not be told to follow it: {why}", WARN)
         if done.behind:
-            output.line(f"{done.behind:,} bytes of writes are on other replicas only", DOUBTFUL)
+            output.line(f"{done.behind:,} bytes of writes are on other replicas only", WARN)
     for fence in fences:
         if fence.applied:
             output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
         else:
             output.line(
                 f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
-                DOUBTFUL,
+                WARN,
             )

@@ -12,7 +12,7 @@ from shardkit.cli.options import (
     message_option,
     number_option,
 )
-from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
+from shardkit.cli.output import DIM, GOOD, WARN, Output
 from shardkit.cli.text import reason
 from shardkit.config.store import read_epoch
 from shardkit.kit.config_client import config_client
@@ -82,10 +82,10 @@ def retire(
         f"{name} was removed by a push (epoch {epoch}); clients that use it get RetiredError"
     )
     for who, seconds in sorted(users.items(), key=lambda each: each[1]):
-        output.line(f"{who} used it {seconds} s ago", DOUBTFUL)
+        output.line(f"{who} used it {seconds} s ago", WARN)
     for place, error in failed.items():
-        output.line(f"{place} was not asked who uses it: {reason(error)}", DOUBTFUL)
+        output.line(f"{place} was not asked who uses it: {reason(error)}", WARN)
     then = f"shardkit retire {name} --delete-data"
     when = f" in {quiet:g} s" if quiet else ""
-    output.line(f"its data is still there; to delete it, run{when}: {then}", FAINT)
+    output.line(f"its data is still there; to delete it, run{when}: {then}", DIM)
     return code

@@ -20,7 +20,7 @@ from shardkit.cli.options import (
     number_option,
     timeout_option,
 )
-from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Output, Table, wordy
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, Table, wordy
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
 
@@ -141,7 +141,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
     if aborted:
         output.line("taken back: only the old password is taken", GOOD)
     elif dry_run:
-        output.line("nothing was changed: this is a dry run", FAINT)
+        output.line("nothing was changed: this is a dry run", DIM)
     elif rotation.done:
         output.line(
             f"rotated: {counted(len(rotation.servers), 'server')} take only the new password", GOOD
@@ -149,7 +149,7 @@ def _show(output: Output, rotation: PasswordRotation, aborted: bool, dry_run: bo
         if "entry" in rotation.entries:
             output.line(
                 f"write it into the shard map too: the entries have it since push {rotation.epoch}",
-                DOUBTFUL,
+                WARN,
             )
     else:
         output.line(

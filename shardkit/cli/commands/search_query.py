@@ -17,7 +17,7 @@ import click
 
 from shardkit.cli.commands.search_index import existing, index_options, query_errors
 from shardkit.cli.options import StructureOptions, command, number_option
-from shardkit.cli.output import FAINT, Cell, Output, number, wordy
+from shardkit.cli.output import DIM, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.errors import counted, naming
@@ -110,7 +110,7 @@ def query(
         output.line()
     output.line(f"{_counts(results, offset, cursor)}, in {seconds * 1000:.0f} ms")
     if results.cursor:
-        output.line(f"the next page: --cursor {results.cursor}", FAINT)
+        output.line(f"the next page: --cursor {results.cursor}", DIM)
     if results.partial:
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 

@@ -21,18 +21,7 @@ from shardkit.cli.options import (
     shards_options,
     timeout_option,
 )
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    Cell,
-    Column,
-    Output,
-    Styled,
-    Table,
-    number,
-    wordy,
-)
+from shardkit.cli.output import BAD, DIM, WARN, Cell, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import shard_list, size
 from shardkit.config.entry import Entry
@@ -237,7 +226,7 @@ def _shard_fields(
     def name(entry: JudgedEntry) -> Cell:
         node = entry.row.node if wide else entry.row.node.removeprefix("slots ")
         if output.interactive and id(entry) in repeated:
-            return Styled(f"  {node}", FAINT)
+            return Styled(f"  {node}", DIM)
         return " ".join(filter(None, [_name(entry), node]))
 
     def shard(entry: JudgedEntry) -> Shard:
@@ -303,12 +292,12 @@ def _health_fields(wide: bool) -> tuple[Field[_StatusRow], ...]:
 def _role(row: _StatusRow) -> Cell:
     if row.state != OK:
         return Styled(row.state, _style(row.problems[0]))
-    return Styled(row.server.role, FAINT) if row.server.role == "replica" else row.server.role
+    return Styled(row.server.role, DIM) if row.server.role == "replica" else row.server.role
 
 
 def _style(problem: ServerProblem) -> str:
     mild = problem.severity < Severity.CRITICAL or problem.kind == LOADING
-    return DOUBTFUL if mild else BAD
+    return WARN if mild else BAD
 
 
 def _address(entry: JudgedEntry) -> str:
@@ -358,14 +347,14 @@ def _summary(fleet: _Fleet) -> Iterator[Styled]:
         text = f"{server} {problem.text} ({_names(group)}); {problem.remedy}"
         yield Styled(text, _style(problem))
     for finding in fleet.findings:
-        style = DOUBTFUL if finding.warning else BAD
+        style = WARN if finding.warning else BAD
         yield Styled(f"{finding}; {finding.remedy}", style)
     for name, error in fleet.broken.items():
         yield Styled(f"{name} cannot be used: {error}", BAD)
     if not groups and not fleet.findings and not fleet.broken:
         servers = counted(len({row.server.address for row in fleet.rows}), "server")
         checked = "roles, databases, memory and response times are good; data was not checked"
-        yield Styled(f"{servers}: {checked}", FAINT)
+        yield Styled(f"{servers}: {checked}", DIM)
 
 
 # ---- for programs

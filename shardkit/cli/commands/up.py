@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from shardkit.cli.options import command
-from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, identifier, wordy, write_private
+from shardkit.cli.output import BAD, DIM, GOOD, Column, Output, identifier, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import shard_list
 from shardkit.config.entry import DEFAULT_PORT, Entry
@@ -85,7 +85,7 @@ def up(
                 began = time.monotonic()
                 with output.busy(f"starting {total}") as tell:
                     _start(servers, free_ports)
-                output.note(f"started {total} in {time.monotonic() - began:.1f} s", FAINT)
+                output.note(f"started {total} in {time.monotonic() - began:.1f} s", DIM)
                 running = servers.shard_map
                 pushed = pushes and running.config_server is not None
                 if pushed:
@@ -99,7 +99,7 @@ def up(
                 with output.busy("stopping"):
                     servers.stop()
     except KeyboardInterrupt:
-        output.note(f"stopped {total}", FAINT)
+        output.note(f"stopped {total}", DIM)
         return 0
 
 
@@ -210,7 +210,7 @@ def _show(
         output.line("To connect, write the map with the real ports: --write FILE")
     else:
         output.line(f"export {ENVIRONMENT}={shlex.quote(config)}", GOOD)
-    output.line("Ctrl-C stops the servers.", FAINT)
+    output.line("Ctrl-C stops the servers.", DIM)
 
 
 def _shards(servers: LocalServers) -> dict[LocalServer, list[Shard]]:

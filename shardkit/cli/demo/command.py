@@ -38,7 +38,7 @@ from shardkit.cli.options import (
     number_option,
     opened,
 )
-from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
+from shardkit.cli.output import DIM, GOOD, Output, Table, number, wordy
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
@@ -264,13 +264,13 @@ def _keep(output: Output, url: str, report: DemoReport) -> None:
     if not output.as_json:
         output.line()
         output.line(f"export {ENVIRONMENT}={shlex.quote(url)}", GOOD)
-        output.line("shardkit status", FAINT)
+        output.line("shardkit status", DIM)
         if report.example is not None:
             example = report.example
             name = f"{VISITORS}:{example.figures.day}"
-            output.line(f"shardkit locate unique --in {name} {example.place.id}", FAINT)
-    output.note("Ctrl-C stops the servers.", FAINT)
+            output.line(f"shardkit locate unique --in {name} {example.place.id}", DIM)
+    output.note("Ctrl-C stops the servers.", DIM)
     try:
         threading.Event().wait()
     except KeyboardInterrupt:
-        output.note("stopped the servers", FAINT)
+        output.note("stopped the servers", DIM)

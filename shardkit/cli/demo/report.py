@@ -11,18 +11,7 @@ from shardkit.cli.demo.access_log import Visitor
 from shardkit.cli.demo.counting import DayFigures
 from shardkit.cli.demo.memory_use import ShardLoad, VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
-from shardkit.cli.output import (
-    BAD,
-    DOUBTFUL,
-    FAINT,
-    GOOD,
-    Column,
-    Output,
-    Styled,
-    Table,
-    number,
-    wordy,
-)
+from shardkit.cli.output import BAD, DIM, GOOD, WARN, Column, Output, Styled, Table, number, wordy
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import printable
 from shardkit.config.component import Component
@@ -73,10 +62,10 @@ def show(output: Output, report: DemoReport) -> None:
     output.line(
         f"{report.log}: {counted(replayed.lines, 'line')} in {replayed.seconds:.2f} s{so_far}, "
         f"{replayed.speed:,.0f} lines a second",
-        DOUBTFUL if replayed.interrupted else GOOD,
+        WARN if replayed.interrupted else GOOD,
     )
     for line in _malformed(replayed):
-        output.line(_cut(line, _room(output)), DOUBTFUL)
+        output.line(_cut(line, _room(output)), WARN)
     if report.damage:
         output.line(f"the log cannot be read any further: {report.damage}", BAD)
     if report.days:
@@ -85,7 +74,7 @@ def show(output: Output, report: DemoReport) -> None:
             output.line(
                 "Some days had more visitors than planned, and parts outgrew their compact form: "
                 "use --first-day.",
-                DOUBTFUL,
+                WARN,
             )
     if report.days and report.loads:
         _table(output, _shards(output, report))
@@ -93,7 +82,7 @@ def show(output: Output, report: DemoReport) -> None:
         if max(ids) * len(ids) > _UNEVEN * sum(ids):
             output.line(
                 "Parts are never split: the more there are, the more evenly they use the shards.",
-                FAINT,
+                DIM,
             )
     if report.memory is not None:
         _table(output, _memory(report.memory, report.part_size))
@@ -101,7 +90,7 @@ def show(output: Output, report: DemoReport) -> None:
         many = len(report.days)
         which = "all days" if memory.days == many else f"the {memory.days} busiest days"
         visitors = counted(memory.visitors, "visitor")
-        output.line(f"used_memory of new servers, {memory.server}; {visitors} of {which}", FAINT)
+        output.line(f"used_memory of new servers, {memory.server}; {visitors} of {which}", DIM)
     if report.example is not None:
         _table(output, _place(output, report.component, report.example))
 
@@ -146,7 +135,7 @@ def _days(output: Output, report: DemoReport) -> Table:
     shown = [*days[: _ROWS // 2], *days[-_ROWS // 2 :]] if cut else days
     grid = table_of((*_DAY_FIELDS, *bar), shown)
     if cut:
-        left_out = Styled(f"… {len(days) - _ROWS:,} more", FAINT)
+        left_out = Styled(f"… {len(days) - _ROWS:,} more", DIM)
         grid.rows.insert(_ROWS // 2, [left_out, *[""] * (len(grid.columns) - 1)])
     return grid
 
@@ -158,7 +147,7 @@ def _shards(output: Output, report: DemoReport) -> Table:
     rest = loads[_ROWS:]
     if rest:
         sums = (sum(getattr(load, name) for load in rest) for name in ("keys", "size", "ids"))
-        grid.row(Styled(f"{len(rest):,} more", FAINT), "", *sums, *[" "] * len(bar))
+        grid.row(Styled(f"{len(rest):,} more", DIM), "", *sums, *[" "] * len(bar))
     return grid
 
 

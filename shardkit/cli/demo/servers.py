@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from shardkit.cli.output import FAINT, Output
+from shardkit.cli.output import DIM, Output
 from shardkit.config.store import push
 from shardkit.errors import counted
 from shardkit.local import LocalServers
@@ -23,7 +23,7 @@ def started(output: Output, servers: LocalServers) -> Iterator[str]:
         with config_server.client() as client:
             push(client, servers.shard_map)
         url = f"redis://{config_server.address}/0"
-        output.note(f"started {total} and pushed their map to {url}", FAINT)
+        output.note(f"started {total} and pushed their map to {url}", DIM)
         yield url
     finally:
         servers.stop()
