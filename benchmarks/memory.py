@@ -43,9 +43,7 @@ def main() -> None:
                 elif name == LENGTHS:
                     measure_lengths(servers, output, tell)
                 else:
-                    outcome = run(
-                        CASES[name], servers, None, lambda c, w, *far: tell(f"{c}: {w}", *far)
-                    )
+                    outcome = run(CASES[name], servers, None, tell)
                     output.table(report.memory_table(outcome))
                     output.line(outcome.software)
                     keep("memory", name, outcome.software, report.memory_document(outcome))

@@ -26,7 +26,7 @@ from examples.social.measuring import ServerState, agree, states, weigh
 from examples.social.people import People, message
 from examples.social.report import BuiltNetwork, DemoReport, document, show
 from shardkit.cli.demo.servers import started
-from shardkit.cli.options import INTERRUPTED, common_options, examples
+from shardkit.cli.options import INTERRUPTED, command
 from shardkit.cli.output import FAINT, GOOD, Output
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.config.shard_map import ShardMap
@@ -76,14 +76,12 @@ class DemoOptions:
     seed: int
 
 
-@click.command(
-    "examples.social",
-    epilog=examples(
-        "python -m examples.social",
-        "python -m examples.social --users 20000 --tasks 64 --seconds 10",
-        "python -m examples.social --users 1000000 --follows 5 --seed 7 --json",
-        "python -m examples.social --fan-out-limit 200",
-    ),
+@command(
+    "python -m examples.social",
+    "python -m examples.social --users 20000 --tasks 64 --seconds 10",
+    "python -m examples.social --users 1000000 --follows 5 --seed 7 --json",
+    "python -m examples.social --fan-out-limit 200",
+    name="examples.social",
 )
 @click.option(
     "--users",
@@ -133,7 +131,6 @@ class DemoOptions:
 )
 @click.option("--seed", type=int, default=1, show_default=True, help="Of what is left to chance.")
 @click.option("--keep", is_flag=True, help="Keep the servers running until Ctrl-C.")
-@common_options
 def demo(
     users: int,
     follows: float,

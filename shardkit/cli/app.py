@@ -37,33 +37,33 @@ _MOST_SHOWN = 3  # errors of one run
 # Each command's place in this package and short help, so that a list of commands imports none.
 COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Shard maps": {
-        "init": ("commands.init:init", "Write a shard map to begin with."),
+        "init": ("commands.up:init", "Write a shard map to begin with."),
         "config": ("commands.config:config", "Show and change the configuration."),
         "retire": ("commands.retire:retire", "Remove a component, and later its data."),
         "locate": ("commands.locate:locate", "Show where keys live, and why."),
+        "adopt": ("commands.adopt:adopt_command", "Find the placement of data of another program."),
         "url": ("commands.url:url", "Write an entry as a URL, with its password."),
         "up": ("commands.up:up", "Run a map's servers on this machine."),
     },
     "Servers": {
         "status": ("commands.status:status", "Show every shard and its server."),
         "dashboard": ("commands.dashboard:dashboard", "Serve a page over the whole fleet."),
-        "top": ("commands.top:top", "Show servers and shards live, to sort and filter."),
+        "top": ("commands.dashboard:top", "Show servers and shards live, to sort and filter."),
         "check": ("commands.check:check_command", "Show what is wrong, or will be."),
         "clients": ("commands.clients:clients", "Show the processes that are connected."),
-        "keys": ("commands.keys:keys", "Show the biggest keys."),
+        "keys": ("commands.clients:keys", "Show the biggest keys."),
         "exec": ("commands.exec:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
         "plan": ("commands.plan:plan", "Plan how a component grows."),
-        "adopt": ("commands.adopt:adopt_command", "Find the placement of data of another program."),
         "move": ("commands.move:move", "Move a server's data to another server, in use."),
-        "split": ("commands.split:split", "Give a component another number of shards, in use."),
+        "split": ("commands.move:split", "Give a component another number of shards, in use."),
         "balance": (
             "commands.balance:balance",
             "Show how even servers are, and move shards until they are.",
         ),
         "changes": ("commands.changes:changes", "Show what changes in the fleet, and repair it."),
-        "failover": ("commands.failover:failover", "Replace a master by its replica."),
+        "failover": ("commands.replicas:failover", "Replace a master by its replica."),
     },
     "Replicas, disks and passwords": {
         "replicas": ("commands.replicas:replicas", "Show, attach and detach replicas."),
@@ -85,7 +85,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "convert": ("advise.command:convert_command", "Copy keys into a structure, in use."),
         "upgrade": ("commands.upgrade:upgrade_", "Bring what is stored into the newest form."),
         "replan": (
-            "commands.replan:replan_command",
+            "commands.upgrade:replan_command",
             "Give structures that have outgrown their plan more parts.",
         ),
     },

@@ -32,8 +32,8 @@ def timed(record: logging.LogRecord) -> str:
 
 
 def examples(*lines: str) -> str:
-    """Return the examples at the end of a command's help."""
-    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+    """Return the examples at the end of a command's help; nothing for none."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)]) if lines else ""
 
 
 def _set_debug(ctx: click.Context, _: click.Parameter, value: bool) -> None:
@@ -103,3 +103,8 @@ class CommandGroup(click.Group):
         session = ctx.ensure_object(Session)
         given, session.common = session.common, []
         return name, command, [*given, *rest]
+
+
+def group(*lines: str) -> Callable[[Callable[..., Any]], CommandGroup]:
+    """Make a function a group of commands with examples."""
+    return click.group(cls=CommandGroup, epilog=examples(*lines))

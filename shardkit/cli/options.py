@@ -18,6 +18,7 @@ from shardkit.cli.groups import (
     Session as Session,
     debug_option as debug_option,
     examples as examples,
+    group as group,
     timed as timed,
 )
 from shardkit.cli.output import FAINT, Output
@@ -39,7 +40,8 @@ S = TypeVar("S")
 
 LOGIN_PASSWORD = "SHARDKIT_EXEC_PASSWORD"  # of --user
 
-_json_option = click.option(
+# ``--json`` (``output``, an `Output`).
+json_option = click.option(
     "--json",
     "output",
     is_flag=True,
@@ -48,9 +50,20 @@ _json_option = click.option(
 )
 
 
-def common_options(function: F) -> F:
-    """Give a command ``--json`` (``output``, an `Output`) and ``--debug``."""
-    return _json_option(debug_option(function))
+def command(
+    *lines: str, name: str | None = None, group: click.Group | None = None, **attributes: Any
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command with examples, ``--json`` (``output``) and ``--debug``."""
+
+    def make(function: Callable[..., Any]) -> click.Command:
+        made = click.command(name, click.Command, epilog=examples(*lines), **attributes)(function)
+        json_option(made)  # the last in its help
+        debug_option(made)
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return make
 
 
 def number_option(
@@ -193,6 +206,18 @@ file_option = click.option(
 )
 
 
+# ``--server`` (``binary``) and ``--plot``, of measurements.
+binary_option = click.option(
+    "--server",
+    "binary",
+    metavar="PATH",
+    help="The server to start: a path, or a program on PATH; by default the embedded one.",
+)
+plot_option = click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
+)
+
+
 # ``--config`` (``where``) of a command on a map: a config server other than the map's own.
 target_option = click.option(
     "-c",
@@ -204,11 +229,6 @@ target_option = click.option(
 )
 
 
-def is_url(where: str) -> bool:
-    """Whether a text is the URL of a config server, and not a shard map."""
-    return "://" in where
-
-
 @dataclass(frozen=True)
 class OpenTopology:
     """The topology that ``--config`` names."""
@@ -216,6 +236,57 @@ class OpenTopology:
     kit: ShardKit
     config_server: Entry | None
     name: str
+
+    def component(self, name: str, sharding: ShardOptions | None) -> Component:
+        """Read one component; see `components`."""
+        described = self.kit.component(name)
+        if sharding is None:
+            return described.without_problem()
+        count, shards = sharding.shards, len(described.shards)
+        if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
+            count = shards
+            note_by_hand(name, count, "; otherwise specify --shards and --placement")
+        self.kit.key_sharded(name, count, placement=sharding.placement)
+        described = self.kit.component(name)
+        described.require_shards(count, sharding.placement)
+        return described
+
+    def components(
+        self, names: Sequence[str] = (), sharding: ShardOptions | None = None
+    ) -> tuple[dict[str, Component], dict[str, ConfigError]]:
+        """Read named components, or all; return them and the errors of unusable ones, by name.
+
+        With ``sharding``, entries written by hand are accepted. A command that writes data
+        must not have the count inferred.
+
+        Raises:
+            ConfigError: a named component cannot be used, or there is none.
+        """
+        try:
+            wanted = list(names) or self.kit.components()
+        except ServerErrors as error:
+            raise ConfigServerError(
+                f"{self.name} cannot be read: {reason(error)}", "start it, or name another"
+            ) from error
+        if sharding is not None and sharding.shards is not None and len(names) != 1:
+            raise click.UsageError("--shards is the count of one component: name it")
+        usable: dict[str, Component] = {}
+        broken: dict[str, ConfigError] = {}
+        for name in wanted:
+            try:
+                usable[name] = self.component(name, sharding)
+            except ConfigServerError:
+                raise
+            except ConfigError as error:
+                if names:
+                    raise
+                broken[name] = error
+        if not usable and not broken:
+            raise ConfigError(
+                f"{self.name} describes no component",
+                "check that it is the config server, or push a shard map: shardkit config push",
+            )
+        return usable, broken
 
 
 @contextmanager
@@ -246,9 +317,9 @@ def topology_of(where: str | None) -> Entry | ShardMap:
             f"${ENVIRONMENT} is not set, and no shard map or config server is specified",
             f"use --config MAP|URL, or export {ENVIRONMENT}",
         )
-    if not is_url(where):
-        return ShardMap.load(where)
-    return first_master(entries_of_url(where))
+    if "://" in where:
+        return first_master(entries_of_url(where))
+    return ShardMap.load(where)
 
 
 @dataclass(frozen=True)
@@ -257,21 +328,6 @@ class ShardOptions:
 
     shards: int | None = None  # None to infer it from the entries
     placement: str | None = None  # None for crc32
-
-
-def _component(topology: OpenTopology, name: str, sharding: ShardOptions | None) -> Component:
-    """Read one component; see `components`."""
-    described = topology.kit.component(name)
-    if sharding is None:
-        return described.without_problem()
-    count, shards = sharding.shards, len(described.shards)
-    if count is None and described.by_hand is not None and described.by_hand.is_exactly(shards):
-        count = shards
-        note_by_hand(name, count, "; otherwise specify --shards and --placement")
-    topology.kit.key_sharded(name, count, placement=sharding.placement)
-    described = topology.kit.component(name)
-    described.require_shards(count, sharding.placement)
-    return described
 
 
 def note_by_hand(name: str, count: int, remedy: str) -> None:
@@ -284,53 +340,6 @@ def note_by_hand(name: str, count: int, remedy: str) -> None:
     if text not in session.noted:
         session.noted.add(text)
         Output().note(f"note: {text}", FAINT)
-
-
-def component(topology: OpenTopology, name: str, sharding: ShardOptions) -> Component:
-    """Read one component, whose entries may have been written by hand.
-
-    Raises:
-        ConfigError: it cannot be used, or there is none; or it has another number of shards.
-    """
-    return components(topology, [name], sharding)[0][name]
-
-
-def components(
-    topology: OpenTopology, names: Sequence[str] = (), sharding: ShardOptions | None = None
-) -> tuple[dict[str, Component], dict[str, ConfigError]]:
-    """Read named components, or all; return them and the errors of unusable ones, by name.
-
-    With ``sharding``, entries that were written by hand are accepted. A command that writes data
-    must not have the count inferred.
-
-    Raises:
-        ConfigError: a named component cannot be used, or there is none.
-    """
-    try:
-        wanted = list(names) or topology.kit.components()
-    except ServerErrors as error:
-        raise ConfigServerError(
-            f"{topology.name} cannot be read: {reason(error)}", "start it, or name another"
-        ) from error
-    if sharding is not None and sharding.shards is not None and len(names) != 1:
-        raise click.UsageError("--shards is the count of one component: name it")
-    usable: dict[str, Component] = {}
-    broken: dict[str, ConfigError] = {}
-    for name in wanted:
-        try:
-            usable[name] = _component(topology, name, sharding)
-        except ConfigServerError:
-            raise
-        except ConfigError as error:
-            if names:
-                raise
-            broken[name] = error
-    if not usable and not broken:
-        raise ConfigError(
-            f"{topology.name} describes no component",
-            "check that it is the config server, or push a shard map: shardkit config push",
-        )
-    return usable, broken
 
 
 def config_server(where: str | None, shard_map: ShardMap | None = None) -> Entry:

@@ -233,15 +233,7 @@ def write_private(path: str, text: str) -> None:
 
 def _rendered(table: Table, console: Console) -> RichTable:
     """Return rich's table, with wide gaps if there is room for them."""
-    wide = _table(table, 2)
-    unlimited = console.options.update(max_width=_UNLIMITED)
-    if console.measure(wide, options=unlimited).maximum <= console.width:
-        return wide
-    return _table(table, 1)
-
-
-def _table(table: Table, gap: int) -> RichTable:
-    rendered = RichTable(box=None, padding=(0, gap, 0, 0), pad_edge=False, header_style=STRONG)
+    rendered = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=STRONG)
     for column in table.columns:
         rendered.add_column(
             Text(column.title),
@@ -251,6 +243,9 @@ def _table(table: Table, gap: int) -> RichTable:
         )
     for row in table.rows:
         rendered.add_row(*map(_cell, row, table.columns))
+    unlimited = console.options.update(max_width=_UNLIMITED)
+    if console.measure(rendered, options=unlimited).maximum > console.width:
+        rendered.padding = (0, 1, 0, 0)
     return rendered
 
 

@@ -49,14 +49,9 @@ def progress(unit: str) -> Iterator[ProgressCallback]:
         task = shown.add_task("", total=None)
 
         def report_progress(what: str, done: int, total: int | None) -> None:
-            shown.update(task, description=_shortened(one_line(what)), completed=done, total=total)
+            name, half = one_line(what), _LONGEST_NAME // 2
+            if len(name) > _LONGEST_NAME:
+                name = f"{name[: half - 1]}…{name[-half:]}"
+            shown.update(task, description=name, completed=done, total=total)
 
         yield report_progress
-
-
-def _shortened(name: str) -> str:
-    """Leave out the middle of a long name."""
-    if len(name) <= _LONGEST_NAME:
-        return name
-    half = _LONGEST_NAME // 2
-    return f"{name[: half - 1]}…{name[-half:]}"

@@ -90,14 +90,11 @@ class AddressBook(Structure[Face]):
     Attributes:
         parts, fold: the arguments.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
     Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
     of their compared form. The first write costs one more exchange, to compare the parameters;
     three in a new book, to look for members without parameters.
-    Calls raise ShardErrors if a shard failed, and ParameterMismatchError if the book was created
-    with other parameters.
+    Calls raise InvalidArgumentError if an argument is invalid, ShardErrors if a shard failed, and
+    ParameterMismatchError if the book was created with other parameters.
     """
 
     deferred: DeferredFace[AddressBook[Deferred]]
@@ -147,10 +144,7 @@ class AddressBook(Structure[Face]):
 
         Cost: one exchange for every 10,000 names.
         """
-        added = 0
-        for page in pages(names, BATCH_SIZE):
-            added += yield from self._change(group, page, add=True)
-        return added
+        return (yield from self._change(group, names, add=True))
 
     @operation
     def leave(self, group: str | int, name: str) -> Operation[bool]:
@@ -160,10 +154,7 @@ class AddressBook(Structure[Face]):
     @operation
     def leave_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
         """Remove members; return how many existed. Cost: one exchange for every 10,000."""
-        removed = 0
-        for page in pages(names, BATCH_SIZE):
-            removed += yield from self._change(group, page, add=False)
-        return removed
+        return (yield from self._change(group, names, add=False))
 
     @operation
     def complete(
@@ -346,23 +337,25 @@ class AddressBook(Structure[Face]):
             return members, b""
         return members[: bisect_right(members, last)], b"(" + last
 
-    def _change(self, group: str | int, names: list[str], *, add: bool) -> Operation[int]:
+    def _change(self, group: str | int, names: Iterable[str], *, add: bool) -> Operation[int]:
         """Add or remove members; return how many were new, or existed."""
-        by_key: dict[str, list[bytes]] = {}
-        keys = self._keys(group)
-        for name in names:
-            member = self._member(name)
-            by_key.setdefault(keys[self._part(member)], []).append(member)
-        self._seek(group)
-        yield from open_all([self._meta], create=add)
-        replies = yield [
-            self._at(key, "ZADD", key, *(word for member in page for word in (0, member)))
-            if add
-            else self._at(key, "ZREM", key, *page)
-            for key, members in by_key.items()
-            for page in pages(members, _NAMES_PER_COMMAND)
-        ]
-        return sum(replies)
+        changed, keys = 0, self._keys(group)
+        for batch in pages(names, BATCH_SIZE):
+            by_key: dict[str, list[bytes]] = {}
+            for name in batch:
+                member = self._member(name)
+                by_key.setdefault(keys[self._part(member)], []).append(member)
+            self._seek(group)
+            yield from open_all([self._meta], create=add)
+            replies = yield [
+                self._at(key, "ZADD", key, *(word for member in page for word in (0, member)))
+                if add
+                else self._at(key, "ZREM", key, *page)
+                for key, members in by_key.items()
+                for page in pages(members, _NAMES_PER_COMMAND)
+            ]
+            changed += sum(replies)
+        return changed
 
     def _keys(self, group: str | int) -> list[str]:
         key = f"{self.name}:{key_id(self.name, 'group', group)}"

@@ -59,8 +59,7 @@ class RecentContacts(Structure[Face]):
     Attributes:
         limit, order: the arguments.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
+    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if the shard failed.
     """
 
     deferred: DeferredFace[RecentContacts[Deferred]]
@@ -219,9 +218,6 @@ class RecentContacts(Structure[Face]):
         """Read a user's contacts, and return their damage; changes nothing.
 
         Finds a key of another type, names that cannot be read, and duplicates in a LIST.
-
-        Raises:
-            ShardErrors: the shard failed.
 
         Cost: an exchange for every 1,000 contacts.
         """

@@ -164,9 +164,9 @@ class FleetWatch:
         self._totals: deque[tuple[float, int, int, int]] = deque(maxlen=_KEPT)
         self._closed = threading.Event()
         self._threads: list[threading.Thread] = []
-        for work, pause in ((self._read_entries, _ENTRIES), (self._check, _CHECK)):
+        jobs = (self._read_entries, _ENTRIES), (self._check, _CHECK), (self._summarize, interval)
+        for work, pause in jobs:
             self._start(self._repeat, work, pause)
-        self._start(self._repeat, self._summarize, interval)
 
     def close(self) -> None:
         """Stop watching."""
@@ -320,6 +320,7 @@ class FleetWatch:
         if not isinstance(client, redis.Redis):
             return
         for command, kind, last in logs:
+            first = last
             try:
                 entries = client.execute_command(  # type: ignore[no-untyped-call]
                     f"{command} GET", 128, *kind
@@ -328,6 +329,7 @@ class FleetWatch:
                 continue
             for entry in entries:
                 fields = entry if isinstance(entry, dict) else _slow_fields(entry)
+                first = max(first, fields["id"] + 1)
                 if fields["id"] >= last and fields["start_time"] > time.time() - _DAY:
                     name, key = _shown_command(fields["command"].split(b" "))
                     self.slow.appendleft(
@@ -340,7 +342,7 @@ class FleetWatch:
                             "key": key,
                         }
                     )
-            yield command, kind, max([last, *(_id(entry) + 1 for entry in entries)])
+            yield command, kind, first
 
     # ---- everything together
 
@@ -516,7 +518,3 @@ def _slow_fields(entry: list[Any]) -> dict[str, Any]:
         "duration": amount,
         "command": b" ".join(word.replace(b" ", b"_") for word in words),
     }
-
-
-def _id(entry: Any) -> int:
-    return int(entry["id"] if isinstance(entry, dict) else entry[0])

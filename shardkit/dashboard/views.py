@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, fields, is_dataclass
 from functools import partial, wraps
+from itertools import islice
 from typing import Any
 
 from shardkit.admin import (
@@ -113,13 +114,11 @@ class Views:
         component = self._fleet.components.get(name)
         if component is None:
             return None
-        return self.remembered(  # type: ignore[no-any-return]
-            ("contents", name), _NAMES, lambda: self._contents(component)
-        )
+        asking = partial(self._contents, component)
+        return self.remembered(("contents", name), _NAMES, asking)  # type: ignore[no-any-return]
 
     def _contents(self, component: Component) -> dict[str, Any]:
         diagnosis = diagnose(scan(self._kit, {component.name: component}, _SAMPLE))
-        reports = [*diagnosis.structures, *diagnosis.others]
         return {
             "keys": diagnosis.scan.keys,
             "sampled": diagnosis.scan.seen,
@@ -132,7 +131,7 @@ class Views:
                     "bytes": report.statistics.bytes,
                     "compact": report.compact,
                 }
-                for report in reports
+                for report in [*diagnosis.structures, *diagnosis.others]
             ],
             "findings": [_plain(finding) for finding in diagnosis.findings],
         }
@@ -172,8 +171,7 @@ class Views:
 
     def slow(self) -> dict[str, Any]:
         """Return the slow and large commands of all servers, the latest first."""
-        latest = sorted(self._fleet.slow, key=lambda each: -each["at"])
-        return {"slow": latest[:500]}
+        return {"slow": sorted(self._fleet.slow, key=lambda each: -each["at"])[:500]}
 
     @_remembered(_MOMENT)
     def queues(self) -> dict[str, Any]:
@@ -192,12 +190,8 @@ class Views:
 
     def dead_tasks(self, component: str, queue: str) -> dict[str, Any]:
         """Return a queue's dead tasks, with their errors."""
-        tasks = []
-        for task in self._kit.queues(component=component).dead(queue):
-            tasks.append(_plain(task))
-            if len(tasks) == _DEAD:
-                break
-        return {"component": component, "queue": queue, "dead": tasks}
+        tasks = islice(self._kit.queues(component=component).dead(queue), _DEAD)
+        return {"component": component, "queue": queue, "dead": list(map(_plain, tasks))}
 
     def revive(self, component: str, queue: str, task: str) -> bool:
         """Queue a dead task again; return whether it was dead."""

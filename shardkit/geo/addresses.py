@@ -14,15 +14,14 @@ zone. ``1.2.3`` and ``999.2.3.4`` are invalid.
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
-from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from ipaddress import IPv4Address, IPv6Address
+from socket import AF_INET, AF_INET6, inet_pton
 from typing import Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
 
 Address: TypeAlias = str | bytes | IPv4Address | IPv6Address
-Network: TypeAlias = IPv4Network | IPv6Network
 
 IPV4: Final = 2**32
 IPV6: Final = 2**128
@@ -41,13 +40,6 @@ def address_number(address: Address) -> int:
         raise InvalidArgumentError(
             f"{shown(address)} is not an IP address", "give text such as 192.0.2.7 or 2001:db8::7"
         ) from None
-
-
-def address_text(address_number: int) -> str:
-    """Return the text of an address number."""
-    if address_number < IPV4:
-        return inet_ntop(AF_INET, address_number.to_bytes(4, "big"))
-    return inet_ntop(AF_INET6, (address_number - IPV6).to_bytes(16, "big"))
 
 
 def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
@@ -78,11 +70,6 @@ def parse_range(first: str, last: str | None = None) -> tuple[int, int]:
     if end < start:
         raise ValueError(f"{shown(first)} to {shown(last)} ends before it begins")
     return start, end
-
-
-def network_range(network: Network) -> tuple[int, int]:
-    """Return the first and the last address number of a network of Python's ``ipaddress``."""
-    return parse_range(str(network))
 
 
 def _network(address: str, prefix: str) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 ::
 
     ip2city:3512345:4:c0a8      STRING  a block                  (`shardkit.geo.blocks`)
-    ip2city:3512345:cities:7    HASH    cities                   (`shardkit.geo.city_table`)
+    ip2city:3512345:cities:7    HASH    cities                   {0: ["Bonn",…,2946447], …}
     ip2city:3512345:keys:0      STRING  lists 1,000 blocks, 13 bytes each
     ip2city:3512345:keys:1      …       written before its blocks, so no block is ever orphaned
 
@@ -21,7 +21,6 @@ from typing import Any, Final, TypeAlias
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, StructureError, counted
 from shardkit.geo.blocks import ENTRIES_A_PAGE, LEVELS, WHOLE, Block, blocks
-from shardkit.geo.city_table import CityTable
 from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations, superseded
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
@@ -33,10 +32,11 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
+    raised_twice,
     read_or_note,
-    suspected,
 )
 from shardkit.structures.base.damage import damage
+from shardkit.structures.hash.sharded_hash import ShardedHash
 
 logger = logging.getLogger("shardkit")
 
@@ -45,8 +45,37 @@ Progress: TypeAlias = Callable[[str, int], None]
 BLOCKS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 4_000_000
 CITIES_AT_ONCE: Final = 10_000
+CITIES_A_PART: Final = 128
 _LISTED: Final = struct.Struct("<BIQ")
 _NO_PAGE: Final = 2**32 - 1
+
+
+class CityTable:
+    """The cities of one generation: a sharded HASH, by the deferred face's driver.
+
+    The import numbers them as it reads them, so the parts are full for any ids of the source.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str) -> None:
+        # All fields are numbers: the one part for other fields stays empty.
+        self.hash: Any = ShardedHash(
+            driver, component, name, 1, CITIES_A_PART, codec="json", fields=int
+        )
+
+    def key(self, number: int) -> str:
+        """Return the key of the part that has a city."""
+        return f"{self.hash.name}:{number // CITIES_A_PART}"
+
+    def write(self, cities: Iterable[tuple[int, City]]) -> Operation[None]:
+        """Write cities by their numbers, 10,000 per exchange."""
+        yield from self.hash.hset_many(
+            (number, list(city if city.id is not None else city[:3])) for number, city in cities
+        )
+
+    def read(self, numbers: Sequence[int]) -> Operation[list[City | None]]:
+        """Return cities by their numbers, 10,000 per exchange; None for missing ones."""
+        records = yield from self.hash.hmget(numbers)
+        return [None if record is None else City(*record) for record in records]
 
 
 class BlockStore:
@@ -112,7 +141,7 @@ class BlockStore:
     def expire(self, number: int, seconds: int) -> Operation[None]:
         """Make a generation expire."""
         yield from self._to_all_blocks(number, "EXPIRE", seconds)
-        yield from self.table(number).expire(seconds)
+        yield from self.table(number).hash.expire(seconds)
 
     def remove(self, number: int, *, keep_lists: bool = False) -> Operation[None]:
         """Remove a generation, even if it is incomplete.
@@ -120,7 +149,7 @@ class BlockStore:
         ``keep_lists`` leaves the lists of its blocks. By them a later removal finds the blocks that
         an interrupted import still writes before it stops.
         """
-        yield from self.table(number).delete()
+        yield from self.table(number).hash.delete()
         yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
@@ -145,7 +174,7 @@ class BlockStore:
         number, count, turn = generation.number, 0, 0
         while True:
             listing = partial(self._listed, number, turn, generation.levels)
-            unread = yield from confirmed(partial(_suspect, listing, repair))
+            unread = yield from raised_twice(listing, repair)
             yield unread
             listed = None if unread else (yield from listing())
             if listed is None:
@@ -155,10 +184,10 @@ class BlockStore:
             count += len(listed)
             turn += 1
         comparing = partial(self._compare, generation, count, turn)
-        yield (yield from confirmed(partial(_suspect, comparing, repair)))
+        yield (yield from raised_twice(comparing, repair))
         for some in pages(range(generation.cities), CITIES_AT_ONCE):
             reading = partial(self._cities, number, some)
-            yield (yield from confirmed(partial(_suspect, reading, repair)))
+            yield (yield from raised_twice(reading, repair))
 
     def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
         """Check that the lists before one were of all blocks."""
@@ -285,7 +314,3 @@ def portions(packed: Iterable[Block]) -> Iterator[list[Block]]:
             portion, size = [], 0
     if portion:
         yield portion
-
-
-def _suspect(steps: Callable[[], Operation[Any]], repair: str) -> Operation[Suspicions]:
-    return (yield from suspected(steps(), repair))

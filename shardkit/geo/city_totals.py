@@ -7,12 +7,20 @@
     daily:city:{2015-05-17}       ZSET  ["Munich","Bavaria","Germany"]                120
     daily:done:{2015-05-17}       SET   access-1.log, access-2.log
 
-The process that reads lines counts them (`shardkit.geo.LogTally`), and sends only totals, as
+The process that reads lines counts them (`LogTally`), and sends only totals, as
 increments: several files may have lines of the same day. The script that adds a file's totals also
 records that the file is done, so a failed add can safely be repeated. The totals are first written
 to temporary keys, in portions, because a script should not have too many arguments.
 
 All keys of a day share a hash tag, so they live on one server.
+
+A line that is counted::
+
+    192.0.2.7 2015-05-17 10:05:03 7
+    └ address └ day, ISO └ time   └ action (and the rest of the line are ignored)
+
+A million lines of a day become one count for each city. A tally is not thread-safe: create one for
+each file.
 """
 
 from __future__ import annotations
@@ -20,14 +28,14 @@ from __future__ import annotations
 import json
 import secrets
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
 from functools import partial
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.log_tally import LogTally
+from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Transaction, script_call
@@ -61,6 +69,63 @@ _AT_ONCE: Final = 1000
 _TEMPORARY: Final = 3600  # seconds until temporary totals expire if they were not added
 
 
+class LogTally:
+    """The number of lines of each day and city.
+
+    Args:
+        cities: finds the cities: ``ip.local()``.
+
+    Attributes:
+        counts: for each day, such as ``2015-05-17``, the number of lines of each city.
+        unknown: the number of lines whose address has no city.
+        skipped: the number of lines without a valid address or day.
+    """
+
+    def __init__(self, cities: LocalCities) -> None:
+        self.counts: dict[str, dict[City, int]] = {}
+        self.unknown = 0
+        self.skipped = 0
+        self._find = cities.find
+
+    def line(self, line: str | bytes) -> None:
+        """Count a line; empty lines are ignored."""
+        words = line.split(None, 2)
+        if len(words) < 2:
+            self.skipped += bool(words)
+            return
+        address, day = words[:2]
+        if isinstance(day, bytes):
+            day = day.decode("ascii", "replace")
+        counts = self.counts.get(day)
+        if counts is None and not _is_day(day):
+            self.skipped += 1
+            return
+        try:
+            city = self._find(address)
+        except InvalidArgumentError:
+            self.skipped += 1
+            return
+        if city is None:
+            self.unknown += 1
+            return
+        if counts is None:
+            counts = self.counts[day] = {}
+        counts[city] = counts.get(city, 0) + 1
+
+    def lines(self, lines: Iterable[str] | Iterable[bytes]) -> None:
+        """Count many lines, such as those of an open file."""
+        count = self.line
+        for line in lines:
+            count(line)
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return date.fromisoformat(text).isoformat() == text
+    except ValueError:
+        return False
+
+
 class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
 
@@ -68,6 +133,8 @@ class CityTotals(Structure[Face]):
         driver: runs its operations.
         component: the component of its keys.
         name: the prefix of its keys.
+
+    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """
 
     deferred: DeferredFace[CityTotals[Deferred]]
@@ -129,9 +196,6 @@ class CityTotals(Structure[Face]):
             day: a date, or its ISO form.
             limit: the most places to return, up to 10,000.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: one exchange.
         """
         if kind not in KINDS:
@@ -171,10 +235,6 @@ class CityTotals(Structure[Face]):
 
         Finds keys of another type, impossible places and totals, different sums of countries,
         regions and cities, and totals without a record of their files.
-
-        Raises:
-            InvalidArgumentError: the day is invalid.
-            ShardErrors: a shard failed.
 
         Cost: two exchanges; more for each 5,000 places. All places are in memory.
         """

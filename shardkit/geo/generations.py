@@ -54,29 +54,6 @@ class Generation(NamedTuple):
     levels: tuple[int, ...]
     imported: int
 
-    def to_json(self) -> str:
-        """Return its stored form."""
-        return json.dumps(self._asdict(), separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Generation:
-        """Return a generation from its stored form."""
-        try:
-            fields = json.loads(text)
-            format_ = fields.get("format", FORMAT)
-            if isinstance(format_, int) and format_ > FORMAT:
-                raise NewerFormatError(
-                    f"the current generation has format {format_}, this release reads {FORMAT}",
-                    "use the release that imported it, or a later one",
-                )
-            known = {name: fields[name] for name in cls._fields}  # others are a later release's
-            return cls(**{**known, "levels": tuple(known["levels"])})
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            raise StructureError(
-                f"the current generation {text[:60]!r} cannot be read",
-                "import again, or upgrade this program if a later release wrote it",
-            ) from None
-
 
 class Generations:
     """The record of generations of one `IpToCity`, shared by its faces: a HASH."""
@@ -88,12 +65,19 @@ class Generations:
     def parse(self, stored: bytes) -> Generation:
         """Return a generation from its stored form."""
         try:
-            return Generation.from_json(stored)
-        except NewerFormatError:
-            raise
-        except StructureError as error:
+            fields = json.loads(stored)
+            format_ = fields.get("format", FORMAT)
+            if isinstance(format_, int) and format_ > FORMAT:
+                raise NewerFormatError(
+                    f"the current generation has format {format_}, this release reads {FORMAT}",
+                    "use the release that imported it, or a later one",
+                )
+            known = {name: fields[name] for name in Generation._fields}  # others are later ones
+            return Generation(**{**known, "levels": tuple(known["levels"])})
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             found = f"current={shown(stored)}"
-            raise damage(self.home, self.key, found, "a generation", error.remedy) from None
+            remedy = "import again, or upgrade this program if a later release wrote it"
+            raise damage(self.home, self.key, found, "a generation", remedy) from None
 
     def read_current(self) -> Command:
         """Return the command that reads the stored form of the current generation."""
@@ -114,7 +98,8 @@ class Generations:
 
     def switch(self, generation: Generation, grace: int) -> Operation[int]:
         """Make readers use a generation; return the previous one, 0 for none."""
-        arguments = (generation.number, generation.to_json(), grace)
+        stored = json.dumps(generation._asdict(), separators=(",", ":"))
+        arguments = (generation.number, stored, grace)
         call = script_call(self.home, script("geo/switch"), [self.key], arguments, idempotent=True)
         [old] = yield [call]
         if old is None:

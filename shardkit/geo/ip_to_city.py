@@ -29,13 +29,12 @@ from typing import NamedTuple
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, ShardKitError, StructureError
 from shardkit.geo.addresses import IPV4, Address, address_number
-from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, Progress
-from shardkit.geo.blocks import NO_CITY, WHOLE, Level, search
+from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, CityTable, Progress
+from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
 from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City, Item, SkippedLine
-from shardkit.geo.view_cache import GenerationView, ViewCache
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -50,7 +49,13 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.base.check import Damage, Suspicions, confirmed, read_or_note, suspected
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicions,
+    confirmed,
+    raised_twice,
+    read_or_note,
+)
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -60,6 +65,7 @@ ADDRESSES_AT_ONCE = 10_000
 FRESH = 1.0  # seconds
 GRACE, LEAST_GRACE = 60, 10  # seconds
 _TRIES = 5
+CACHED_CITIES = 10_000
 
 
 class Imported(NamedTuple):
@@ -80,6 +86,43 @@ class Imported(NamedTuple):
     blocks: int
     skipped: int
     first_skipped: tuple[SkippedLine, ...]
+
+
+class ViewCache:
+    """The cached current generation; shared by all faces."""
+
+    def __init__(self) -> None:
+        self.stored: bytes | None = None  # the stored form of the generation
+        self.checked = float("-inf")  # when the server was last asked for it
+        self.view: GenerationView | None = None
+
+    def expire(self) -> None:
+        """Ask the server again at the next look-up."""
+        self.checked = float("-inf")
+
+    def clear(self) -> None:
+        """Drop everything after the data is deleted."""
+        self.view = self.stored = None
+        self.expire()
+
+
+class GenerationView:
+    """A generation, and its cities that this process looked up."""
+
+    def __init__(self, generation: Generation, table: CityTable) -> None:
+        self.generation = generation
+        self.table = table
+        self.levels = {
+            family: [level for level in levels if level.number in generation.levels]
+            for family, levels in ((4, IPV4_LEVELS), (6, IPV6_LEVELS))
+        }
+        self.cities: dict[int, City] = {}
+
+    def cache(self, cities: dict[int, City]) -> None:
+        """Cache cities for the next look-ups, at most 10,000."""
+        if len(self.cities) + len(cities) > CACHED_CITIES:
+            self.cities = {}
+        self.cities |= cities if len(cities) <= CACHED_CITIES else {}
 
 
 class IpToCity(Structure[Face]):
@@ -131,14 +174,7 @@ class IpToCity(Structure[Face]):
 
     @operation
     def find_many(self, addresses: Iterable[Address]) -> Operation[list[City | None]]:
-        """Return the cities of addresses, in their order; None for each that is in no range.
-
-        Args:
-            addresses: any iterable of addresses.
-
-        Raises:
-            InvalidArgumentError: one is not an address; nothing was sent.
-            StructureError: nothing was imported yet.
+        """Return the cities of addresses, in their order; see `find`.
 
         Cost: for every 10,000 addresses one exchange per 1,000 blocks that they are in, and one for
         the cities that are not cached in this process.
@@ -206,7 +242,8 @@ class IpToCity(Structure[Face]):
             source.close()
         self._cache.expire()
         if old:
-            yield from self._retire(old, grace)
+            with self._left_to_the_next("old data remains until the next import"):
+                yield from self._store.expire(old, grace)
         skipped = tuple(source.first_skipped)
         return Imported(number, new.ranges, new.cities, new.blocks, source.skipped, skipped)
 
@@ -252,7 +289,7 @@ class IpToCity(Structure[Face]):
         if typed:
             return
         repair = "import_from() replaces everything"
-        unread = yield from confirmed(lambda: suspected(self._read_generations(), repair))
+        unread = yield from raised_twice(self._read_generations, repair)
         yield unread
         if not unread:
             [stored] = yield [self._generations.read_current()]
@@ -435,11 +472,6 @@ class IpToCity(Structure[Face]):
             if (yield from self._generations.abandon(number)):
                 yield from self._store.remove(number)
                 yield from self._generations.forget(number)
-
-    def _retire(self, old: int, grace: int) -> Operation[None]:
-        """Make the previous generation expire; if that fails, the next import removes it."""
-        with self._left_to_the_next("old data remains until the next import"):
-            yield from self._store.expire(old, grace)
 
     @contextmanager
     def _left_to_the_next(self, what: str) -> Iterator[None]:

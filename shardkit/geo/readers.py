@@ -30,7 +30,7 @@ from os import PathLike, fspath
 from typing import Any, Final
 
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.geo.addresses import network_range, parse_range
+from shardkit.geo.addresses import parse_range
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
 from shardkit.geo.text_lines import CsvColumn, File, Lines, Rows
 from shardkit.operations.arguments import shown
@@ -288,7 +288,7 @@ def mmdb(path: str | PathLike[str], *, language: str = "en") -> Iterator[Item]:
                 record, _ = decode(offset)
                 try:
                     city = _from_record(record, language)
-                    yield IpRange(*network_range(network), city, turn, source)
+                    yield IpRange(*parse_range(str(network)), city, turn, source)
                 except ValueError as error:
                     yield SkippedLine(turn, f"{network}: {error}", source)
     except OSError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from os import PathLike, fspath
@@ -17,6 +18,7 @@ CsvColumn: TypeAlias = int | str
 
 LONGEST_LINE: Final = 2**20  # bytes; limits the memory for a file without line breaks
 _BLANKS: Final = " \t"
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 
 class Lines:
@@ -86,7 +88,7 @@ class Rows:
                 needed = 1 + max(position for position in positions if position is not None)
             if len(cells) < needed:
                 yield line, f"has {len(cells)} columns, not {needed}"
-            elif not text.isascii() and _has_surrogates(text):
+            elif not text.isascii() and _SURROGATE.search(text):
                 yield line, "is not encoded as it should be"
             else:
                 yield line, ["" if n is None else cells[n].strip(_BLANKS) for n in positions]
@@ -96,11 +98,3 @@ class Rows:
         if '"' not in text:
             return text.split(self._delimiter)
         return next(csv.reader([text], delimiter=self._delimiter))
-
-
-def _has_surrogates(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False

@@ -147,7 +147,8 @@ class _Telemetry:
         group = sent.group or [sent]
         if sent is not group[-1]:
             return  # one span for the exchange
-        count, error = sum(each.count for each in group), _first_error(group)
+        count = sum(each.count for each in group)
+        error = next((each.error for each in group if each.error is not None), None)
         names = {each.name for each in group}
         name = names.pop() if len(names) == 1 else ""
         if count > 1:
@@ -205,10 +206,6 @@ class _Telemetry:
                 found[_pool_name(pool.policy), state] += count
         for (name, state), count in found.items():
             yield Observation(count, {_POOL: name, "db.client.connection.state": state})
-
-
-def _first_error(group: Iterable[events.CommandsSent]) -> BaseException | None:
-    return next((each.error for each in group if each.error is not None), None)
 
 
 def _pool_name(policy: CallPolicy) -> str:

@@ -26,17 +26,18 @@ from redis.exceptions import ResponseError
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.config_file import Setting, Settings
-from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
+    StartStopContext,
     free_port,
+    start_all,
+    stop_all,
     wait_until,
 )
-from shardkit.local.start_stop import start_all, stop_all
 from shardkit.operations.arguments import Seconds, in_seconds
 
 SLOTS = 16384
@@ -148,8 +149,7 @@ class LocalCluster(StartStopContext):
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all nodes; see `LocalServer.stop`."""
-        timeout = in_seconds(timeout)
-        stop_all(self.nodes, timeout)
+        stop_all(self.nodes, in_seconds(timeout))
 
     def __repr__(self) -> str:
         running = sum(node.running for node in self.nodes)

@@ -28,15 +28,17 @@ from redis.sentinel import Sentinel
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.config_file import Setting, Settings
-from shardkit.local.context import StartStopContext
 from shardkit.local.server import (
     HOST,
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
+    StartStopContext,
+    refuse_running,
+    start_all,
+    stop_all,
     wait_until,
 )
-from shardkit.local.start_stop import refuse_running, start_all, stop_all
 from shardkit.operations.arguments import Seconds, in_seconds
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
@@ -241,8 +243,7 @@ class LocalSentinel(StartStopContext):
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop everything; see `LocalServer.stop`."""
-        timeout = in_seconds(timeout)
-        stop_all([*reversed(self.servers)], timeout)
+        stop_all([*reversed(self.servers)], in_seconds(timeout))
 
     def __repr__(self) -> str:
         running = sum(server.running for server in self.servers)

@@ -24,7 +24,8 @@ import signal
 import socket
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -38,7 +39,6 @@ from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server, named_server
 from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
-from shardkit.local.context import StartStopContext
 from shardkit.local.process import GuardedProcess, finish
 from shardkit.network.connections.redis_private import library_name
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -56,6 +56,24 @@ _ATTEMPTS = 10  # to find a port that no other process takes first
 _STEP = 0.01  # seconds between checks of a starting server
 _RESERVED = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
+
+
+class StartStopContext(ABC):
+    """Starts on entering a ``with`` statement, and stops on leaving it in any case."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start; return self when ready for use."""
+
+    @abstractmethod
+    def stop(self) -> Any:
+        """Stop, and wait until stopped."""
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
 
 
 class LocalServer(StartStopContext):
@@ -191,17 +209,7 @@ class LocalServer(StartStopContext):
         Raises:
             LocalServerError: it runs already, ended at once (quotes its log), or did not answer.
         """
-        timeout = in_seconds(timeout)
-        deadline = time.monotonic() + timeout
-        if self.running:
-            raise self._error("runs already", "stop it first, or use restart()")
-        try:
-            self._launch()
-            self._await_ready(deadline)
-            self._await_copy(deadline)
-        except BaseException:
-            self.stop(0)
-            raise
+        start_all([self], in_seconds(timeout))
         return self
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
@@ -210,12 +218,7 @@ class LocalServer(StartStopContext):
         Does nothing if it is not running, or in a forked child. Without a data directory its data
         is lost.
         """
-        timeout = in_seconds(timeout)
-        try:
-            self._ask_to_end()
-            self._await_end(time.monotonic() + timeout, patient=timeout > 0)
-        finally:
-            self._end()
+        stop_all([self], in_seconds(timeout))
 
     def kill(self) -> None:
         """Kill it with SIGKILL, like a crash; unsaved data is lost.
@@ -310,8 +313,7 @@ class LocalServer(StartStopContext):
         """Return the arguments of the binary."""
         return [CONFIG_FILE]
 
-    # ---- the steps of starting and stopping, which `shardkit.local.start_stop` runs for many
-    # servers
+    # ---- the steps of starting and stopping, which `start_all` and `stop_all` run for many servers
 
     def _launch(self) -> None:
         self._end()  # clean up after a killed server
@@ -420,6 +422,47 @@ class LocalServer(StartStopContext):
     def _error(self, what: str, remedy: str) -> LocalServerError:
         at = f" (port {self._port})" if self._port else ""
         return LocalServerError(f"{self.name}{at} {what}", remedy)
+
+
+def start_all(
+    servers: Sequence[LocalServer],
+    timeout: float = START_TIMEOUT,
+    started: Callable[[LocalServer], object] = lambda server: None,
+) -> None:
+    """Start servers in parallel and wait until all answer; if one fails, stop them all."""
+    refuse_running(servers)
+    deadline = time.monotonic() + timeout
+    try:
+        # Servers with a given port first, or another might take it as a free one.
+        for server in sorted(servers, key=lambda server: not server._asked_port):
+            server._launch()
+        for server in servers:
+            server._await_ready(deadline)
+            server._await_copy(deadline)
+            started(server)
+    except BaseException:
+        stop_all(servers, 0)
+        raise
+
+
+def refuse_running(servers: Sequence[LocalServer]) -> None:
+    """Refuse to start servers of which one runs."""
+    for server in servers:
+        if server.running:
+            raise LocalServerError(f"{server.name} runs already", "stop it first")
+
+
+def stop_all(servers: Sequence[LocalServer], timeout: float = STOP_TIMEOUT) -> None:
+    """Stop servers in parallel; see `LocalServer.stop`."""
+    try:
+        for server in servers:
+            server._ask_to_end()
+        deadline = time.monotonic() + timeout
+        for server in servers:
+            server._await_end(deadline, patient=timeout > 0)
+    finally:
+        for server in servers:
+            server._end()
 
 
 def free_port() -> int:

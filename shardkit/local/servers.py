@@ -23,15 +23,16 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local.cluster import LocalCluster
 from shardkit.local.config_file import Setting
-from shardkit.local.context import StartStopContext
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
+    StartStopContext,
+    start_all,
+    stop_all,
 )
 from shardkit.local.server_plan import CONFIG_SERVER, Address, PlannedServer, ServerPlan
-from shardkit.local.start_stop import start_all, stop_all
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 

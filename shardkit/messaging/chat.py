@@ -42,7 +42,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.messaging.messages import MOST_AT_ONCE, Message, decode_message, encode_message
 from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import wait_for
-from shardkit.operations.arguments import Seconds, in_seconds, shown
+from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Command, Key, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
@@ -59,11 +59,7 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed
-from shardkit.structures.base.damage import (
-    MOST_STORED,
-    damage,
-    stored_score,
-)
+from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 from shardkit.structures.base.server_clock import ServerClock
 
 MOST_HISTORY = 1_000_000
@@ -342,8 +338,22 @@ class Chats(Tagged[Face]):
 
         Cost: one exchange, O(log n + limit); while waiting, one every ten seconds.
         """
-        timeout = in_seconds(timeout)
-        return (yield from self._fetch_from(chat, user, limit, timeout))
+        check_integer(self.name, "limit", limit, 1, MOST_AT_ONCE)
+        seconds = wait_seconds(self.name, timeout)
+        keys = self._keys(chat)
+        check_tag(self.name, "user", user)
+
+        def attempt(waiting: str) -> Operation[tuple[list[Any], float]]:
+            call = self._call("fetch", chat, user, limit, waiting, idempotent=True)
+            [reply] = yield [call]
+            return reply if reply[0] == _NO_MEMBER or reply[1] else [], float("inf")
+
+        reply = yield from wait_for(
+            self.component, keys[0], keys[4], attempt, seconds, self._clock.monotonic
+        )
+        if not reply:
+            return []
+        return None if reply[0] == _NO_MEMBER else self._decoded(chat, user, reply[2])
 
     @stream
     def listen(self, chat: str, user: str) -> Stream[Message]:
@@ -355,7 +365,7 @@ class Chats(Tagged[Face]):
         Cost: two exchanges for each page of messages.
         """
         while True:
-            messages = yield from self._fetch_from(chat, user, 100, None)
+            messages = yield from Chats.fetch_from.steps(self, chat, user, timeout=None)
             if messages is None:
                 return
             yield Page(messages)
@@ -499,26 +509,6 @@ class Chats(Tagged[Face]):
         args = (chat, entry)
         return script_call(self.component, call, [self._list_key(user)], args, idempotent=True)
 
-    def _fetch_from(
-        self, chat: str, user: str, limit: int, timeout: float | None
-    ) -> Operation[list[Message] | None]:
-        check_integer(self.name, "limit", limit, 1, MOST_AT_ONCE)
-        seconds = wait_seconds(self.name, timeout)
-        keys = self._keys(chat)
-        check_tag(self.name, "user", user)
-
-        def attempt(waiting: str) -> Operation[tuple[list[Any], float]]:
-            call = self._call("fetch", chat, user, limit, waiting, idempotent=True)
-            [reply] = yield [call]
-            return reply if reply[0] == _NO_MEMBER or reply[1] else [], float("inf")
-
-        reply = yield from wait_for(
-            self.component, keys[0], keys[4], attempt, seconds, self._clock.monotonic
-        )
-        if not reply:
-            return []
-        return None if reply[0] == _NO_MEMBER else self._decoded(chat, user, reply[2])
-
     def _of_all_chats(self, user: str, limit: int) -> Operation[list[tuple[str, int, list[bytes]]]]:
         """Return for each chat of a user its id, the number of unread messages, and messages."""
         key = self._list_key(user)
@@ -549,18 +539,11 @@ class Chats(Tagged[Face]):
 
     def _forget(self, user: str, stale: Sequence[tuple[str, bytes]]) -> Operation[None]:
         """Remove chats without a membership from a user's list, after refusing their tokens."""
-        refuse = [
-            self._call(
-                "refuse",
-                chat,
-                self._clock.script_microseconds(),
-                user,
-                entry.split(b" ")[0],
-                idempotent=True,
-            )
+        now = self._clock.script_microseconds()
+        refused = yield [
+            self._call("refuse", chat, now, user, entry.split(b" ")[0], idempotent=True)
             for chat, entry in stale
         ]
-        refused = yield refuse
         yield [
             self._list_remove(user, chat, entry)
             for (chat, entry), done in zip(stale, refused, strict=True)

@@ -65,14 +65,7 @@ from shardkit.messaging.tagged import Tagged
 from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
-from shardkit.operations.commands import (
-    Call,
-    Columns,
-    Command,
-    Pause,
-    Replies,
-    Reply,
-)
+from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -702,21 +695,17 @@ class Files(Tagged[Face]):
         Cost: one exchange for 1,000 chunks.
         """
         keys = self._keys(channel)
-        typed = yield from confirmed(partial(self._check_types, keys))
-        yield typed
-        if typed:
-            return
-        anew = "delete(channel), and publish again"
-        reads: Sequence[Callable[[], Operation[Any]]] = (
-            partial(self._readers, channel),
-            partial(self._stored_files, keys),
-        )
-        for read in reads:
-            wrong = yield from confirmed(lambda read=read: suspected(read(), anew))  # type: ignore[misc]
+        for one in (
+            partial(self._check_types, keys),
+            lambda: suspected(self._readers(channel), self._retyped),
+            lambda: suspected(self._stored_files(keys), self._retyped),
+        ):
+            wrong = yield from confirmed(one)
             yield wrong
             if wrong:
                 return
-        yield (yield from confirmed(lambda: suspected(self._check_open(channel, keys), anew)))
+        opened = partial(self._check_open, channel, keys)
+        yield (yield from confirmed(lambda: suspected(opened(), self._retyped)))
         readers = [reader for reader, _ in (yield from self._readers(channel))]
         if not readers:
             return
@@ -1095,9 +1084,6 @@ class Files(Tagged[Face]):
         numbers = dict.fromkeys(each.partition(":")[0] for each in fields if ":" in each)
         return [stored_integer(self.component, key, "a file", each, 1) for each in numbers]
 
-    def _number(self, key: str, fields: dict[str, str], name: str) -> int:
-        return stored_integer(self.component, key, name, fields.get(name, "0"))
-
     def _file_status(
         self,
         keys: Sequence[str],
@@ -1106,7 +1092,8 @@ class Files(Tagged[Face]):
         stored: dict[str, str],
         positions: dict[str, str],
     ) -> FileStatus:
-        size = self._number(keys[2], stored, f"{number}:size")
+        name = f"{number}:size"
+        size = stored_integer(self.component, keys[2], name, stored.get(name, "0"))
         offsets = {}
         for reader in readers:
             of = f"{number}:{reader}"
@@ -1115,8 +1102,8 @@ class Files(Tagged[Face]):
             if text != "done":
                 offsets[reader] = self._position(keys[3], of, text.encode(), size).offset
         complete = stored.get(f"{number}:done") == "1"
-        name = stored.get(f"{number}:name", "").encode() or None
-        text = self._text(keys[2], f"{number}:name", name)
+        name = f"{number}:name"
+        text = self._text(keys[2], name, stored.get(name, "").encode() or None)
         return FileStatus(text, number, size, complete, offsets)
 
     def _stored_files(self, keys: Sequence[str]) -> Operation[Sequence[int]]:

@@ -206,13 +206,15 @@ class Mailboxes(Tagged[Face]):
     @operation
     def unread(self, owner: str) -> Operation[int]:
         """Return the number of messages not acknowledged or removed. Cost: one exchange, O(1)."""
-        [count] = yield from self._unread([owner])
+        [count] = yield from Mailboxes.unread_many.steps(self, [owner])
         return count
 
     @operation
     def unread_many(self, owners: Sequence[str]) -> Operation[list[int]]:
         """Return `unread` of many mailboxes, in order. Cost: one exchange, O(1) each."""
-        return (yield from self._unread(owners))
+        keys = [self._keys(owner)[0] for owner in owners]
+        counts = yield [self._at(key, "ZCARD", key) for key in keys]
+        return list(counts)
 
     # ---- for recipients
 
@@ -314,7 +316,8 @@ class Mailboxes(Tagged[Face]):
     @operation
     def counts(self, owner: str) -> Operation[MailboxCounts]:
         """Return the contents of a mailbox. Cost: one exchange, O(1)."""
-        return (yield from self._counts(owner))
+        [counts] = yield [self._call("counts", owner)]
+        return MailboxCounts(*counts)
 
     @operation
     def clear(self, owner: str) -> Operation[int]:
@@ -338,13 +341,14 @@ class Mailboxes(Tagged[Face]):
         keys = self._keys(owner)
         for one in (
             partial(self._check_types, keys),
-            lambda: suspected(self._counts(owner), _CLEARS),  # as all calls read the state
+            # As all calls read the state.
+            lambda: suspected(Mailboxes.counts.steps(self, owner), _CLEARS),
         ):
             wrong = yield from confirmed(one)
             yield wrong
             if wrong:
                 return
-        counts = yield from self._counts(owner)
+        counts = yield from Mailboxes.counts.steps(self, owner)
         for start in range(0, max(counts.unread, counts.leased), MOST_AT_ONCE):
             yield (yield from confirmed(partial(self._check_page, owner, keys, start)))
         yield (yield from confirmed(partial(self._check_bytes, keys)))
@@ -357,11 +361,6 @@ class Mailboxes(Tagged[Face]):
     def _send(self, to: str, messages: Sequence[bytes]) -> Command:
         return self._call("send", to, self._clock.script_microseconds(), *self._limits, *messages)
 
-    def _unread(self, owners: Sequence[str]) -> Operation[list[int]]:
-        keys = [self._keys(owner)[0] for owner in owners]
-        counts = yield [self._at(key, "ZCARD", key) for key in keys]
-        return list(counts)
-
     def _fetch(
         self, owner: str, limit: int, lease: int, timeout: Seconds | None
     ) -> Operation[list[Message]]:
@@ -371,10 +370,9 @@ class Mailboxes(Tagged[Face]):
 
         def undo(replies: Replies) -> Operation[None]:
             ids, stored, _ = replies[0]
-            args = [part for pair in zip(ids, stored, strict=True) for part in pair]
-            if lease:
-                args[1::2] = [b""] * len(ids)
-            if args:
+            if ids:
+                texts = [b""] * len(ids) if lease else stored
+                args = [part for pair in zip(ids, texts, strict=True) for part in pair]
                 yield [self._release_call(owner, args)]
 
         def attempt(waiting: str) -> Operation[tuple[list[tuple[bytes, bytes]], float]]:
@@ -390,23 +388,12 @@ class Mailboxes(Tagged[Face]):
         remedy = f"acknowledge({owner!r}, [id]) removes it"
         try:
             return [
-                decode_message(
-                    self.component,
-                    keys[0],
-                    int(id_),
-                    stored,
-                    remedy,
-                )
+                decode_message(self.component, keys[0], int(id_), stored, remedy)
                 for id_, stored in rows
             ]
         except DamagedDataError:  # the others must not be lost with it
-            args = [part for id_, stored in rows for part in (id_, b"" if lease else stored)]
-            yield [self._release_call(owner, args)]
+            yield from undo(Replies([(*zip(*rows, strict=True), b"")]))
             raise
-
-    def _counts(self, owner: str) -> Operation[MailboxCounts]:
-        [counts] = yield [self._call("counts", owner)]
-        return MailboxCounts(*counts)
 
     def _check_page(self, owner: str, keys: Sequence[str], start: int) -> Operation[Suspicions]:
         [leases] = yield [self._call("check", owner, start, start + MOST_AT_ONCE - 1)]

@@ -39,13 +39,6 @@ class Tagged(Structure[Face]):
         call = script(f"messaging/{self._scripts}_{action}")
         return script_call(self.component, call, self._keys(tag), args, idempotent=idempotent)
 
-    def _counts_of(self, keys: Sequence[str], notes: Suspicions) -> Operation[Sequence[int]]:
-        """Count what the keys hold, and note those of another type."""
-        pairs = zip(keys, self._parts, strict=True)
-        reads = [self._at(key, name, key) for key, (_, name) in pairs]
-        counts = yield from read_or_note(reads, notes, self._retyped, "its contents")
-        return counts
-
     def _found(self, texts: Iterable[bytes], repair: str = "") -> Suspicions:
         """Return the damage that a script has found, by reading as the calls' scripts do."""
         found = (json.loads(text.partition(b" ")[2]) for text in texts)
@@ -73,6 +66,7 @@ class Tagged(Structure[Face]):
         return script_call(self.component, script("messaging/page"), [key], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
-        notes: Suspicions = []
-        yield from self._counts_of(keys, notes)
+        pairs, notes = zip(keys, self._parts, strict=True), Suspicions()
+        reads = [self._at(key, name, key) for key, (_, name) in pairs]
+        yield from read_or_note(reads, notes, self._retyped, "its contents")
         return notes

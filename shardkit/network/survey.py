@@ -374,6 +374,13 @@ def server_facts(
     written: bool = False,
 ) -> ServerFacts:
     """Ask one server, through a client of it; see `survey`."""
+    with client.client() as own:  # one connection, which stays in a database that is selected
+        return _server_facts(own, databases, timeout, thorough, written)
+
+
+def _server_facts(
+    client: Any, databases: Collection[int], timeout: float, thorough: bool, written: bool
+) -> ServerFacts:
     slowest = waited = 0.0
     for n in range(_PINGS):
         time.sleep(_PING_INTERVAL if n else 0)

@@ -28,14 +28,7 @@ from redis.exceptions import TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.errors import ShardFailure
 from shardkit.operations.cancellation import UndoablePartial
-from shardkit.operations.commands import (
-    Command,
-    Locate,
-    Pause,
-    Replies,
-    Reply,
-    raise_failures,
-)
+from shardkit.operations.commands import Command, Locate, Pause, Replies, Reply, raise_failures
 from shardkit.operations.operation import Operation
 from shardkit.queues.commands import MOVED_AT_ONCE, ClaimedTask, QueueCommands
 from shardkit.queues.keys import QueueKeys

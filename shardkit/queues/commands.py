@@ -79,7 +79,7 @@ class QueueCommands:
 
     def put(self, queue: str, rows: Sequence[Argument]) -> Command:
         """Return the command that queues tasks; rows are id, delay, task, …."""
-        return self._call("put", self.keys(queue), self._clock.script_seconds(), *rows)
+        return self.call("put", self.keys(queue), self._clock.script_seconds(), *rows)
 
     def take(
         self, queues: Sequence[QueueKeys], lease: float, claim: str, *, waits: bool
@@ -102,16 +102,7 @@ class QueueCommands:
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
         """Return the command that requeues due tasks and ended leases."""
-        return self._call("move", keys, self._clock.script_seconds(), self._attempts, limit)
-
-    def acknowledge(self, queue: str, id_: bytes, attempts: int, claim: str) -> Command:
-        """Return the command that removes a task that is done."""
-        return self._call("acknowledge", self.keys(queue), id_, attempts, claim)
-
-    def extend(self, queue: str, id_: bytes, attempts: int, claim: str, lease: float) -> Command:
-        """Return the command that extends a lease."""
-        args = (self._clock.script_seconds(), id_, attempts, claim, f"{lease:.6f}")
-        return self._call("extend", self.keys(queue), *args)
+        return self.call("move", keys, self._clock.script_seconds(), self._attempts, limit)
 
     def requeue(
         self,
@@ -135,18 +126,6 @@ class QueueCommands:
             args.append(dead.encode(errors="replace"))
         return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
 
-    def cancel(self, queue: str, id_: str) -> Command:
-        """Return the command that removes a task that was not taken."""
-        return self._call("cancel", self.keys(queue), id_)
-
-    def revive(self, queue: str, *ids: bytes) -> Command:
-        """Return the command that requeues dead tasks: these, or the first 1,000."""
-        return self._call("revive", self.keys(queue), *ids)
-
-    def restore(self, queue: str, cursor: Argument, limit: int) -> Command:
-        """Return the command that requeues lost tasks among about ``limit``."""
-        return self._call("restore", self.keys(queue), cursor, limit)
-
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
         names = {"LLEN": (keys.waiting,), "ZCARD": (keys.delayed, keys.taken, keys.dead)}
@@ -154,6 +133,7 @@ class QueueCommands:
             Command(self._component, key, (name, key)) for name, of in names.items() for key in of
         )
 
-    def _call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
+    def call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
+        """Return the command that runs a script of a queue, and may be repeated."""
         call = script(f"queues/{name}")
         return script_call(self._component, call, keys.all, args, idempotent=True)

@@ -60,14 +60,7 @@ from shardkit.queues.check import check_queue
 from shardkit.queues.claim import Absence, Claim
 from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts, QueueRates
 from shardkit.queues.keys import QueueKeys
-from shardkit.queues.task_codec import (
-    DeadTask,
-    NewTask,
-    Task,
-    decode_task,
-    encode_task,
-    queued_at,
-)
+from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task, queued_at
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_seconds
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import stored_integer
@@ -98,9 +91,7 @@ class TaskQueues(Structure[Face]):
     """Task queues by name, each on the shard of its name. Made by ``kit.queues``.
 
     Args:
-        driver: runs its operations.
-        component: where they live.
-        name: the prefix of their keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         attempts: how often a task is taken before it is dead, 1 to 1,000.
         retry_delay: the seconds until a failed task is retried, doubled for each further retry.
         longest_retry_delay: the most seconds of such a delay.
@@ -211,7 +202,7 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange, O(log n) for a delayed task, O(n) for one behind n waiting ones.
         """
-        [cancelled] = yield [self._commands.cancel(queue, id)]
+        [cancelled] = yield [self._commands.call("cancel", self._keys(queue), id)]
         return bool(cancelled)
 
     # ---- for workers
@@ -284,12 +275,14 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange, O(log n).
         """
-        return (yield from self._try_acknowledge(task)) is Acknowledged.YES
+        return (yield from TaskQueues._acknowledge.steps(self, task)) is Acknowledged.YES
 
     @operation
     def _acknowledge(self, task: Task) -> Operation[Acknowledged]:
         """Acknowledge a task; return why it did not count, for workers."""
-        return (yield from self._try_acknowledge(task))
+        claim = (_id_bytes(task.id), task.attempts, task.claim)
+        [reply] = yield [self._commands.call("acknowledge", self._keys(task.queue), *claim)]
+        return Acknowledged(reply)
 
     @operation
     def extend(self, task: Task, lease: Seconds = LEASE) -> Operation[bool]:
@@ -300,10 +293,9 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange, O(log n).
         """
-        seconds = self._seconds("lease", lease)
-        id_ = _id_bytes(task.id)
-        call = self._commands.extend(task.queue, id_, task.attempts, task.claim, seconds)
-        [extended] = yield [call]
+        claim = (_id_bytes(task.id), task.attempts, task.claim)
+        args = (self._clock.script_seconds(), *claim, f"{self._seconds('lease', lease):.6f}")
+        [extended] = yield [self._commands.call("extend", self._keys(task.queue), *args)]
         return bool(extended)
 
     @operation
@@ -490,7 +482,7 @@ class TaskQueues(Structure[Face]):
 
         Cost: one exchange, O(log n).
         """
-        [revived] = yield [self._commands.revive(queue, _id_bytes(id))]
+        [revived] = yield [self._commands.call("revive", self._keys(queue), _id_bytes(id))]
         return bool(revived)
 
     @operation
@@ -500,7 +492,7 @@ class TaskQueues(Structure[Face]):
         [left] = yield [self._at(key, "ZCARD", key)]
         revived = 0
         while revived < left:
-            [count] = yield [self._commands.revive(queue)]
+            [count] = yield [self._commands.call("revive", self._keys(queue))]
             revived += count
             if count < TASKS_AT_ONCE:
                 break
@@ -522,7 +514,8 @@ class TaskQueues(Structure[Face]):
         cursor: Argument = 0
         restored = 0
         while True:
-            [[cursor, count]] = yield [self._commands.restore(queue, cursor, RESTORED_AT_ONCE)]
+            call = self._commands.call("restore", self._keys(queue), cursor, RESTORED_AT_ONCE)
+            [[cursor, count]] = yield [call]
             restored += count
             if cursor == b"0":
                 return int(restored)
@@ -591,11 +584,6 @@ class TaskQueues(Structure[Face]):
                 error.remedy = f"{may}queue them again with their ids ({named})"
             raise
         return ids
-
-    def _try_acknowledge(self, task: Task) -> Operation[Acknowledged]:
-        id_ = _id_bytes(task.id)
-        [reply] = yield [self._commands.acknowledge(task.queue, id_, task.attempts, task.claim)]
-        return Acknowledged(reply)
 
     def _requeue(
         self, task: Task, delay: float, *, counts: bool = True, dead: str | None = None

@@ -180,23 +180,16 @@ class BaseWorker(Generic[Face]):
         self.summary.released += 1
         logger.info("%s was requeued", _describe(task), extra=_about("task-requeued", task))
 
-    def _left_to_others(self, task: Task, error: NewerFormatError) -> None:
-        self.summary.released += 1
-        logger.warning(
-            "%s is left to other workers for %g s: %s",
-            _describe(task),
-            self.tasks.unknown_delay,
-            error,
-            extra=_about("task-left", task),
-        )
-
     def _outcome(self, task: Task, error: BaseException | None) -> tuple[str, Callable[[], Any]]:
         """Log how a task has failed, if it has; return its outcome, and what reports it."""
         tasks: Any = self.tasks
         if error is None:
             return "is done", lambda: tasks._acknowledge(task)
         if isinstance(error, NewerFormatError):
-            self._left_to_others(task, error)
+            self.summary.released += 1
+            text, left = "%s is left to other workers for %g s: %s", tasks.unknown_delay
+            about = _about("task-left", task)
+            logger.warning(text, _describe(task), left, error, extra=about)
             return "was requeued", lambda: tasks.release(task, delay=tasks.unknown_delay)
         self._failed(task, error)
         reason, trace = _failure_reason(error), _traceback_of(error)

@@ -21,19 +21,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.config.component import Component
-from shardkit.errors import NewerFormatError
 from shardkit.operations.commands import Command, ShardOf, To, script_call
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base import parameters
-from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import Metadata
 from shardkit.structures.layouts.growing import state_keys
 
 _AT_ONCE = 1000
 _SCAN = 10_000
 _SUFFIX = ":meta"
+_UPGRADE = "upgrade with the latest release"
 _IN_GROUPS = ("set", "hash", "sorted-set")
 _INDEXES = ("search", "ads", "jobs")
 
@@ -74,7 +73,7 @@ def upgrade_component(
                 continue
             stored = _text_of(shard_client.hgetall(key))
             if "kind" in stored:
-                _format_of(component.name, text, stored)
+                parameters.format_of(component.name, text, stored, _UPGRADE)
                 outdated.append((shard_client, name, stored))
     done = []
     for shard_client, name, stored in sorted(outdated, key=lambda each: each[1]):
@@ -94,16 +93,6 @@ def _text_of(stored: Mapping[Any, Any]) -> dict[str, str]:
         )
         for field, value in stored.items()
     }
-
-
-def _format_of(component: str, key: str, stored: Mapping[str, str]) -> int:
-    number = stored_integer(component, key, "format", stored.get("format", "1"), 1)
-    if number not in parameters.FORMATS:
-        raise NewerFormatError(
-            f"{key} has format {number}, this release reads {parameters.readable()}",
-            "upgrade with the latest release",
-        )
-    return number
 
 
 def _upgrade_parameters(client: Any, name: str, stored: dict[str, str], dry_run: bool) -> list[str]:
@@ -170,12 +159,9 @@ def _upgrade_states(
             there = yield [Command(to, key, ("EXISTS", key)) for to, key in old]
             changed += sum(there)
             continue
-        changed += sum(
-            (
-                yield [
-                    script_call(to, mark, [key], [field, value, *before], idempotent=True)
-                    for to, key in old
-                ]
-            )
-        )
+        marked = yield [
+            script_call(to, mark, [key], [field, value, *before], idempotent=True)
+            for to, key in old
+        ]
+        changed += sum(marked)
     return [change] if changed else []

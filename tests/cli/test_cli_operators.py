@@ -31,6 +31,7 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.rotate import PasswordRotation, PendingProcess
+from shardkit.cli.app import COMMANDS
 from shardkit.cli.output import Output
 from shardkit.errors import InvalidArgumentError, RetiredError
 from shardkit.local import LocalServers
@@ -296,8 +297,8 @@ def said(
     """Run a command whose functions are replaced by such that return the given results."""
 
     def run(words: str, results: dict[str, Any], code: int = 0) -> str:
-        group = words.split()[0].replace("verify-replica", "replicas")
-        module = import_module(f"shardkit.cli.commands.{group}")
+        places = {name: place for each in COMMANDS.values() for name, (place, _) in each.items()}
+        module = import_module(f"shardkit.cli.{places[words.split()[0]].partition(':')[0]}")
         for name, found in results.items():
             monkeypatch.setattr(module, name, lambda *args, _found=found, **how: _found)
         return cli(*words.split(), "--config", town_url, code=code).out

@@ -17,7 +17,7 @@ from shardkit import ShardErrors, ShardKit
 from shardkit.coordination import Leg
 from shardkit.coordination.guard import Guard
 from shardkit.geo import City, IpRange
-from shardkit.geo.log_tally import LogTally
+from shardkit.geo.city_totals import LogTally
 from shardkit.messaging.totals import RecordTally, Total
 from shardkit.operations.commands import Command
 

@@ -15,11 +15,11 @@ from fleets import Shown
 from textual.widgets import DataTable, Input, Static
 
 from shardkit.cli.app import app
-from shardkit.cli.commands import top
+from shardkit.cli.commands import dashboard
 
 
 async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> None:
-    application = top._application(shown.fleet, 0.1)  # no terminal: Textual's own pilot
+    application = dashboard._application(shown.fleet, 0.1)  # no terminal: Textual's own pilot
     async with application.run_test(size=(100, 30)) as pilot:
         table = application.query_one(DataTable)
         assert table.row_count == 3
@@ -38,7 +38,7 @@ async def test_servers_and_shards_can_be_sorted_and_filtered(shown: Shown) -> No
 
 
 async def test_a_narrow_terminal_shows_what_matters_and_a_wider_one_more(shown: Shown) -> None:
-    application = top._application(shown.fleet, 0.1)
+    application = dashboard._application(shown.fleet, 0.1)
     async with application.run_test(size=(46, 20)) as pilot:
         table = application.query_one(DataTable)
         names = [str(each.label).split()[0] for each in table.columns.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from random import Random
+from socket import AF_INET, AF_INET6, inet_ntop
 
 from shardkit.geo.addresses import IPV4, IPV6
 from shardkit.geo.blocks import blocks
@@ -19,6 +20,13 @@ LIMA = City("Lima", "Lima region", "Peru")
 
 def city(number: int) -> City:
     return City(f"City {number}", f"Region {number % 9}", f"Country {number % 3}", number)
+
+
+def address_text(address_number: int) -> str:
+    """Return the text of an address number."""
+    if address_number < IPV4:
+        return inet_ntop(AF_INET, address_number.to_bytes(4, "big"))
+    return inet_ntop(AF_INET6, (address_number - IPV6).to_bytes(16, "big"))
 
 
 def ranges(*written: tuple[str, City]) -> list[Item]:

@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 from faces import Face, keys_of
-from geo_helpers import BONN, LIMA, OSLO, local_copy, ranges
+from geo_helpers import BONN, LIMA, OSLO, address_text, local_copy, ranges
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.geo.addresses import address_text
+from shardkit.geo.city_totals import LogTally
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.log_tally import LogTally
 from shardkit.geo.models import City, IpRange
 
 DAY = "2015-05-17"

@@ -10,16 +10,24 @@ from typing import Any
 
 import pytest
 from faces import Face, holder, keys_of
-from geo_helpers import BONN, LIMA, OSLO, expected, ranges, some_ranges, telling_points
+from geo_helpers import (
+    BONN,
+    LIMA,
+    OSLO,
+    address_text,
+    expected,
+    ranges,
+    some_ranges,
+    telling_points,
+)
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo import block_store
-from shardkit.geo.addresses import address_text
 from shardkit.geo.block_store import portions
 from shardkit.geo.blocks import ENTRIES_A_PAGE, Block
+from shardkit.geo.ip_to_city import CACHED_CITIES
 from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.geo.view_cache import CACHED_CITIES
 
 COMPONENTS = ["one", "many", "both"]
 

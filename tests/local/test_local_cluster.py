@@ -10,7 +10,7 @@ from redis.exceptions import AuthenticationError
 
 from shardkit.errors import LocalServerError
 from shardkit.local import LocalCluster, LocalServer
-from shardkit.local.start_stop import start_all
+from shardkit.local.server import start_all
 
 
 def test_three_masters_hold_all_keys_between_them(binary: Path) -> None:

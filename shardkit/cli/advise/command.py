@@ -24,12 +24,12 @@ from shardkit.cli.bench.plots import bars, check_plot
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    components,
+    binary_option,
+    command,
     config_option,
-    examples,
     number_option,
     opened,
+    plot_option,
 )
 from shardkit.cli.output import (
     BAD,
@@ -60,13 +60,11 @@ _on_option = click.option(
 )
 
 
-@click.command(
-    "advise",
-    epilog=examples(
-        "shardkit advise --on 10.0.0.1:6379/0",
-        "shardkit advise users --match 'user:*' --plot users.svg",
-        "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
-    ),
+@command(
+    "shardkit advise --on 10.0.0.1:6379/0",
+    "shardkit advise users --match 'user:*' --plot users.svg",
+    "shardkit advise --on 10.0.0.1:6379/0 --match 'user:*' --output user.json",
+    name="advise",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @_on_option
@@ -79,15 +77,8 @@ _on_option = click.option(
 )
 @number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
 @number_option("--families", 5, "How many families to advise on, the largest first.")
-@click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to check on: a path, or a program on PATH; by default the embedded one.",
-)
-@click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
-)
+@binary_option
+@plot_option
 @click.option(
     "--output",
     "file",
@@ -95,7 +86,6 @@ _on_option = click.option(
     help="Write the best choice for the largest family, for shardkit convert.",
 )
 @config_option
-@common_options
 def advise_command(
     names: Sequence[str],
     on: tuple[str, ...],
@@ -152,7 +142,7 @@ def _databases(
         raise click.UsageError("--on and COMPONENT exclude each other")
     if not on:
         with opened(where) as topology:
-            chosen, _ = components(topology, names, ShardOptions())
+            chosen, _ = topology.components(names, ShardOptions())
             yield databases_with(topology.kit, *chosen)
         return
     entries = tuple(entry_at(text, f"--on {text}") for text in on if cluster_of(text) is None)
@@ -283,13 +273,11 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
     bars(path, "Memory of families of keys", values, "MiB")
 
 
-@click.command(
-    "convert",
-    epilog=examples(
-        "shardkit convert user.json --component users",
-        "shardkit convert user.json --on 10.0.0.1:6379/0 --component users",
-        "shardkit convert user.json --component users --offline --json",
-    ),
+@command(
+    "shardkit convert user.json --component users",
+    "shardkit convert user.json --on 10.0.0.1:6379/0 --component users",
+    "shardkit convert user.json --component users --offline --json",
+    name="convert",
 )
 @click.argument("plan", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--component", required=True, help="Where the structure will live.")
@@ -303,7 +291,6 @@ def _plot(path: Path, advices: Sequence[FamilyAdvice]) -> None:
 @click.option("--offline", is_flag=True, help="No client writes the keys: do not watch them.")
 @number_option("--share", 0.2, "Share of the time for reading.", least=0.01, most=1.0)
 @config_option
-@common_options
 def convert_command(
     plan: Path,
     component: str,

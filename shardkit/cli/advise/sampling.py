@@ -215,18 +215,17 @@ def _described(database: Database, names: Sequence[bytes]) -> Iterator[SampledKe
             if isinstance(memory, int) and isinstance(length, int):  # it may be gone
                 due = now + left if left > 0 else -1
                 keys.append(SampledKey(name, kind, memory, length, due, 1.0))
-        read = [key for key in keys if _is_read(key)]
+        read = [
+            key
+            for key in keys
+            if (key.type == "string" and key.length <= _VALUE)
+            or (key.type == "hash" and key.memory <= _SMALL)
+        ]
         commands = {"string": "GET", "hash": "HGETALL"}
         values = _ask(database, ((commands[key.type], key.name) for key in read))
         for key, value in zip(read, values, strict=True):
             key.value = None if isinstance(value, Exception) else value
         yield from keys
-
-
-def _is_read(key: SampledKey) -> bool:
-    return (key.type == "string" and key.length <= _VALUE) or (
-        key.type == "hash" and key.memory <= _SMALL
-    )
 
 
 def _ask(database: Database, commands: Iterable[Sequence[Any]]) -> list[Any]:

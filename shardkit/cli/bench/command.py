@@ -16,7 +16,7 @@ from shardkit.cli.bench.packed_lengths import LENGTHS, PASSES, PER_PASS, Speed
 from shardkit.cli.bench.part_sizes import Curve
 from shardkit.cli.bench.plots import check_plot
 from shardkit.cli.bench.servers import ServerSource
-from shardkit.cli.options import debug_option, examples, number_option
+from shardkit.cli.options import binary_option, debug_option, examples, number_option, plot_option
 from shardkit.cli.output import FAINT, Output, Table
 from shardkit.cli.progress import progress
 
@@ -31,43 +31,22 @@ def bench() -> None:
     """
 
 
-_binary_option = click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to start: a path, or a program on PATH; by default the embedded one.",
-)
 _url_option = click.option(
     "--url", metavar="URL", help="Measure on this server, which must be empty."
 )
-
-
-def _report_options(function: F) -> F:
-    """Give a command ``--json``, ``--plot`` and ``--debug``."""
-    for option in (
-        debug_option,
-        click.option(
-            "--plot",
-            type=click.Path(dir_okay=False, path_type=Path),
-            help="Draw a plot: .svg, .png …",
-        ),
-        click.option(
-            "--json",
-            "document",
-            is_flag=False,
-            flag_value="-",
-            metavar="[FILE]",
-            help="Write the figures as JSON to a file; without FILE, or with -, instead of the "
-            "tables.",
-        ),
-    ):
-        function = option(function)
-    return function
+_json_option = click.option(
+    "--json",
+    "document",
+    is_flag=False,
+    flag_value="-",
+    metavar="[FILE]",
+    help="Write the figures as JSON to a file; without FILE, or with -, instead of the tables.",
+)
 
 
 def _server_options(function: F) -> F:
     """Give a command ``--server``, ``--url``, ``--json``, ``--plot`` and ``--debug``."""
-    return _binary_option(_url_option(_report_options(function)))
+    return binary_option(_url_option(_json_option(plot_option(debug_option(function)))))
 
 
 def _names(kind: str, names: Iterable[str]) -> Callable[[F], F]:
@@ -93,11 +72,7 @@ def _numbers(name: str, default: Iterable[int], help: str) -> Callable[[F], F]: 
 def _server_source(binary: str | None, url: str | None) -> ServerSource:
     if binary and url:
         raise click.UsageError("--server and --url exclude each other")
-    return ServerSource(_path(binary), url)
-
-
-def _path(binary: str | None) -> str | None:
-    return None if binary == "embedded" else binary
+    return ServerSource(None if binary == "embedded" else binary, url)
 
 
 class _Report:
@@ -160,14 +135,7 @@ def memory(
     outcomes: list[CaseResult] = []
     with progress("entries") as tell:
         for name in names or CASES:
-            outcomes.append(
-                run(
-                    CASES[name],
-                    servers,
-                    entries,
-                    lambda case, layout, *far: tell(f"{case}: {layout}", *far),
-                )
-            )
+            outcomes.append(run(CASES[name], servers, entries, tell))
             written.table(report.memory_table(outcomes[-1]))
     written.end(
         f"{outcomes[-1].software}; bytes are the growth of used_memory",

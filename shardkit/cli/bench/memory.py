@@ -26,8 +26,8 @@ _TRAINING: Final = 20_000  # entries that a dictionary is trained on
 _SAMPLE: Final = 500  # entries for single calls
 _ROUNDS: Final = 5
 
-# Called with the case, the layout, how many entries are done, and how many there are.
-Progress = Callable[[str, str, int, int], object]
+# Called with the case and layout, how many entries are done, and how many there are.
+Progress = Callable[[str, int, int], object]
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def run(
     case: Case,
     servers: ServerSource,
     entries: int | None = None,
-    progress: Progress = lambda case, layout, done, total: None,
+    progress: Progress = lambda what, done, total: None,
 ) -> CaseResult:
     """Measure the layouts of a case, with its own number of entries by default."""
     count = case.entries if entries is None else entries
@@ -161,7 +161,8 @@ def _load(
 ) -> _LoadedLayout:
     handle = layout.make(server, count)
     seconds, done = 0.0, 0
-    progress(case.name, layout.name, 0, count)
+    what = f"{case.name}: {layout.name}"
+    progress(what, 0, count)
     if layout.prepare is not None:
         some = _sample(case, count, _TRAINING)
         began = time.perf_counter()
@@ -172,7 +173,7 @@ def _load(
         layout.load(handle, page)
         seconds += time.perf_counter() - began
         done += len(page)
-        progress(case.name, layout.name, done, count)
+        progress(what, done, count)
     return _LoadedLayout(layout, server, server.bytes_added(layout.probe), done, seconds)
 
 

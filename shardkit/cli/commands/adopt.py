@@ -10,14 +10,8 @@ import click
 
 from shardkit.admin.growth import Adoption, adopt
 from shardkit.admin.growth.adopt import MOST, SAMPLE, shown
-from shardkit.cli.commands.config_show import masked_map
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    examples,
-    number_option,
-)
+from shardkit.cli.commands.config import masked_map
+from shardkit.cli.options import command, config_option, config_server, number_option
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -33,13 +27,11 @@ from shardkit.cli.text import printable
 from shardkit.kit.config_client import config_client
 
 
-@click.command(
-    "adopt",
-    epilog=examples(
-        "shardkit adopt users --on 10.0.0.1:6379/1 --on 10.0.0.2:6379/1 --output users.yaml",
-        "shardkit adopt users --on a.internal/1 --on b.internal/1 --name a --name b",
-        'shardkit adopt users --on a.internal --on b.internal --route "user:(\\d+):.*"',
-    ),
+@command(
+    "shardkit adopt users --on 10.0.0.1:6379/1 --on 10.0.0.2:6379/1 --output users.yaml",
+    "shardkit adopt users --on a.internal/1 --on b.internal/1 --name a --name b",
+    'shardkit adopt users --on a.internal --on b.internal --route "user:(\\d+):.*"',
+    name="adopt",
 )
 @click.argument("component")
 @click.option(
@@ -72,7 +64,6 @@ from shardkit.kit.config_client import config_client
 @number_option("--sample", SAMPLE, "Keys of each server to sample at most.", most=MOST)
 @click.option("--output", "file", metavar="FILE", help="Write the shard map to this file.")
 @config_option
-@common_options
 def adopt_command(
     component: str,
     on: tuple[str, ...],
@@ -151,5 +142,5 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         output.text(masked_map(result.shard_map).to_yaml())
     else:
         output.line(f"{file} is written", GOOD)
-    for command in result.next:
-        output.line(f"next: {command.replace('MAP', file or 'MAP')}")
+    for line in result.next:
+        output.line(f"next: {line.replace('MAP', file or 'MAP')}")

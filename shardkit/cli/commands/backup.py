@@ -10,14 +10,7 @@ from pathlib import Path
 import click
 
 from shardkit.admin.backup import MAP, backup, objects_in, restore, restore_objects, verify
-from shardkit.cli.options import (
-    common_options,
-    components,
-    config_option,
-    config_server,
-    examples,
-    opened,
-)
+from shardkit.cli.options import command, config_option, config_server, opened
 from shardkit.cli.output import DOUBTFUL, FAINT, GOOD, Output
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
@@ -28,12 +21,10 @@ from shardkit.local import LocalServers
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(
-    "backup",
-    epilog=examples(
-        "shardkit backup /backups/2026-11-22 -c redis://config.internal",
-        "shardkit backup /backups/hits --no-pause hits",
-    ),
+@command(
+    "shardkit backup /backups/2026-11-22 -c redis://config.internal",
+    "shardkit backup /backups/hits --no-pause hits",
+    name="backup",
 )
 @click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
@@ -43,7 +34,6 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     is_flag=True,
     help="Do not hold writes: the snapshots are of different moments.",
 )
-@common_options
 def backup_command(
     directory: Path, names: Sequence[str], where: str | None, no_pause: bool, output: Output
 ) -> None:
@@ -53,7 +43,7 @@ def backup_command(
     are of one moment. DIR holds the data and the passwords of the map; only you can read it.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
     for name, error in broken.items():
         raise ConfigError(f"component {name!r} cannot be backed up: {error}", "name the others")
     with ExitStack() as stack:
@@ -80,13 +70,11 @@ def backup_command(
         output.line(f"will not be restored: {what}", DOUBTFUL)
 
 
-@click.command(
-    "restore",
-    epilog=examples(
-        "shardkit restore /backups/2026-11-22 --local",
-        "shardkit restore /backups/2026-11-22 configs/standby.yaml",
-        "shardkit restore /backups/2026-11-22 configs/production.yaml --to-origin",
-    ),
+@command(
+    "shardkit restore /backups/2026-11-22 --local",
+    "shardkit restore /backups/2026-11-22 configs/standby.yaml",
+    "shardkit restore /backups/2026-11-22 configs/production.yaml --to-origin",
+    name="restore",
 )
 @click.argument("directory", metavar="DIR", type=_DIRECTORY)
 @click.argument("shard_map", metavar="[MAP]", required=False, type=click.Path(path_type=Path))
@@ -99,7 +87,6 @@ def backup_command(
     metavar="URL",
     help="Also write the objects that the config server at URL lacks.",
 )
-@common_options
 def restore_command(
     directory: Path,
     shard_map: Path | None,

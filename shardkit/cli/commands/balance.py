@@ -20,27 +20,19 @@ from shardkit.admin.growth import (
 )
 from shardkit.admin.growth.balance import SAMPLE, SHARE, TOLERANCE, By
 from shardkit.admin.growth.failover import HOLD
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    examples,
-    number_option,
-)
+from shardkit.cli.options import command, config_option, config_server, number_option
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Cell, Output, Table, number, wordy
 from shardkit.cli.text import printable, size
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
 
 
-@click.command(
-    epilog=examples(
-        "shardkit balance",
-        "shardkit balance timelines --to new.internal:6379 --tolerance 0.2",
-        "shardkit balance --by operations --watch --seconds 5",
-        "shardkit balance --by operations --heat",
-        "shardkit balance timelines --to new.internal:6379 --move",
-    ),
+@command(
+    "shardkit balance",
+    "shardkit balance timelines --to new.internal:6379 --tolerance 0.2",
+    "shardkit balance --by operations --watch --seconds 5",
+    "shardkit balance --by operations --heat",
+    "shardkit balance timelines --to new.internal:6379 --move",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @click.option("--to", multiple=True, metavar="SERVER", help="A new server. May be repeated.")
@@ -77,7 +69,6 @@ from shardkit.kit.config_client import config_client
 @click.option("--move", "moving", is_flag=True, help="Carry out the plan.")
 @number_option("--hold", HOLD, "How long writers may wait at a time.", least=0.01, unit="SECONDS")
 @config_option
-@common_options
 def balance(
     names: Sequence[str],
     to: Sequence[str],

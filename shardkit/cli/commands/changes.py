@@ -8,8 +8,9 @@ from dataclasses import asdict
 import click
 
 from shardkit.admin.changes import now_of, read_changes
+from shardkit.admin.growth import end_change, open_database, repair_changes
 from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import common_options, config_option, config_server, examples
+from shardkit.cli.options import command, config_option, config_server, examples
 from shardkit.cli.output import GOOD, Output, Table
 from shardkit.kit.config_client import config_client
 
@@ -35,42 +36,35 @@ def changes() -> None:
     """Show what changes in the fleet, and repair what an interrupted change left."""
 
 
-@changes.command("list", epilog=examples("shardkit changes list", "shardkit changes --json"))
+@command("shardkit changes list", "shardkit changes --json", name="list", group=changes)
 @config_option
-@common_options
-def list_(where: str | None, output: Output) -> int:
+def list_(where: str | None, output: Output) -> None:
     """Show the changes of the fleet that are open, and those of the last 30 days."""
     with config_client(config_server(where)) as config:
         found, now = read_changes(config), now_of(config)
     if output.as_json:
         output.document([{**asdict(each), "is_open": each.is_open(now)} for each in found])
-        return 0
+        return
     if not found:
         output.line("nothing has changed")
-        return 0
+        return
     table = Table.of("change", "of", "phase", "started", "by", "id", "undoes")
     for each in sorted(found, key=lambda change: (not change.is_open(now), -change.started)):
         phase = each.phase or ("at work" if each.is_open(now) else "done")
         began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(each.started))
         table.row(each.kind, each.name, phase, began, each.owner, each.id, each.undoes)
     output.table(table)
-    return 0
 
 
-@changes.command(
-    epilog=examples("shardkit changes repair --dry-run", "shardkit changes repair --json")
-)
+@command("shardkit changes repair --dry-run", "shardkit changes repair --json", group=changes)
 @click.option("--dry-run", is_flag=True, help="Show what would be done; change nothing.")
 @config_option
-@common_options
 def repair(dry_run: bool, where: str | None, output: Output) -> int:
     """Continue, follow or close databases on whose state records and fences do not agree.
 
     Databases that a move or split has left are listed, too. The exit code is 1 if one is closed
     whose fence does not tell how to continue.
     """
-    from shardkit.admin.growth import repair_changes
-
     with config_client(config_server(where)) as config:
         repairs = repair_changes(config, dry_run=dry_run)
     code = 1 if any(each.does == "unknown" for each in repairs) else 0
@@ -87,26 +81,17 @@ def repair(dry_run: bool, where: str | None, output: Output) -> int:
     return code
 
 
-@changes.command("open", epilog=examples("shardkit changes open a.internal:6379/3"))
+@command("shardkit changes open a.internal:6379/3", name="open", group=changes)
 @click.argument("place", metavar="SERVER/NUMBER")
 @config_option
-@common_options
-def open_(place: str, where: str | None, output: Output) -> int:
+def open_(place: str, where: str | None, output: Output) -> None:
     """Open the empty database that a move or split has left, so that it can be used again."""
-    from shardkit.admin.growth import open_database
-
     with config_client(config_server(where)) as config:
         opened = open_database(config, place)
-    if output.as_json:
-        output.document(asdict(opened))
-    else:
-        output.line(f"{opened.database} is open", GOOD)
-    return 0
+    output.answer(asdict(opened), f"{opened.database} is open", GOOD)
 
 
-@changes.command(
-    epilog=examples("shardkit changes end timelines:3", "shardkit changes end users --lost")
-)
+@command("shardkit changes end timelines:3", "shardkit changes end users --lost", group=changes)
 @click.argument("name", metavar="SERVER|SHARD|COMPONENT")
 @click.option(
     "--lost",
@@ -114,15 +99,8 @@ def open_(place: str, where: str | None, output: Output) -> int:
     help="Give up what is only on lost servers; clients use the old ones as at the cutover.",
 )
 @config_option
-@common_options
-def end(name: str, lost: bool, where: str | None, output: Output) -> int:
+def end(name: str, lost: bool, where: str | None, output: Output) -> None:
     """End a move or split that can be neither resumed nor aborted; nothing stays closed."""
-    from shardkit.admin.growth import end_change
-
     with config_client(config_server(where)) as config:
         move = end_change(config, name, lost=lost)
-    if output.as_json:
-        output.document(asdict(move))
-    else:
-        output.line(f"the {move.verb} of {move.name} is {move.phase}", GOOD)
-    return 0
+    output.answer(asdict(move), f"the {move.verb} of {move.name} is {move.phase}", GOOD)

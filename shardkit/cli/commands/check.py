@@ -9,10 +9,8 @@ import click
 from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    components,
+    command,
     config_option,
-    examples,
     opened,
     shards_options,
     timeout_option,
@@ -26,13 +24,11 @@ from shardkit.network.rules import CheckFinding
 from shardkit.network.server_queries import TIMEOUT
 
 
-@click.command(
-    "check",
-    epilog=examples(
-        "shardkit check -c redis://config.internal",
-        "shardkit check unique timelines",
-        "shardkit check --json | jq '.findings[].problem'",
-    ),
+@command(
+    "shardkit check -c redis://config.internal",
+    "shardkit check unique timelines",
+    "shardkit check --json | jq '.findings[].problem'",
+    name="check",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -42,7 +38,6 @@ from shardkit.network.server_queries import TIMEOUT
 )
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @timeout_option(TIMEOUT)
-@common_options
 def check_command(
     names: Sequence[str],
     where: str | None,
@@ -61,7 +56,7 @@ def check_command(
     nothing. Exits with 1 if anything is wrong.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names, sharding)
+        chosen, broken = topology.components(names, sharding)
         if topology.config_server is None:
             report = check(chosen.values(), timeout)
         else:

@@ -9,19 +9,16 @@ from pathlib import Path
 import click
 from click.shell_completion import get_completion_class
 
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import command
 from shardkit.cli.output import GOOD, PROGRAM, Output
 from shardkit.errors import ConfigError
 
 _SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command(
-    epilog=examples("shardkit completion", "shardkit completion zsh", "shardkit completion --print")
-)
+@command("shardkit completion", "shardkit completion zsh", "shardkit completion --print")
 @click.argument("shell", required=False, type=click.Choice(_SHELLS), metavar="[bash|zsh|fish]")
 @click.option("--print", "only", is_flag=True, help="Write the script instead of installing it.")
-@common_options
 @click.pass_context
 def completion(ctx: click.Context, shell: str | None, only: bool, output: Output) -> None:
     """Install the completion of commands and options, for the shell that you use, or another one.

@@ -1,29 +1,274 @@
-"""``shardkit config``: show and change the configuration. Each command is in a file of its own."""
+"""``shardkit config``, and its ``show``, ``pull`` and ``history``."""
 
 from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 
 from shardkit.cli.commands.config_diff import diff_command
 from shardkit.cli.commands.config_push import push, rollback
-from shardkit.cli.commands.config_show import history, pull, show_command
-from shardkit.cli.commands.config_validate import validate
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import examples
+from shardkit.cli.commands.config_validate import contents_of, validate
+from shardkit.cli.options import (
+    ShardOptions,
+    command,
+    config_option,
+    config_server,
+    file_option,
+    group,
+    note_by_hand,
+    number_option,
+    opened,
+    shards_options,
+)
+from shardkit.cli.output import (
+    BAD,
+    FAINT,
+    GOOD,
+    Column,
+    Output,
+    identifier,
+    number,
+    wordy,
+    write_private,
+)
+from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
+from shardkit.cli.text import server_list
+from shardkit.config import store
+from shardkit.config.component import Component
+from shardkit.config.entry import LOCATION, Entry
+from shardkit.config.history import PushRecord
+from shardkit.config.shard_map import ShardMap
+from shardkit.errors import ConfigError
+from shardkit.kit.config_client import config_client
+from shardkit.operations.commands import Shard
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit config validate configs/*.yaml",
-        "shardkit config diff configs/production.yaml",
-        "shardkit config push configs/production.yaml",
-        "shardkit config show unique",
+@command(
+    "shardkit config show -c configs/local.yaml",
+    "shardkit config show -c redis://config.internal unique",
+    "shardkit config show --json | jq .components.unique.shards",
+    "shardkit config show --at 16 unique",
+    name="show",
+    short_help="Show components, or their entries.",
+)
+@click.argument("names", nargs=-1, metavar="[COMPONENT]...")
+@config_option
+@shards_options
+@number_option("--at", None, "As they were after a push.", least=0, unit="EPOCH")
+def show_command(
+    names: Sequence[str], where: str | None, sharding: ShardOptions, at: int | None, output: Output
+) -> int:
+    """Show all components, or every entry of the named ones.
+
+    Connects only to the config server. Exits with 1 if a component cannot be used.
+    """
+    if at is not None and sharding.shards is not None:
+        raise click.UsageError("--shards is for entries as they are now: leave --at out")
+    if at is None:
+        with opened(where) as topology:
+            chosen, broken = topology.components(names, sharding)
+            source = topology.name
+    else:
+        server = config_server(where)
+        source, broken = f"config server {server.address}, epoch {at}", {}
+        with config_client(server) as client:
+            then = store.components_at(client, at)
+        for name in set(names) - then.keys():
+            raise ConfigError(f"component {name!r} was not there at epoch {at}", "name another")
+        chosen = {name: then[name] for name in names or sorted(then)}
+    if output.as_json:
+        output.document(
+            {
+                "source": source,
+                "components": {
+                    name: json_row(_COMPONENT_FIELDS, each) for name, each in chosen.items()
+                },
+                "broken": {name: str(error) for name, error in broken.items()},
+            }
+        )
+        return int(bool(broken))
+    if names:
+        entries = [pair for component in chosen.values() for pair in component.entries()]
+        output.table(table_of(_ENTRY_FIELDS, entries).without_empty())
+    else:
+        output.table(table_of(_COMPONENT_FIELDS, chosen.values()).without_empty())
+    for name, error in broken.items():
+        output.line(f"{name} cannot be used: {error}", BAD)
+    return int(bool(broken))
+
+
+_COMPONENT_FIELDS: tuple[Field[Component], ...] = (
+    column_only("component", lambda component: component.name),
+    Field(
+        "shards",
+        lambda component: [entry.masked() for entry in component.shards],
+        number("shards"),
+        lambda component: len(component.shards) or None,
     ),
+    Field(
+        "placement",
+        lambda component: component.placement if component.shards else None,
+        Column("placement"),
+    ),
+    Field("epoch", lambda component: component.epoch or None, identifier("epoch")),
+    Field(
+        "entry",
+        lambda component: None if component.entry is None else component.entry.masked(),
+        wordy("entry"),
+        lambda component: None if component.entry is None else component.entry.address,
+    ),
+    column_only(
+        wordy("shards on"),
+        lambda component: server_list(entry.address for entry in component.shards),
+    ),
+)
+
+
+_ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
+    column_only("entry", lambda each: str(each[0])),
+    column_only(wordy("server"), lambda each: each[1].address),
+    column_only(wordy("settings"), lambda each: _settings(each[1])),
+)
+
+
+def _settings(entry: Entry) -> str:
+    """Return the settings of an entry apart from its location, secrets masked."""
+    said = {n: v for n, v in entry.masked().items() if n not in LOCATION - {"sentinel"} | {"db"}}
+    return ", ".join(
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in said.items()
+    )
+
+
+# ---- pull
+
+
+@command(
+    "shardkit config pull -c redis://config.internal",
+    "shardkit config pull -o backup.yaml --show-secrets",
+    short_help="Show the config server as a map.",
+)
+@config_option
+@file_option
+@click.option("--show-secrets", is_flag=True, help="Passwords in the clear.")
+def pull(where: str | None, written: Path | None, show_secrets: bool, output: Output) -> None:
+    """Show the contents of the config server as a shard map.
+
+    Passwords are masked, and ${NAME} references stay as they are. A file is meant to be pushed
+    again, so it is not written with masked passwords: use --show-secrets.
+    """
+    server = config_server(where)
+    with config_client(server) as client:
+        pulled = store.pull(client, server)
+    for name, component in pulled.components.items():
+        if component.by_hand is not None:
+            note_by_hand(name, len(component.shards), "; otherwise change `placement:` in the map")
+    masked = masked_map(pulled)
+    secrets = masked.to_yaml() != pulled.to_yaml()
+    if written is not None and secrets and not show_secrets:
+        raise ConfigError(
+            f"{written} was not written: there are passwords in the entries, and masked ones would "
+            "be pushed as passwords",
+            "use --show-secrets, or keep passwords as ${NAME} in the map and push it",
+        )
+    chosen = pulled if show_secrets else masked
+    if written is not None:
+        write_private(str(written), chosen.to_yaml())
+    if output.as_json:
+        output.document(
+            {
+                "config_server": server.address,
+                "written": None if written is None else str(written),
+                "masked": secrets and not show_secrets,
+                "components": {
+                    name: json_row(_COMPONENT_FIELDS, component)
+                    for name, component in chosen.components.items()
+                },
+            }
+        )
+    elif written is not None:
+        output.line(f"wrote {written}: {contents_of(pulled)}", GOOD)
+    else:
+        output.text(chosen.to_yaml())
+        if secrets and not show_secrets:
+            output.warning("passwords are masked: do not push this map")
+
+
+def masked_map(shard_map: ShardMap) -> ShardMap:
+    """Return a map in which every secret is ``***``."""
+
+    def masked(entry: Entry | None) -> Entry | None:
+        return None if entry is None else Entry(entry.masked())
+
+    components = {
+        name: replace(
+            component,
+            entry=masked(component.entry),
+            shards=tuple(Entry(shard.masked()) for shard in component.shards),
+        )
+        for name, component in shard_map.components.items()
+    }
+    server = masked(shard_map.config_server)
+    return replace(shard_map, components=components, config_server=server)
+
+
+# ---- history and rollback
+
+
+@command(
+    "shardkit config history -c redis://config.internal",
+    "shardkit config history --json | jq '.pushes[0]'",
+    short_help="Show the last pushes.",
+)
+@config_option
+def history(where: str | None, output: Output) -> None:
+    """Show the last 100 pushes: when, who, from which map, what changed and why."""
+    server = config_server(where)
+    with config_client(server) as client:
+        records = store.read_history(client)
+    if output.as_json:
+        output.document(
+            {"config_server": server.address, "pushes": json_rows(_PUSH_FIELDS, records)}
+        )
+    elif records:
+        output.table(table_of(_PUSH_FIELDS, records).without_empty())
+    else:
+        output.line("there is no history: nothing was pushed yet", FAINT)
+
+
+def _when(record: PushRecord) -> str:
+    return datetime.fromtimestamp(record.at, UTC).isoformat(timespec="seconds")
+
+
+_PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
+    Field("epoch", lambda record: record.epoch, identifier("epoch")),
+    Field("at", _when, Column("at"), lambda record: _when(record)[:19].replace("T", " ")),
+    Field("author", lambda record: record.author, wordy("author")),
+    Field("source", lambda record: record.source, wordy("map")),
+    Field(
+        "components",
+        lambda record: sorted(record.before),
+        wordy("components"),
+        lambda record: ", ".join(sorted(record.before)),
+    ),
+    Field("message", lambda record: record.message, wordy("message")),
+)
+
+
+@group(
+    "shardkit config validate configs/*.yaml",
+    "shardkit config diff configs/production.yaml",
+    "shardkit config push configs/production.yaml",
+    "shardkit config show unique",
 )
 def config() -> None:
     """Show and change the configuration."""
 
 
-for command in (validate, diff_command, push, pull, show_command, history, rollback):
-    config.add_command(command)
+for each in (validate, diff_command, push, pull, show_command, history, rollback):
+    config.add_command(each)

@@ -11,13 +11,7 @@ from typing import Any
 import click
 
 from shardkit.admin.difference import Difference, between, compare
-from shardkit.cli.options import (
-    common_options,
-    config_server,
-    examples,
-    sample_option,
-    target_option,
-)
+from shardkit.cli.options import command, config_server, sample_option, target_option
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -183,14 +177,12 @@ _VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
 # ---- the command
 
 
-@click.command(
-    "diff",
+@command(
+    "shardkit config diff configs/production.yaml",
+    "shardkit config diff -c redis://staging configs/production.yaml --exit-code",
+    "shardkit config diff 16 17",
+    name="diff",
     short_help="Show what a push would change.",
-    epilog=examples(
-        "shardkit config diff configs/production.yaml",
-        "shardkit config diff -c redis://staging configs/production.yaml --exit-code",
-        "shardkit config diff 16 17",
-    ),
 )
 @click.argument("shard_map", metavar="MAP|EPOCH", type=click.Path(path_type=Path))
 @click.argument("until", metavar="[EPOCH]", required=False, type=click.IntRange(min=0))
@@ -198,7 +190,6 @@ _VALUE_FIELDS: tuple[Field[FieldChange], ...] = (
 @sample_option
 @click.option("--prune", is_flag=True, help="Like `push --prune`.")
 @click.option("--exit-code", is_flag=True, help=f"Exit with {DIFFERS} if there is a difference.")
-@common_options
 def diff_command(
     shard_map: Path,
     until: int | None,

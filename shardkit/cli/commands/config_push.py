@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +16,9 @@ from shardkit.admin.push import newest_witness, push as push_witnessed
 from shardkit.cli.commands.config_diff import document, show
 from shardkit.cli.options import (
     F,
-    common_options,
+    command,
     config_option,
     config_server,
-    examples,
     message_option,
     number_option,
     sample_option,
@@ -31,20 +29,6 @@ from shardkit.config import store
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, PushRefusedError
 from shardkit.kit.config_client import config_client
-
-
-@dataclass(frozen=True)
-class _PushOptions:
-    """The options of a push; see the command's help."""
-
-    dry_run: bool
-    forced: Sequence[str]
-    no_check: bool
-    message: str
-    size: int
-    prune: bool = True
-    above: int | None = None
-    restored: bool = False
 
 
 def _push_options(function: F) -> F:
@@ -70,14 +54,12 @@ def _push_options(function: F) -> F:
     return function
 
 
-@click.command(
+@command(
+    "shardkit config push configs/production.yaml --dry-run",
+    "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
+    "shardkit config push -c redis://staging configs/production.yaml",
+    "shardkit config push configs/production.yaml --restored",
     short_help="Write a map to its config server.",
-    epilog=examples(
-        "shardkit config push configs/production.yaml --dry-run",
-        "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
-        "shardkit config push -c redis://staging configs/production.yaml",
-        "shardkit config push configs/production.yaml --restored",
-    ),
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @target_option
@@ -96,7 +78,6 @@ def _push_options(function: F) -> F:
     is_flag=True,
     help="The same, above the highest epoch that the servers of the components have witnessed.",
 )
-@common_options
 def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> None:
     """Write MAP to its config server, atomically.
 
@@ -111,32 +92,42 @@ def push(shard_map: Path, where: str | None, output: Output, **options: Any) -> 
         output.warning(str(problem))
     server = config_server(where, wanted)
     with config_client(server) as client:
-        _push(_PushOptions(**options), output, client, server.address, wanted)
+        _push(output, client, server.address, wanted, **options)
         epoch = store.read_epoch(client)
     if wanted.epoch not in (None, epoch) and not output.as_json and not options["dry_run"]:
         output.line(f"write epoch: {epoch} into {shard_map} now", DOUBTFUL)
 
 
 def _push(
-    options: _PushOptions, output: Output, client: redis.Redis, server: str, wanted: ShardMap
+    output: Output,
+    client: redis.Redis,
+    server: str,
+    wanted: ShardMap,
+    *,
+    dry_run: bool,
+    forced: Sequence[str],
+    no_check: bool,
+    message: str,
+    size: int,
+    prune: bool = True,
+    above: int | None = None,
+    restored: bool = False,
 ) -> None:
     """Show what a push changes, check the servers of changed entries, and carry it out."""
-    above, dry_run = options.above, options.dry_run
-    difference = compare(client, wanted, options.prune, options.size)
+    difference = compare(client, wanted, prune, size)
     changes = difference.changes
     if not output.as_json:
         show(output, server, difference)
         output.line()
-    for name in options.forced:
+    for name in forced:
         if name not in {change.component for change in changes}:
             raise ConfigError(
                 f"--force {name}: the push does not touch a component of this name",
                 "name one that the table shows",
             )
     known = [*difference.current.values(), *wanted.components.values()]
-    looks = options.restored or not options.no_check
-    witnessed, witness = newest_witness(known) if looks else (0, "")
-    if options.restored:
+    witnessed, witness = newest_witness(known) if restored or not no_check else (0, "")
+    if restored:
         if not witnessed and above is None:
             raise ConfigError(
                 "the servers of the map's components have witnessed no epoch",
@@ -150,20 +141,20 @@ def _push(
             "an old snapshot, or lost its data",
             "push the newest shard map: shardkit config push MAP --restored",
         )
-    findings = [] if options.no_check else preflight(difference.current, wanted.components)
-    _heed(output, findings, options.forced, dry_run)
+    findings = [] if no_check else preflight(difference.current, wanted.components)
+    _heed(output, findings, forced, dry_run)
     if not dry_run:
         changes = push_witnessed(
             client,
             wanted,
             check=False,  # just done, if asked for
-            force=options.forced,
-            prune=options.prune,
+            force=forced,
+            prune=prune,
             has_data=holds_data(wanted),
             sample=difference.sample,
             epoch=difference.epoch if wanted.epoch is None else wanted.epoch,
             above=above,
-            message=options.message,
+            message=message,
         )
     if output.as_json:
         output.document(
@@ -194,17 +185,14 @@ def _heed(
     refuse(serious)
 
 
-@click.command(
+@command(
+    "shardkit config rollback 16 --dry-run",
+    "shardkit config rollback 16 -m 'the new server is slow'",
     short_help="Push what an earlier push left.",
-    epilog=examples(
-        "shardkit config rollback 16 --dry-run",
-        "shardkit config rollback 16 -m 'the new server is slow'",
-    ),
 )
 @click.argument("epoch", type=click.IntRange(min=0))
 @config_option
 @_push_options
-@common_options
 def rollback(epoch: int, where: str | None, output: Output, message: str, **options: Any) -> None:
     """Push the components as they were after the push of EPOCH.
 
@@ -212,10 +200,10 @@ def rollback(epoch: int, where: str | None, output: Output, message: str, **opti
     came later are removed, and nothing is pushed that would strand data.
     """
     server = config_server(where)
-    push_options = _PushOptions(message=message or f"back to epoch {epoch}", **options)
     with config_client(server) as client:
         then = store.components_at(client, epoch)
         if not then:
             raise ConfigError(f"epoch {epoch} had no component", "name a later epoch")
         wanted = ShardMap(then, source=f"epoch {epoch}")
-        _push(push_options, output, client, server.address, wanted)
+        message = message or f"back to epoch {epoch}"
+        _push(output, client, server.address, wanted, message=message, **options)

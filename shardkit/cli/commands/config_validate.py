@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
-from shardkit.cli.options import common_options, examples
+from shardkit.cli.options import command
 from shardkit.cli.output import BAD, DOUBTFUL, FAINT, GOOD, Cell, Output, Styled, wordy
 from shardkit.cli.rows import Field, column_only, table_of
 from shardkit.config.entry import mask
@@ -18,17 +18,14 @@ from shardkit.errors import counted, few
 _WIDE = 140  # columns; in a narrower terminal the table has three
 
 
-@click.command(
+@command(
+    "shardkit config validate configs/*.yaml",
+    "shardkit config validate --strict --json configs/production.yaml",
     short_help="Show what is wrong with shard maps.",
-    epilog=examples(
-        "shardkit config validate configs/*.yaml",
-        "shardkit config validate --strict --json configs/production.yaml",
-    ),
 )
 @click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
 @click.option("--connect", is_flag=True, help="Also connect to the servers, as a push does.")
-@common_options
 def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) -> int:
     """Show everything that is wrong with shard maps.
 

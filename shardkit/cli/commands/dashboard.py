@@ -1,36 +1,37 @@
-"""``shardkit dashboard``: a page over the whole fleet."""
+"""``shardkit dashboard`` and ``top``: the whole fleet live, as a page and in a terminal."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import socket
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from ipaddress import ip_address
+from typing import Any, ClassVar, TypeAlias
 
 import click
 
-from shardkit.cli.options import common_options, config_option, examples, number_option, opened
+from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import Output
+from shardkit.cli.text import size
 from shardkit.errors import ConfigError, extra
 
 TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
 
 
-@click.command(
-    epilog=examples(
-        "shardkit dashboard -c redis://config.internal",
-        "shardkit dashboard --port 9000 --allow-changes",
-        f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
-    ),
+@command(
+    "shardkit dashboard -c redis://config.internal",
+    "shardkit dashboard --port 9000 --allow-changes",
+    f"{TOKEN}=$(cat token) shardkit dashboard --host 10.0.0.5",
 )
 @config_option
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @number_option("--port", 7180, "The port to listen on.", least=0, most=65535)
 @number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
 @click.option("--allow-changes", is_flag=True, help="Let people revive dead tasks.")
-@common_options
 def dashboard(
     where: str | None, host: str, port: int, interval: float, allow_changes: bool, output: Output
 ) -> int:
@@ -80,3 +81,199 @@ def dashboard(
         finally:
             fleet.close()
     return 0
+
+
+_WAIT = 30  # looks for the first answers of all servers
+# A title, the value, and the width of a terminal from which the column is shown.
+_Column: TypeAlias = tuple[str, Callable[[dict[str, Any]], Any], int]
+_Columns: TypeAlias = tuple[_Column, ...]
+_SERVERS: _Columns = (
+    ("server", lambda row: row["address"], 0),
+    ("state", lambda row: row["state"], 0),
+    ("role", lambda row: row["role"], 80),
+    ("shards", lambda row: row["shards"], 90),
+    ("keys", lambda row: row["keys"], 70),
+    ("ops/s", lambda row: row.get("ops"), 0),
+    ("memory", lambda row: row.get("memory"), 50),
+    ("conns", lambda row: row.get("clients"), 80),
+    ("CPU %", lambda row: None if "cpu" not in row else round(100 * row["cpu"], 1), 60),
+    ("lag", lambda row: row.get("lag"), 90),
+    ("ms", lambda row: None if "latency" not in row else round(1000 * row["latency"], 2), 90),
+)
+_SHARDS: _Columns = (
+    ("shard", lambda row: row["shard"], 0),
+    ("server", lambda row: row["server"], 60),
+    ("db", lambda row: row["database"], 70),
+    ("state", lambda row: row["state"], 0),
+    ("keys", lambda row: row["keys"], 40),
+    ("moving", lambda row: row["held"], 80),
+)
+
+
+@command(
+    "shardkit top -c redis://config.internal",
+    "shardkit top --interval 1",
+    "shardkit top --json | jq '.servers[] | select(.ops > 50000)'",
+)
+@config_option
+@number_option("--interval", 2.0, "How often a server is asked.", least=0.2, unit="SECONDS")
+def top(where: str | None, interval: float, output: Output) -> int:
+    """Show servers and shards in the terminal, live, until q or Ctrl-C.
+
+    Keys: t changes between servers and shards, left and right choose the column to sort by, r turns
+    the order around, / filters, Escape takes the filter away. With --json, writes one answer.
+    """
+    with extra("dashboard", "live tables"):
+        from shardkit.dashboard.fleet import FleetWatch
+    with opened(where) as topology:
+        fleet = FleetWatch(topology.kit, topology.config_server, interval=interval)
+        try:
+            if output.as_json:
+                for _ in range(_WAIT):
+                    states = [each.state for each in list(fleet.servers.values())]
+                    if states and "unknown" not in states:
+                        break
+                    time.sleep(interval / 10)
+                servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+                problems = {"problems": fleet.problems}
+                output.document({"servers": servers, "shards": _shards(fleet), **problems})
+            else:
+                _application(fleet, interval).run()
+        finally:
+            fleet.close()
+    return 0
+
+
+def _shards(fleet: Any) -> list[dict[str, Any]]:
+    return [row for each in list(fleet.components.values()) for row in fleet.shards_of(each)]
+
+
+def _application(fleet: Any, interval: float) -> Any:
+    """Return the live table, an application of Textual."""
+    with extra("dashboard", "live tables"):
+        from rich.text import Text
+        from textual.app import App, ComposeResult
+        from textual.binding import Binding
+        from textual.widgets import DataTable, Footer, Input, Static
+
+    class Top(App[None]):
+        """Servers or shards, sorted and filtered."""
+
+        CSS = "Input { display: none; } Input.open { display: block; } #line { height: 1; }"
+        ENABLE_COMMAND_PALETTE = False
+        BINDINGS: ClassVar = [
+            Binding("t", "turn", "servers/shards"),
+            Binding("left", "sort(-1)", "sort", key_display="← →", priority=True),
+            Binding("right", "sort(1)", "sort", show=False, priority=True),
+            Binding("r", "reverse", "reverse"),
+            Binding("slash", "filter", "filter", key_display="/"),
+            Binding("escape", "close", "no filter"),
+            Binding("q", "quit", "quit"),
+        ]
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.shards = False
+            self.column, self.down = 0, False
+            self.text = ""
+
+        def compose(self) -> ComposeResult:
+            """Give the line of totals, the table and the filter."""
+            yield Static(id="line", markup=False)
+            yield DataTable(cursor_type="row", zebra_stripes=True)
+            yield Input(placeholder="filter")
+            yield Footer()
+
+        def on_mount(self) -> None:
+            """Show the table, and show it again in each interval."""
+            self.query_one(DataTable).focus()
+            self.show()
+            self.set_interval(interval, self.show)
+
+        def on_resize(self) -> None:
+            """Show the columns for which there is room now."""
+            self.show()
+
+        def _columns(self) -> _Columns:
+            columns = _SHARDS if self.shards else _SERVERS
+            return tuple(each for each in columns if each[2] <= self.size.width)
+
+        def show(self) -> None:
+            """Fill the table."""
+            columns = self._columns()
+            self.column %= len(columns)
+            servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+            rows = [
+                [value(row) for _, value, _ in columns]
+                for row in (_shards(fleet) if self.shards else servers)
+            ]
+            kept = [row for row in rows if self.text.lower() in " ".join(map(str, row)).lower()]
+
+            def order(row: list[Any]) -> tuple[bool, Any]:  # what is not known first, text last
+                value = row[self.column]
+                return isinstance(value, str), -1 if value is None else value
+
+            kept.sort(key=order, reverse=self.down)
+            table: DataTable[Any] = self.query_one(DataTable)
+            place = table.cursor_row
+            table.clear(columns=True)
+            arrow = "↓" if self.down else "↑"
+            for n, (name, _, _) in enumerate(columns):
+                table.add_column(f"{name} {arrow}" if n == self.column else name)
+            for row in kept:
+                table.add_row(*(_cell(columns[n][0], value, Text) for n, value in enumerate(row)))
+            table.move_cursor(row=place)
+            up = sum(row["state"] == "up" for row in servers)
+            ops = sum(row.get("ops", 0) for row in servers)
+            memory = sum(row.get("memory", 0) for row in servers)
+            problems = sum(each["severity"] > 1 for each in fleet.problems)
+            line = f"{up} of {len(servers)} servers up   {ops:,} ops/s   {size(memory)}"
+            line += f"   {problems} problems" if problems else ""
+            self.query_one("#line", Static).update(fleet.banner or line)
+
+        def action_turn(self) -> None:
+            """Change between servers and shards."""
+            self.shards, self.column, self.down = not self.shards, 0, False
+            self.show()
+
+        def action_sort(self, step: int) -> None:
+            """Sort by the next column."""
+            self.column = (self.column + step) % len(self._columns())
+            self.show()
+
+        def action_reverse(self) -> None:
+            """Turn the order around."""
+            self.down = not self.down
+            self.show()
+
+        def action_filter(self) -> None:
+            """Open the filter."""
+            field = self.query_one(Input)
+            field.add_class("open")
+            field.focus()
+
+        def action_close(self) -> None:
+            """Close the filter, and show everything."""
+            field = self.query_one(Input)
+            field.value = ""
+            field.remove_class("open")
+            self.query_one(DataTable).focus()
+
+        def on_input_changed(self, event: Input.Changed) -> None:
+            """Filter by what is typed."""
+            self.text = event.value
+            self.show()
+
+        def on_input_submitted(self, _: Input.Submitted) -> None:
+            """Keep the filter, and go back to the table."""
+            self.query_one(DataTable).focus()
+
+    return Top()
+
+
+def _cell(name: str, value: Any, text: Any) -> Any:
+    if isinstance(value, str):
+        style = {"up": "green", "down": "bold red"}.get(value, "")
+        return text(value, style=style)
+    shown = "" if value is None else size(value) if name in ("memory", "lag") else f"{value:,}"
+    return text(shown, justify="right")

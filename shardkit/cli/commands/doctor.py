@@ -14,10 +14,8 @@ from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    components,
+    command,
     config_option,
-    examples,
     number_option,
     opened,
     shards_options,
@@ -42,15 +40,13 @@ from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
 
 
-@click.command(
-    epilog=examples(
-        "shardkit doctor -c configs/local.yaml",
-        "shardkit doctor geo --all",
-        "shardkit doctor geo --fix --rewrite",
-        "shardkit doctor --json | jq '.findings[] | .remedy'",
-        "shardkit doctor --check",
-        "shardkit doctor geo --check --repair",
-    ),
+@command(
+    "shardkit doctor -c configs/local.yaml",
+    "shardkit doctor geo --all",
+    "shardkit doctor geo --fix --rewrite",
+    "shardkit doctor --json | jq '.findings[] | .remedy'",
+    "shardkit doctor --check",
+    "shardkit doctor geo --check --repair",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -83,7 +79,6 @@ from shardkit.structures import Damage
     "--repair", is_flag=True, help="With --check: rebuild what can be, after asking for it."
 )
 @click.option("--yes", is_flag=True, help="With --repair: do not ask.")
-@common_options
 def doctor(
     names: Sequence[str],
     where: str | None,
@@ -122,9 +117,7 @@ def doctor(
     if rewrite and not fix:
         raise click.UsageError("--rewrite saves what --fix sets: use them together")
     with opened(where) as topology:
-        chosen, broken = components(
-            topology, names, None if repack and sharding.shards is None else sharding
-        )
+        chosen, broken = topology.components(names, accepted)
         limit = None if everything or repack else sample
 
         def examine(*, repack: bool = False) -> Diagnosis:
@@ -163,7 +156,7 @@ def _check(
 ) -> int:
     """Check structures; with ``repair`` rebuild them, and check them again."""
     with opened(where) as topology:
-        chosen, broken = components(topology, names, accepted)
+        chosen, broken = topology.components(names, accepted)
 
         def examine(only: Sequence[str]) -> tuple[list[CheckedStructure], ScanResult]:
             with progress("structures") as report_progress:

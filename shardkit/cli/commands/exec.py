@@ -10,10 +10,8 @@ import click
 from shardkit.admin.execute import execute
 from shardkit.cli.options import (
     LOGIN_PASSWORD,
-    common_options,
-    components,
+    command,
     config_option,
-    examples,
     login_as,
     login_option,
     opened,
@@ -25,15 +23,13 @@ from shardkit.cli.text import one_line, reason
 from shardkit.errors import ConfigError
 
 
-@click.command(
-    "exec",
+@command(
+    "shardkit exec --on all -- CONFIG GET maxmemory",
+    "shardkit exec --on unique -- DBSIZE",
+    "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
+    f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
+    name="exec",
     context_settings={"ignore_unknown_options": True},
-    epilog=examples(
-        "shardkit exec --on all -- CONFIG GET maxmemory",
-        "shardkit exec --on unique -- DBSIZE",
-        "shardkit exec --on unique:7 -- OBJECT FREQ unique:2026-11-22",
-        f"{LOGIN_PASSWORD}=… shardkit exec --on all --user admin -- ACL LIST",
-    ),
 )
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
 @config_option
@@ -46,7 +42,6 @@ from shardkit.errors import ConfigError
 )
 @login_option
 @timeout_option(5.0)
-@common_options
 def exec_(
     command: Sequence[str],
     where: str | None,
@@ -65,7 +60,7 @@ def exec_(
     shard = int(digits) if name and digits.isdecimal() else None
     with opened(where) as topology:
         wanted = [] if target == "all" else [target if shard is None else name]
-        chosen, _ = components(topology, wanted)
+        chosen, _ = topology.components(wanted)
     if shard is not None and shard >= max(1, len(chosen[name].shards)):
         raise ConfigError(f"component {name!r} has no shard {shard}", "count shards from 0")
     answers = execute(

@@ -10,20 +10,13 @@ from typing import Any
 
 import click
 
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    StructureOptions,
-    common_options,
-    examples,
-    number_option,
-    structure_options,
-)
+from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
 from shardkit.cli.output import Column, Output, identifier, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, table_of, write_rows
 from shardkit.errors import ChannelError, UnreadableFileError, counted, naming
 from shardkit.kit.kit import ShardKit
-from shardkit.messaging import ChannelStatus, PublishedFile
+from shardkit.messaging import PublishedFile
 from shardkit.messaging.files import BYTE_LIMIT, CHUNK_SIZE, LEASE, FileStatus
 
 _structure_options = structure_options("files", "files")
@@ -35,24 +28,20 @@ _FIELDS: tuple[Field[PublishedFile], ...] = (
 )
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit files publish logs /var/log/access --reader country --reader errors --close",
-        "shardkit files read logs errors | grep -c ' 500 '",
-        "shardkit files status logs",
-    ),
+@group(
+    "shardkit files publish logs /var/log/access --reader country --reader errors --close",
+    "shardkit files read logs errors | grep -c ' 500 '",
+    "shardkit files status logs",
 )
 def files() -> None:
     """Publish files in chunks over shards for many readers, and read them."""
 
 
-@files.command(
+@command(
+    "shardkit files publish logs /var/log/access --reader country --reader errors",
+    "zcat big.gz | shardkit files publish logs - --as big.log --close",
     short_help="Publish files and the files of directories.",
-    epilog=examples(
-        "shardkit files publish logs /var/log/access --reader country --reader errors",
-        "zcat big.gz | shardkit files publish logs - --as big.log --close",
-    ),
+    group=files,
 )
 @click.argument("channel")
 @click.argument("paths", metavar="PATH...", nargs=-1, required=True)
@@ -72,7 +61,6 @@ def files() -> None:
     unit="SECONDS",
 )
 @number_option("--timeout", None, "The most seconds to wait for space.", least=0.0, unit="SECONDS")
-@common_options
 def publish(
     channel: str,
     paths: Sequence[str],
@@ -90,7 +78,12 @@ def publish(
 
     Files that were published before are left alone.
     """
-    sources = [each for path in paths for each in _files_of(path)]
+    sources: list[str] = []
+    for path in paths:
+        if path != "-" and Path(path).is_dir():
+            sources += [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
+        else:
+            sources.append(path)
     if given is not None and len(sources) != 1:
         raise click.UsageError(f"--as names one file, not {len(sources)}")
     if "-" in sources and given is None:
@@ -116,12 +109,11 @@ def publish(
     write_rows(output, _FIELDS, published)
 
 
-@files.command(
+@command(
+    "shardkit files read logs errors | grep -c ' 500 '",
+    "shardkit files read logs backup --raw --into /backup --timeout 60",
     short_help="Write the lines of files to standard output.",
-    epilog=examples(
-        "shardkit files read logs errors | grep -c ' 500 '",
-        "shardkit files read logs backup --raw --into /backup --timeout 60",
-    ),
+    group=files,
 )
 @click.argument("channel")
 @click.argument("reader")
@@ -146,7 +138,6 @@ def publish(
     least=0.0,
     unit="SECONDS",
 )
-@common_options
 def read(
     channel: str,
     reader: str,
@@ -189,13 +180,14 @@ def read(
     return 1 if failed else 0
 
 
-@files.command(
+@command(
+    "shardkit files status logs",
+    "shardkit files status logs --json",
     short_help="Show what a channel holds, and how far its readers are.",
-    epilog=examples("shardkit files status logs", "shardkit files status logs --json"),
+    group=files,
 )
 @click.argument("channel")
 @_structure_options
-@common_options
 def status(channel: str, at: StructureOptions, output: Output) -> int:
     """Show the files of CHANNEL that not all readers have finished.
 
@@ -204,7 +196,12 @@ def status(channel: str, at: StructureOptions, output: Output) -> int:
     with at.opened(ShardKit.files) as channels:
         now = channels.status(channel)
     if output.as_json:
-        output.document(_document(now))
+        failed = [
+            {"reader": reader, "file": file, "reason": reason}
+            for (reader, file), reason in now.failed.items()
+        ]
+        held = [file._asdict() for file in now.files]
+        output.document({**now._asdict(), "files": held, "failed": failed})
     else:
         state = "closed" if now.closed else "open"
         output.line(
@@ -216,12 +213,6 @@ def status(channel: str, at: StructureOptions, output: Output) -> int:
         for (reader, file_name), reason in now.failed.items():
             output.warning(f"{reader} has given up {file_name}: {reason}")
     return 1 if now.failed else 0
-
-
-def _files_of(path: str) -> list[str]:
-    if path != "-" and Path(path).is_dir():
-        return [str(each) for each in sorted(Path(path).iterdir()) if each.is_file()]
-    return [path]
 
 
 def _target(into: Path, name: str) -> Any:
@@ -242,14 +233,3 @@ def _file_fields(readers: Sequence[str]) -> tuple[Field[FileStatus], ...]:
             for reader in readers
         ),
     )
-
-
-def _document(found: ChannelStatus) -> dict[str, Any]:
-    return {
-        **found._asdict(),
-        "files": [file._asdict() for file in found.files],
-        "failed": [
-            {"reader": reader, "file": file, "reason": reason}
-            for (reader, file), reason in found.failed.items()
-        ],
-    }

@@ -13,14 +13,7 @@ from typing import Any
 
 import click
 
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    StructureOptions,
-    common_options,
-    examples,
-    number_option,
-    structure_options,
-)
+from shardkit.cli.options import StructureOptions, command, group, number_option, structure_options
 from shardkit.cli.output import Column, Output, wordy
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, write_rows
@@ -38,13 +31,10 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _structure_options = structure_options("geo", "ip2city")
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit geo import GeoLite2-City.mmdb",
-        "shardkit geo find 192.0.2.7 2001:db8::7",
-        "shardkit geo info",
-    ),
+@group(
+    "shardkit geo import GeoLite2-City.mmdb",
+    "shardkit geo find 192.0.2.7 2001:db8::7",
+    "shardkit geo info",
 )
 def geo() -> None:
     """Import the cities of IP address ranges, and look up addresses."""
@@ -61,15 +51,14 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     return click.option(f"--{name}", metavar="COLUMN", callback=_column, help=help)
 
 
-@geo.command(
-    "import",
+@command(
+    "shardkit geo import GeoLite2-City.mmdb --language de",
+    "shardkit geo import GeoLite2-City-Blocks-IPv*.csv --cities GeoLite2-City-Locations-en.csv",
+    "shardkit geo import ranges.csv.gz --first 0 --last 1 --city 5 --region 4 --country 2",
+    "shardkit geo import ranges.jsonl --json",
+    name="import",
     short_help="Replace the data by the contents of files.",
-    epilog=examples(
-        "shardkit geo import GeoLite2-City.mmdb --language de",
-        "shardkit geo import GeoLite2-City-Blocks-IPv*.csv --cities GeoLite2-City-Locations-en.csv",
-        "shardkit geo import ranges.csv.gz --first 0 --last 1 --city 5 --region 4 --country 2",
-        "shardkit geo import ranges.jsonl --json",
-    ),
+    group=geo,
 )
 @click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_FILE)
 @_structure_options
@@ -96,7 +85,6 @@ def _column_option(name: str, help: str) -> Callable[[Any], Any]:  # noqa: A002 
     least=LEAST_GRACE,
     unit="SECONDS",
 )
-@common_options
 def import_(
     files: Sequence[Path],
     at: StructureOptions,
@@ -236,17 +224,15 @@ def _show(output: Output, done: Imported) -> None:
 # ---- find and info
 
 
-@geo.command(
+@command(
+    "shardkit geo find 192.0.2.7 2001:db8::7",
+    "shardkit geo find --json 192.0.2.7 | jq -r '.[0].country'",
+    "cut -d' ' -f1 access.log | sort -u | shardkit geo find -",
     short_help="Show the cities of addresses.",
-    epilog=examples(
-        "shardkit geo find 192.0.2.7 2001:db8::7",
-        "shardkit geo find --json 192.0.2.7 | jq -r '.[0].country'",
-        "cut -d' ' -f1 access.log | sort -u | shardkit geo find -",
-    ),
+    group=geo,
 )
 @click.argument("addresses", metavar="ADDRESS...", nargs=-1, required=True)
 @_structure_options
-@common_options
 def find(addresses: Sequence[str], at: StructureOptions, output: Output) -> None:
     """Show the cities of addresses; with - they are read from stdin, one per line."""
     if tuple(addresses) == ("-",):
@@ -270,12 +256,13 @@ def _id(city: City | None) -> str | None:
     return None if city is None or city.id is None else str(city.id)
 
 
-@geo.command(
+@command(
+    "shardkit geo info",
+    "shardkit geo info --json",
     short_help="Show which data is in use.",
-    epilog=examples("shardkit geo info", "shardkit geo info --json"),
+    group=geo,
 )
 @_structure_options
-@common_options
 def info(at: StructureOptions, output: Output) -> int:
     """Show which data is in use. Exits with 1 if there is none."""
     with at.opened(ShardKit.ip_to_city) as ip:

@@ -10,10 +10,8 @@ import click
 from shardkit.admin.locate import MEMBER_TYPES, LocatedKey, locate_keys, locate_members, open_set
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    component as read_component,
+    command,
     config_option,
-    examples,
     number_option,
     opened,
     shards_options,
@@ -27,14 +25,12 @@ from shardkit.routing.keys import pair_key
 from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE
 
 
-@click.command(
-    epilog=examples(
-        "shardkit locate timelines home:42 home:43",
-        "shardkit locate followers --pair 42 99",
-        "shardkit locate timelines home:42 --shards 8",
-        "shardkit locate unique --in unique:2015-05-17 383061330139657245",
-        "shardkit locate unique --in ids --total 1000000 17",
-    ),
+@command(
+    "shardkit locate timelines home:42 home:43",
+    "shardkit locate followers --pair 42 99",
+    "shardkit locate timelines home:42 --shards 8",
+    "shardkit locate unique --in unique:2015-05-17 383061330139657245",
+    "shardkit locate unique --in ids --total 1000000 17",
 )
 @click.argument("name", metavar="COMPONENT")
 @click.argument("keys", metavar="[KEY]...", nargs=-1)
@@ -67,7 +63,6 @@ from shardkit.structures.set.sharded_set import DEFAULT_PART_SIZE
     type=click.Choice(list(MEMBER_TYPES)),
     help="Likewise: the type of its members.  [default: str]",
 )
-@common_options
 def locate(
     name: str,
     keys: Sequence[str],
@@ -94,7 +89,7 @@ def locate(
     if structure is not None and pairs:
         raise click.UsageError("--pair is for keys and --in for members: use one of them")
     with opened(where) as topology:
-        component = read_component(topology, name, sharding)
+        component = topology.component(name, sharding)
         if structure is None:
             placed = [os.fsencode(key) for key in keys] + [pair_key(*pair) for pair in pairs]
             rows = locate_keys(topology.kit, component, placed)

@@ -7,15 +7,7 @@ from collections.abc import Sequence
 import click
 
 from shardkit.admin.locks import KINDS, LockState, lock_states
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    common_options,
-    components,
-    config_option,
-    examples,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import command, config_option, group, number_option, opened
 from shardkit.cli.output import Output, identifier, number, wordy
 from shardkit.cli.rows import Field, rounded, write_rows
 from shardkit.cli.text import reason
@@ -41,25 +33,23 @@ _FIELDS: tuple[Field[LockState], ...] = (
 )
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit locks show",
-        "shardkit locks show orders --json",
-        "shardkit locks break orders stock --reason 'its host is gone'",
-    ),
+@group(
+    "shardkit locks show",
+    "shardkit locks show orders --json",
+    "shardkit locks break orders stock --reason 'its host is gone'",
 )
 def locks() -> None:
     """Show who holds locks, semaphores and elections, and end holds."""
 
 
-@locks.command(
+@command(
+    "shardkit locks show",
+    "shardkit locks show orders --json",
     short_help="Show who holds what since when, and who waits.",
-    epilog=examples("shardkit locks show", "shardkit locks show orders --json"),
+    group=locks,
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
-@common_options
 def show(names: Sequence[str], where: str | None, output: Output) -> int:
     """Show who holds locks, semaphores and elections of components, and who waits.
 
@@ -69,7 +59,7 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     failed = False
     rows: list[LockState] = []
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
         for component in chosen.values():
             try:
                 rows += lock_states(topology.kit, component)
@@ -83,10 +73,11 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     return int(failed)
 
 
-@locks.command(
-    "break",
+@command(
+    "shardkit locks break orders stock --reason 'its host is gone'",
+    name="break",
     short_help="End the holds of a lock.",
-    epilog=examples("shardkit locks break orders stock --reason 'its host is gone'"),
+    group=locks,
 )
 @click.argument("component")
 @click.argument("name")
@@ -94,7 +85,6 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
 @click.option("--kind", type=click.Choice(KINDS), default="lock", show_default=True)
 @number_option("--token", None, "Only the hold with this token.")
 @config_option
-@common_options
 def break_(
     component: str,
     name: str,

@@ -6,24 +6,16 @@ import json
 
 import click
 
-from shardkit.cli.options import (
-    StructureOptions,
-    common_options,
-    examples,
-    number_option,
-    structure_options,
-)
+from shardkit.cli.options import StructureOptions, command, number_option, structure_options
 from shardkit.cli.output import Output
 from shardkit.kit.kit import ShardKit
 from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
 
 
-@click.command(
-    epilog=examples(
-        "shardkit logs shop --component metrics",
-        "shardkit logs shop --component metrics --severity warning --follow",
-        "shardkit logs shop --component metrics --limit 20 --json",
-    ),
+@command(
+    "shardkit logs shop --component metrics",
+    "shardkit logs shop --component metrics --severity warning --follow",
+    "shardkit logs shop --component metrics --limit 20 --json",
 )
 @click.argument("log", metavar="LOG")
 @structure_options("metrics", "logs")
@@ -44,7 +36,6 @@ from shardkit.metrics.logs import LIMIT, MOST_LIMIT, SEVERITIES
     least=0,
     most=MOST_LIMIT,
 )
-@common_options
 def logs(
     log: str,
     at: StructureOptions,

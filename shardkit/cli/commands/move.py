@@ -1,4 +1,4 @@
-"""``shardkit move``: moves a server's data, all or some of its shards, while it is in use."""
+"""``shardkit move`` and ``split``: move data between servers and shards, while it is in use."""
 
 from __future__ import annotations
 
@@ -15,23 +15,18 @@ from shardkit.admin.growth import (
     complete_move,
     moves,
     plan_move,
+    plan_split,
     resume_move,
     reverse_move,
     start_move,
+    start_split,
     verify_move,
 )
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY
 from shardkit.admin.growth.pace import progress_of
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    common_options,
-    config_option,
-    config_server,
-    examples,
-    number_option,
-)
+from shardkit.cli.options import command, config_option, config_server, group, number_option
 from shardkit.cli.output import (
     BAD,
     DOUBTFUL,
@@ -69,7 +64,7 @@ _copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, 
 
 def _moving(command: Callable[..., object]) -> Callable[..., object]:
     """Add the options of every command that moves something."""
-    return hold(_copy(_share(config_option(common_options(command)))))
+    return hold(_copy(_share(config_option(command))))
 
 
 def copying(command: Callable[..., object]) -> Callable[..., object]:
@@ -80,22 +75,19 @@ def copying(command: Callable[..., object]) -> Callable[..., object]:
     return command
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
-        "shardkit move server a.internal:6379 --to new.internal:6379",
-        "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
-        "shardkit move status",
-        "shardkit move verify a.internal:6379",
-        "shardkit move reverse timelines:3",
-    ),
+@group(
+    "shardkit move server a.internal:6379 --to new.internal:6379 --dry-run",
+    "shardkit move server a.internal:6379 --to new.internal:6379",
+    "shardkit move shards timelines:3 timelines:7 --to new.internal:6379",
+    "shardkit move status",
+    "shardkit move verify a.internal:6379",
+    "shardkit move reverse timelines:3",
 )
 def move() -> None:
     """Move a server's data to another server, all of it or some shards, while it is in use."""
 
 
-@move.command()
+@command(group=move)
 @click.argument("source", metavar="SERVER")
 @_to
 @dry_run
@@ -109,7 +101,7 @@ def server(source: str, **options: Any) -> int:
     return _start(source, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("names", metavar="SHARD...", nargs=-1, required=True)
 @_to
 @dry_run
@@ -141,7 +133,7 @@ def _start(
         return show_plan(output, plan)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @copying
 def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -149,16 +141,15 @@ def resume(name: str, where: str | None, output: Output, **options: Any) -> int:
     return run(resume_move, where, output, name, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @config_option
-@common_options
 def abort(name: str, where: str | None, output: Output) -> int:
     """Undo the move of SERVER or SHARD before it is decided; the new server is emptied."""
     return run(lambda config, name, progress: abort_move(config, name), where, output, name)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @copying
 def reverse(name: str, where: str | None, output: Output, **options: Any) -> int:
@@ -166,20 +157,18 @@ def reverse(name: str, where: str | None, output: Output, **options: Any) -> int
     return run(reverse_move, where, output, name, **options)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SHARD")
 @config_option
-@common_options
 def complete(name: str, where: str | None, output: Output) -> int:
     """Empty the old databases of SHARD that `--keep` has kept up to date."""
     return run(lambda config, name, progress: complete_move(config, name), where, output, name)
 
 
-@move.command()
+@command(group=move)
 @click.argument("name", metavar="SERVER|SHARD")
 @_share
 @config_option
-@common_options
 def verify(name: str, where: str | None, output: Output, share: float) -> int:
     """Compare both servers of the move of SERVER again: every key, value and expiry.
 
@@ -188,9 +177,8 @@ def verify(name: str, where: str | None, output: Output, share: float) -> int:
     return run(verify_move, where, output, name, share=share)
 
 
-@move.command()
+@command(group=move)
 @config_option
-@common_options
 def status(where: str | None, output: Output) -> int:
     """Show all moves and their phases. The exit code is 1 if a record cannot be read."""
     unreadable: list[ShardKitError] = []
@@ -282,3 +270,70 @@ def run(
             for line in certificate["stale"]:
                 output.line(f"  database {line}", DOUBTFUL)
     return 0 if right else 1
+
+
+@command(
+    "shardkit split users --shards 64 --over a.internal --over b.internal --dry-run",
+    "shardkit split users --shards 64 --over a.internal --over b.internal",
+    "shardkit split users --placement rendezvous",
+    "shardkit split users --to-cluster c.internal:6379",
+    "shardkit move status",
+    "shardkit move reverse users",
+)
+@click.argument("component")
+@click.option(
+    "--shards", type=int, metavar="N", help="The new number of shards; as now by default."
+)
+@click.option("--placement", metavar="NAME", help="How keys will find their shards.")
+@click.option(
+    "--over",
+    multiple=True,
+    metavar="SERVER",
+    help="A server for the new shards, HOST:PORT; repeat it. By default the present ones.",
+)
+@click.option(
+    "--route",
+    "routes",
+    multiple=True,
+    metavar="RULE",
+    help="A rule that finds the routing key in names of keys; by default those of the shard map.",
+)
+@click.option(
+    "--to-cluster",
+    metavar="SERVER",
+    help="A node of an empty cluster, HOST:PORT, that takes the component over.",
+)
+@dry_run
+@copying
+def split(
+    component: str,
+    shards: int | None,
+    placement: str | None,
+    over: tuple[str, ...],
+    routes: tuple[str, ...],
+    to_cluster: str | None,
+    dry_run: bool,
+    where: str | None,
+    output: Output,
+    **options: Any,
+) -> int:
+    """Give COMPONENT another number of shards or another placement, or shards for the first time.
+
+    Each key is copied to its new shard, into databases that nothing uses, or into a cluster.
+    Readers do not wait; writers wait once, until all have left the old shards. Nothing is lost if
+    this command is killed: `shardkit move resume COMPONENT`. Undo it with `shardkit move reverse
+    COMPONENT`. The exit code is 1 if another program wrote to the old databases afterwards.
+    """
+    servers = [server for each in over for server in each.split(",")]
+    new: Any = {
+        "shards": shards,
+        "placement": placement,
+        "over": servers,
+        "routes": routes or None,
+        "to_cluster": to_cluster,
+    }
+    if not dry_run:
+        return run(start_split, where, output, component, **new, **options)
+    with config_client(config_server(where)) as config:
+        limited = {name: options[name] for name in ("hold", "offline")}
+        return show_plan(output, plan_split(config, component, **new, **limited))

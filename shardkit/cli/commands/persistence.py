@@ -23,38 +23,26 @@ from shardkit.admin.persistence import (
     save_snapshot,
 )
 from shardkit.admin.servers import entries_of, query_servers
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import (
-    common_options,
-    components,
-    config_option,
-    examples,
-    number_option,
-    opened,
-)
+from shardkit.cli.options import command, config_option, group, number_option, opened
 from shardkit.cli.output import BAD, DOUBTFUL, GOOD, Output
 from shardkit.cli.text import reason
 
 _wait = number_option("--wait", WAIT, "How long it may take.", least=0.1, unit="SECONDS")
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit persistence show",
-        "shardkit persistence apply everysec timelines",
-        "shardkit persistence snapshot --wait 60",
-        "shardkit persistence estimate --commands 100000 --bytes 1024 --profile everysec",
-    ),
+@group(
+    "shardkit persistence show",
+    "shardkit persistence apply everysec timelines",
+    "shardkit persistence snapshot --wait 60",
+    "shardkit persistence estimate --commands 100000 --bytes 1024 --profile everysec",
 )
 def persistence() -> None:
     """Show and set how servers keep their data, and save it."""
 
 
-@persistence.command()
+@command(group=persistence)
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
-@common_options
 def show(names: Sequence[str], where: str | None, output: Output) -> int:
     """Show how each server keeps its data, and what may lose data."""
 
@@ -70,11 +58,10 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
     return _on_all(output, names, where, persistence_of, asdict, lines)
 
 
-@persistence.command("apply")
+@command(name="apply", group=persistence)
 @click.argument("profile", type=click.Choice(list(PROFILES)))
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @config_option
-@common_options
 def apply_(profile: str, names: Sequence[str], where: str | None, output: Output) -> int:
     """Apply PROFILE to servers, without a restart, and show what changed."""
 
@@ -85,33 +72,31 @@ def apply_(profile: str, names: Sequence[str], where: str | None, output: Output
             output.line("  is so already")
 
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
         with working_on(topology.config_server, "persistence", profile, chosen.values()):
             apply = partial(apply_profile, profile=profile)
             return _on_all(output, names, where, apply, dict, lines)
 
 
-@persistence.command()
+@command(group=persistence)
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @_wait
 @config_option
-@common_options
 def snapshot(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
     """Have servers make a snapshot, and wait until each has succeeded or failed."""
     return _timed(output, names, where, lambda client: save_snapshot(client, wait), wait)
 
 
-@persistence.command()
+@command(group=persistence)
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @_wait
 @config_option
-@common_options
 def rewrite(names: Sequence[str], wait: float, where: str | None, output: Output) -> int:
     """Have servers rewrite their AOF, and wait until each has succeeded or failed."""
     return _timed(output, names, where, lambda client: rewrite_aof(client, wait), wait)
 
 
-@persistence.command()
+@command(group=persistence)
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @number_option(
     "--seconds", 1.0, "How long to watch the servers.", least=0.1, most=60, unit="SECONDS"
@@ -121,7 +106,6 @@ def rewrite(names: Sequence[str], wait: float, where: str | None, output: Output
 @number_option("--bytes", None, "Size of a command, with --commands.", parameter="size", least=0.0)
 @number_option("--data", 0, "Size of the data in bytes, with --commands.", least=0, unit="BYTES")
 @config_option
-@common_options
 def estimate(
     names: Sequence[str],
     seconds: float,
@@ -192,7 +176,7 @@ def _on_all(
 ) -> int:
     """Run a query on all servers; return the exit code."""
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         answers = query_servers(entries_of(chosen.values()), query, timeout)
     failed = [server for server, answer in answers.items() if isinstance(answer, Exception)]

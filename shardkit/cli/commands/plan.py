@@ -10,17 +10,15 @@ from typing import Any
 import click
 
 from shardkit.admin.growth.plan import GrowthStep, plan_growth
-from shardkit.cli.options import common_options, examples, number_option
+from shardkit.cli.options import command, number_option
 from shardkit.cli.output import DOUBTFUL, GOOD, Output, number
 from shardkit.cli.rows import Field, column_only, table_of
 
 
-@click.command(
-    epilog=examples(
-        "shardkit plan users --server a.internal:6379 --growth 4 --periods 4",
-        "shardkit plan users --server a.internal:6379 --growth 2 --periods 3 --data 8e9 \\\n"
-        "    --commands 20000 --bytes 300 --processes 40 --out users.yaml",
-    ),
+@command(
+    "shardkit plan users --server a.internal:6379 --growth 4 --periods 4",
+    "shardkit plan users --server a.internal:6379 --growth 2 --periods 3 --data 8e9 \\\n"
+    "    --commands 20000 --bytes 300 --processes 40 --out users.yaml",
 )
 @click.argument("component")
 @click.option(
@@ -61,7 +59,6 @@ from shardkit.cli.rows import Field, column_only, table_of
     metavar="MAP",
     help="Write the shard map to this file, which must not exist.",
 )
-@common_options
 def plan(
     component: str, servers: tuple[str, ...], out: Path | None, output: Output, **options: Any
 ) -> int:
@@ -92,8 +89,8 @@ def plan(
         output.line(warning, DOUBTFUL)
     output.table(table_of(_FIELDS, growth.steps))
     for step in growth.steps:
-        for command in growth.commands(step):
-            output.line(f"{step.period}. {command}")
+        for line in growth.commands(step):
+            output.line(f"{step.period}. {line}")
     if out is not None:
         output.line(f"written to {out}: shardkit config push {out}", GOOD)
     return 0

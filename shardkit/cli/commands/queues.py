@@ -10,11 +10,10 @@ from typing import Any
 import click
 
 from shardkit.admin.queue_status import QueueStatus, queue_names, queue_status
-from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
     StructureOptions,
-    common_options,
-    examples,
+    command,
+    group,
     number_option,
     opened,
     structure_options,
@@ -28,32 +27,23 @@ from shardkit.queues import DeadTask
 _queue_options = structure_options("queues", "queues")
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit queues show",
-        "shardkit queues dead email",
-        "shardkit queues revive email --all",
-    ),
-)
+@group("shardkit queues show", "shardkit queues dead email", "shardkit queues revive email --all")
 def queues() -> None:
     """Show task queues, and revive, cancel or purge their tasks."""
 
 
-@queues.command(
+@command(
+    "shardkit queues show",
+    "shardkit queues show email --watch 10",
+    "shardkit queues show --json | jq '.[] | select(.dead > 0)'",
     short_help="Show how queues are doing.",
-    epilog=examples(
-        "shardkit queues show",
-        "shardkit queues show email --watch 10",
-        "shardkit queues show --json | jq '.[] | select(.dead > 0)'",
-    ),
+    group=queues,
 )
 @click.argument("names", metavar="[QUEUE]...", nargs=-1)
 @_queue_options
 @number_option(
     "--watch", 0, "Watch them for this time, and show how they grow.", least=0.0, unit="SECONDS"
 )
-@common_options
 def show(names: Sequence[str], at: StructureOptions, watch: float, output: Output) -> None:
     """Show how many tasks queues have, how old the oldest is, and how many come and go.
 
@@ -94,14 +84,15 @@ _FIELDS: tuple[Field[QueueStatus], ...] = (
 )
 
 
-@queues.command(
+@command(
+    "shardkit queues dead email",
+    "shardkit queues dead email --limit 1000 --json",
     short_help="Show dead tasks, with reasons.",
-    epilog=examples("shardkit queues dead email", "shardkit queues dead email --limit 1000 --json"),
+    group=queues,
 )
 @click.argument("queue")
 @_queue_options
 @number_option("--limit", 20, "At most this many, the oldest first.")
-@common_options
 def dead(queue: str, at: StructureOptions, limit: int, output: Output) -> None:
     """Show the dead tasks of QUEUE: what they were to do, when and why they died."""
     with at.opened(ShardKit.queues) as found:
@@ -145,17 +136,16 @@ def _write_each(
     return int(bool(absent))
 
 
-@queues.command(
+@command(
+    "shardkit queues revive email 9f86d081884c7d65",
+    "shardkit queues revive email --all",
     short_help="Make dead tasks wait again.",
-    epilog=examples(
-        "shardkit queues revive email 9f86d081884c7d65", "shardkit queues revive email --all"
-    ),
+    group=queues,
 )
 @click.argument("queue")
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="All dead tasks of the queue.")
 @_queue_options
-@common_options
 def revive(
     queue: str,
     ids: Sequence[str],
@@ -179,14 +169,14 @@ def revive(
     return _write_each(output, done, "revived", "is not dead", {"queue": queue})
 
 
-@queues.command(
+@command(
+    "shardkit queues cancel email 9f86d081884c7d65",
     short_help="Remove tasks that wait.",
-    epilog=examples("shardkit queues cancel email 9f86d081884c7d65"),
+    group=queues,
 )
 @click.argument("queue")
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @_queue_options
-@common_options
 def cancel(queue: str, ids: Sequence[str], at: StructureOptions, output: Output) -> int:
     """Remove tasks of QUEUE that wait or are delayed; leased ones are not removed.
 
@@ -198,14 +188,15 @@ def cancel(queue: str, ids: Sequence[str], at: StructureOptions, output: Output)
     return _write_each(output, done, "cancelled", missing, {"queue": queue})
 
 
-@queues.command(
+@command(
+    "shardkit queues purge email",
+    "shardkit queues purge email --yes --json",
     short_help="Remove all tasks of a queue.",
-    epilog=examples("shardkit queues purge email", "shardkit queues purge email --yes --json"),
+    group=queues,
 )
 @click.argument("queue")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @_queue_options
-@common_options
 def purge(queue: str, yes: bool, at: StructureOptions, output: Output) -> None:
     """Remove everything in QUEUE, also what is leased and dead, for good."""
     with at.opened(ShardKit.queues) as found:

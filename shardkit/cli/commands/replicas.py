@@ -1,4 +1,4 @@
-"""``shardkit replicas`` and ``verify-replica``: replicas, and whether writes reach them."""
+"""``shardkit replicas``, ``verify-replica`` and ``failover``: replicas, and one for a master."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from shardkit.admin.growth import (
     AttachedReplica,
     ReplicaNode,
     VerifiedReplica,
+    apply_fences,
     attach_replica,
     detach_replica,
+    fail_over,
+    pending_fences,
     replica_tree,
     verify_replicas,
 )
 from shardkit.admin.growth.attachment import COPY
 from shardkit.admin.growth.verify import TIMEOUT
-from shardkit.cli.groups import CommandGroup
+from shardkit.cli.commands.move import hold
 from shardkit.cli.options import (
-    common_options,
-    components,
+    command,
     config_option,
     config_server,
-    examples,
+    group,
     number_option,
     opened,
     timeout_option,
@@ -35,21 +37,20 @@ from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit replicas tree",
-        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
-        "shardkit replicas detach c.internal:6379",
-    ),
+@group(
+    "shardkit replicas tree",
+    "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+    "shardkit replicas detach c.internal:6379",
 )
 def replicas() -> None:
     """Show which server replicates which; attach replicas, and detach them."""
 
 
-@replicas.command(
+@command(
+    "shardkit replicas tree",
+    "shardkit replicas tree timelines --json",
     short_help="Show which server replicates which.",
-    epilog=examples("shardkit replicas tree", "shardkit replicas tree timelines --json"),
+    group=replicas,
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @number_option(
@@ -60,11 +61,10 @@ def replicas() -> None:
     unit="SECONDS",
 )
 @config_option
-@common_options
 def tree(names: Sequence[str], wait: float | None, where: str | None, output: Output) -> int:
     """Show masters and all levels of replicas; the exit code is 1 if one is unhealthy."""
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("asking the servers"):
         end = time.monotonic() + (wait or 0)
         nodes = replica_tree(chosen.values())
@@ -88,12 +88,11 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
     return all(node.state in ("master", "in sync") for node in nodes)
 
 
-@replicas.command(
+@command(
+    "shardkit replicas attach c.internal:6379 --to a.internal:6379",
+    "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
     short_help="Make an empty server a replica of one in use.",
-    epilog=examples(
-        "shardkit replicas attach c.internal:6379 --to a.internal:6379",
-        "shardkit replicas attach c.internal:6379 --to timelines:3 --zone eu-1c",
-    ),
+    group=replicas,
 )
 @click.argument("server")
 @click.option(
@@ -105,7 +104,6 @@ def _in_sync(nodes: Sequence[ReplicaNode]) -> bool:
 @click.option("--zone", metavar="ZONE", help="The replica's zone, for reads of the same zone.")
 @number_option("--wait", COPY, "How long the copy may take.", least=0.1, unit="SECONDS")
 @config_option
-@common_options
 def attach(
     server: str, to: str, zone: str | None, wait: float, where: str | None, output: Output
 ) -> None:
@@ -120,14 +118,10 @@ def attach(
     _say(output, done, f"{done.replica} follows {done.master}; {named}")
 
 
-@replicas.command(
-    short_help="Detach a replica.",
-    epilog=examples("shardkit replicas detach c.internal:6379"),
-)
+@command("shardkit replicas detach c.internal:6379", short_help="Detach a replica.", group=replicas)
 @click.argument("server")
 @click.option("--force", is_flag=True, help="Even if its master refuses writes without it.")
 @config_option
-@common_options
 def detach(server: str, force: bool, where: str | None, output: Output) -> None:
     """Detach the replica SERVER, once no entry names it and clients have left it.
 
@@ -143,14 +137,14 @@ def _say(output: Output, done: AttachedReplica, text: str) -> None:
     output.answer(document, text, GOOD)
 
 
-@click.command(
-    "verify-replica",
-    epilog=examples("shardkit verify-replica", "shardkit verify-replica timelines --timeout 2"),
+@command(
+    "shardkit verify-replica",
+    "shardkit verify-replica timelines --timeout 2",
+    name="verify-replica",
 )
 @click.argument("names", metavar="[COMPONENT]...", nargs=-1)
 @timeout_option(TIMEOUT)
 @config_option
-@common_options
 def verify_replica_command(
     names: Sequence[str], timeout: float, where: str | None, output: Output
 ) -> int:
@@ -160,7 +154,7 @@ def verify_replica_command(
     member of sync:wait, is removed.
     """
     with opened(where) as topology:
-        chosen, _ = components(topology, names)
+        chosen, _ = topology.components(names)
     with output.busy("waiting for the replicas"):
         verdicts = verify_replicas(chosen.values(), timeout)
     code = 0 if all(isinstance(v, VerifiedReplica) and v.ok for v in verdicts.values()) else 1
@@ -198,3 +192,98 @@ def _verdict(verdict: VerifiedReplica | Exception) -> dict[str, object]:
     if isinstance(verdict, Exception):
         return {"ok": False, "error": reason(verdict)}
     return {**asdict(verdict), "seconds": round(verdict.seconds, 3), "ok": verdict.ok}
+
+
+@command(
+    "shardkit failover timelines:3",
+    "shardkit failover a.internal:6379 --to b.internal:6379",
+    "shardkit failover a.internal:6379 --guard 3600   # until the old master is back",
+    "shardkit failover --guard 0                      # fence what is back",
+)
+@click.argument("name", metavar="[SHARD|SERVER]", required=False)
+@click.option(
+    "--to",
+    metavar="REPLICA",
+    help="The replica, HOST:PORT; by default the latest.",
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Even if the master may be alive, or the replica lost its link: writes are lost.",
+)
+@hold
+@number_option(
+    "--guard",
+    None,
+    "How long to wait for old masters to come back; they are fenced.",
+    least=0.0,
+    unit="SECONDS",
+)
+@config_option
+def failover(
+    name: str | None,
+    to: str | None,
+    force: bool,
+    hold: float,
+    guard: float | None,
+    where: str | None,
+    output: Output,
+) -> None:
+    """Replace a master by its replica, for all shards of the server of SHARD.
+
+    If the master answers, it hands over: no write is lost. If it has crashed, the replica with the
+    most writes is promoted, and the old master is fenced when it comes back: it becomes a replica,
+    and its unreplicated writes are dropped. Sentinels and clusters do this themselves.
+
+    A crash is a refused connection, or silence if all replicas have lost their links. A master
+    that does not answer INFO for another reason is replaced only with --force.
+    """
+    if name is None and guard is None:
+        raise click.UsageError("specify a shard or a server, or --guard")
+    done, fences = None, []
+    with config_client(config_server(where)) as config:
+        if name is not None:
+            with output.busy("failing over"):
+                done = fail_over(config, name, to, force=force, hold=hold)
+        fences = pending_fences(config)
+        if guard is not None:
+            with output.busy("waiting for old masters"):
+                fences = apply_fences(config, guard)
+    if output.as_json:
+        output.document(
+            {
+                "takeover": done
+                and {**asdict(done), "source": str(done.source), "target": str(done.target)},
+                "fences": [
+                    {
+                        "source": str(fence.source),
+                        "target": str(fence.target),
+                        "applied": fence.applied,
+                    }
+                    for fence in fences
+                ],
+            }
+        )
+        return
+    if done is not None:
+        how = "as planned: no write was lost"
+        if not done.planned:
+            how = "it was not handed over: what only the old master had is lost"
+        if done.held is not None:
+            how += f", writers waited at most {1000 * done.held:.0f} ms"
+        output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)
+        output.line(f"shards: {', '.join(done.shards) or 'none'}; epoch {done.epoch}")
+        if done.followers:
+            output.line(f"follow it: {', '.join(done.followers)}")
+        for server, why in done.failed.items():
+            output.line(f"{server} could not be told to follow it: {why}", DOUBTFUL)
+        if done.behind:
+            output.line(f"{done.behind:,} bytes of writes are on other replicas only", DOUBTFUL)
+    for fence in fences:
+        if fence.applied:
+            output.line(f"{fence.source} is back, and a replica of {fence.target}", GOOD)
+        else:
+            output.line(
+                f"{fence.source} will be fenced when it is back: shardkit failover --guard SECONDS",
+                DOUBTFUL,
+            )

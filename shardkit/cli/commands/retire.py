@@ -6,10 +6,9 @@ import click
 
 from shardkit.admin.retire import QUIET, delete_data, last_known, remove, still_used
 from shardkit.cli.options import (
-    common_options,
+    command,
     config_option,
     config_server,
-    examples,
     message_option,
     number_option,
 )
@@ -19,12 +18,10 @@ from shardkit.config.store import read_epoch
 from shardkit.kit.config_client import config_client
 
 
-@click.command(
-    epilog=examples(
-        "shardkit retire sessions -m 'replaced by logins'",
-        "shardkit retire sessions --delete-data",
-        "shardkit retire sessions --delete-data --quiet 3600 --json",
-    ),
+@command(
+    "shardkit retire sessions -m 'replaced by logins'",
+    "shardkit retire sessions --delete-data",
+    "shardkit retire sessions --delete-data --quiet 3600 --json",
 )
 @click.argument("name", metavar="COMPONENT")
 @config_option
@@ -42,7 +39,6 @@ from shardkit.kit.config_client import config_client
     unit="SECONDS",
 )
 @message_option
-@common_options
 def retire(
     name: str, where: str | None, delete_data_: bool, quiet: float, message: str, output: Output
 ) -> int:

@@ -11,10 +11,9 @@ import click
 
 from shardkit.admin.rotate import WAIT, PasswordRotation, abort_rotation, rotate
 from shardkit.cli.options import (
-    common_options,
+    command,
     config_option,
     config_server,
-    examples,
     login_as,
     login_option,
     message_option,
@@ -34,14 +33,12 @@ _SOURCES = {
 }
 
 
-@click.command(
-    "rotate",
-    epilog=examples(
-        f"{NEW_PASSWORD}=… shardkit rotate app --dry-run",
-        f"{NEW_PASSWORD}=… shardkit rotate app -m 'quarterly'",
-        "shardkit rotate app --resume --distributed",
-        "shardkit rotate app --abort",
-    ),
+@command(
+    f"{NEW_PASSWORD}=… shardkit rotate app --dry-run",
+    f"{NEW_PASSWORD}=… shardkit rotate app -m 'quarterly'",
+    "shardkit rotate app --resume --distributed",
+    "shardkit rotate app --abort",
+    name="rotate",
 )
 @click.argument("name", metavar="USER")
 @config_option
@@ -68,7 +65,6 @@ _SOURCES = {
 @login_option
 @timeout_option(1.0)
 @message_option
-@common_options
 def rotate_command(
     name: str,
     where: str | None,

@@ -1,7 +1,7 @@
 """``shardkit search``: indexes files and installed packages, and shows an index.
 
 ``query`` and ``export`` are in `shardkit.cli.commands.search_query`, what concerns damage in
-`shardkit.cli.commands.search_repair`.
+`shardkit.cli.commands.search_index`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,17 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.search_index import created, existing, index_options, query_errors
+from shardkit.cli.commands.search_index import (
+    created,
+    drop,
+    existing,
+    index_options,
+    query_errors,
+    rebuild,
+    verify,
+)
 from shardkit.cli.commands.search_query import export, query
-from shardkit.cli.commands.search_repair import drop, rebuild, verify
-from shardkit.cli.groups import CommandGroup
-from shardkit.cli.options import StructureOptions, common_options, examples, number_option
+from shardkit.cli.options import StructureOptions, command, group, number_option
 from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -40,20 +46,17 @@ from shardkit.search.model.schema import Schema
 _SKIPPED_SHOWN = 10
 
 
-@click.group(
-    cls=CommandGroup,
-    epilog=examples(
-        "shardkit search index docs notes.txt",
-        "shardkit search query 'shard +cluster -windows \"blocking pop\"'",
-        "shardkit search info",
-    ),
+@group(
+    "shardkit search index docs notes.txt",
+    "shardkit search query 'shard +cluster -windows \"blocking pop\"'",
+    "shardkit search info",
 )
 def search() -> None:
     """Index documents over shards, and find them."""
 
 
-for command in (query, export, verify, rebuild, drop):
-    search.add_command(command)
+for each in (query, export, verify, rebuild, drop):
+    search.add_command(each)
 
 
 # ---- index
@@ -71,13 +74,12 @@ def _attributes(
     return kinds
 
 
-@search.command(
+@command(
+    "shardkit search index docs notes.txt",
+    "shardkit search index --installed --stemming english",
+    "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
     short_help="Index files, folders and installed packages.",
-    epilog=examples(
-        "shardkit search index docs notes.txt",
-        "shardkit search index --installed --stemming english",
-        "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
-    ),
+    group=search,
 )
 @click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))
 @index_options
@@ -104,7 +106,6 @@ def _attributes(
 )
 @click.option("--no-text", is_flag=True, help="Do not keep the text: no titles, no snippets.")
 @click.option("--no-phrases", is_flag=True, help="Do not keep the order of words.")
-@common_options
 def index(
     files: Sequence[Path],
     at: StructureOptions,
@@ -223,19 +224,17 @@ class _DocumentReader:
 # ---- remove and info
 
 
-@search.command(
+@command(
+    "shardkit search remove docs/old.md docs/older.md",
+    "shardkit search remove --matching 'kind:=python updated:<2020-01-01'",
+    "shardkit search remove --all",
     short_help="Remove documents, or the whole index.",
-    epilog=examples(
-        "shardkit search remove docs/old.md docs/older.md",
-        "shardkit search remove --matching 'kind:=python updated:<2020-01-01'",
-        "shardkit search remove --all",
-    ),
+    group=search,
 )
 @click.argument("ids", metavar="[ID]...", nargs=-1)
 @index_options
 @click.option("--matching", metavar="QUERY", help="Remove the documents that a query finds.")
 @click.option("--all", "everything", is_flag=True, help="Remove the whole index.")
-@common_options
 def remove(
     ids: Sequence[str],
     at: StructureOptions,
@@ -259,12 +258,13 @@ def remove(
     output.answer({"removed": removed}, f"{counted(removed, 'document')} removed")
 
 
-@search.command(
+@command(
+    "shardkit search info",
+    "shardkit search info --json | jq .documents",
     short_help="Show the contents of an index.",
-    epilog=examples("shardkit search info", "shardkit search info --json | jq .documents"),
+    group=search,
 )
 @index_options
-@common_options
 def info(at: StructureOptions, output: Output) -> None:
     """Show the contents of an index, and the options that it was created with."""
     with at.opened(existing) as found:

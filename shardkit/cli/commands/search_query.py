@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO, TypeAlias
 
 import click
 
 from shardkit.cli.commands.search_index import existing, index_options, query_errors
-from shardkit.cli.options import StructureOptions, common_options, examples, number_option
+from shardkit.cli.options import StructureOptions, command, number_option
 from shardkit.cli.output import FAINT, Cell, Output, number, wordy
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
@@ -32,6 +32,8 @@ from shardkit.search.snippets import snippet
 
 _AT_ONCE = 1_000
 
+_Preview: TypeAlias = tuple[str | None, str | None]  # a document's title and a snippet of it
+
 
 def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[str, float]:
     if "=" not in value:
@@ -46,16 +48,14 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     return weights
 
 
-@click.command(
+@command(
+    "shardkit search query 'redis shard*'",
+    "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
+    "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
+    "shardkit search query --plain 'Re: pizza (large'",
+    "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
+    "shardkit search query cache --json | jq -r '.hits[].id'",
     short_help="Find documents.",
-    epilog=examples(
-        "shardkit search query 'redis shard*'",
-        "shardkit search query 'title:lock +mutex -\"dead lock\"' --limit 5",
-        "shardkit search query '* kind:=markdown updated:2024-01-01..' --sort -updated",
-        "shardkit search query --plain 'Re: pizza (large'",
-        "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
-        "shardkit search query cache --json | jq -r '.hits[].id'",
-    ),
 )
 @click.argument("words", metavar="QUERY")
 @index_options
@@ -75,7 +75,6 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
 )
 @click.option("--plain", is_flag=True, help="Take QUERY as words, without a syntax.")
 @click.option("--partial", is_flag=True, help="Accept results of only some shards.")
-@common_options
 def query(
     words: str,
     at: StructureOptions,
@@ -116,25 +115,18 @@ def query(
         output.warning(f"{counted(len(results.missing), 'part')} did not answer")
 
 
-class _Preview(NamedTuple):
-    """The title and a snippet of a document."""
-
-    title: str | None = None
-    snippet: str | None = None
-
-
 def _previews(found: SearchIndex[Blocking], tree: Node, results: Results) -> dict[str, _Preview]:
     """Return titles and snippets of hits whose text is kept.
 
     The title is shown anyway, so snippets are of the other fields.
     """
     analyzer = found.schema.analyzer
-    shown = {}
+    shown: dict[str, _Preview] = {}
     for key, document in found.get_many(hit.id for hit in results).items():
         if document.text:
             title = document.text.pop("title", None)
             name, text = next(iter(document.text.items()), ("title", title or ""))
-            shown[key] = _Preview(title, snippet(text, tree, analyzer, field=name))
+            shown[key] = title, snippet(text, tree, analyzer, field=name)
     return shown
 
 
@@ -171,10 +163,7 @@ def _hit_fields(
     ranks = {} if offset is None else {hit.id: n for n, hit in enumerate(results, 1 + offset)}
 
     def preview(hit: Hit) -> _Preview:
-        return previews.get(hit.id, _Preview())
-
-    def attributes(hit: Hit) -> dict[str, Any]:
-        return {key: _plain(value) for key, value in hit.attributes.items()}
+        return previews.get(hit.id, (None, None))
 
     return (
         column_only(number("#"), lambda hit: ranks.get(hit.id)),
@@ -184,10 +173,10 @@ def _hit_fields(
             wordy(heading) if kind in ("text", "date") else number(heading),
             lambda hit: _value(hit, by, kind),
         ),
-        Field("title", lambda hit: preview(hit).title, wordy("title")),
+        Field("title", lambda hit: preview(hit)[0], wordy("title")),
         Field("id", lambda hit: hit.id, wordy("id")),
-        Field("snippet", lambda hit: preview(hit).snippet, wordy("text")),
-        Field("attributes", attributes),
+        Field("snippet", lambda hit: preview(hit)[1], wordy("text")),
+        Field("attributes", lambda hit: {k: _plain(v) for k, v in hit.attributes.items()}),
     )
 
 
@@ -230,20 +219,17 @@ def _counts(results: Results, offset: int, cursor: str | None) -> str:
 # ---- export
 
 
-@click.command(
+@command(
+    "shardkit search export --mappings",
+    "shardkit search export --output docs.ndjson",
+    "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
     short_help="Write documents for a dedicated engine.",
-    epilog=examples(
-        "shardkit search export --mappings",
-        "shardkit search export --output docs.ndjson",
-        "shardkit search export 'kind:=markdown *' --index docs | split -l 2000 - docs.",
-    ),
 )
 @click.argument("words", metavar="[QUERY]", default="*")
 @index_options
 @click.option("-o", "--output", "file", type=click.Path(path_type=Path), help="Write to a file.")
 @click.option("--index", "target", help="The name of the index there.  [default: --name]")
 @click.option("--mappings", "only_mappings", is_flag=True, help="Write only the index's mappings.")
-@common_options
 def export(
     words: str,
     at: StructureOptions,

@@ -8,20 +8,17 @@ from typing import Any
 import click
 
 import shardkit
-from shardkit.cli.options import OpenTopology, common_options, config_option, examples, opened
+from shardkit.cli.options import OpenTopology, command, config_option, opened
 from shardkit.cli.output import Output
 from shardkit.errors import ConfigError, extra
 
 
-@click.command(
-    epilog=examples(
-        "shardkit shell -c configs/local.yaml",
-        "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
-    )
+@command(
+    "shardkit shell -c configs/local.yaml",
+    "shardkit shell -c redis://config.internal -e 'print(timelines.get(\"home:42\"))'",
 )
 @click.option("-e", "--execute", "code", metavar="CODE", help="Run this Python, and exit.")
 @config_option
-@common_options
 def shell(code: str | None, where: str | None, output: Output) -> None:
     """Open Python with a kit, and a variable for each component. Tab completes them.
 
@@ -35,7 +32,10 @@ def shell(code: str | None, where: str | None, output: Output) -> None:
         names = _names(topology)
         names["where"] = where
         settings = Config()
-        settings.TerminalInteractiveShell.banner2 = _banner(topology, names)
+        settings.TerminalInteractiveShell.banner2 = (
+            f"kit is open on {topology.name}. Components: "
+            f"{', '.join(names['components']) or 'none'}\n"
+        )
         if output.as_json or code is not None or not output.interactive:
             settings.TerminalInteractiveShell.banner1 = ""
             settings.TerminalInteractiveShell.banner2 = ""
@@ -59,8 +59,3 @@ def _names(topology: OpenTopology) -> dict[str, Any]:
             continue
     plain = {name: each for name, each in components.items() if name.isidentifier()}
     return {**plain, "shardkit": shardkit, "kit": kit, "components": components}
-
-
-def _banner(topology: OpenTopology, names: dict[str, Any]) -> str:
-    listed = ", ".join(names["components"]) or "none"
-    return f"kit is open on {topology.name}. Components: {listed}\n"

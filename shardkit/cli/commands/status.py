@@ -7,17 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import click
 from redis.exceptions import NoPermissionError
 
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    components,
+    command,
     config_option,
-    examples,
     number_option,
     opened,
     shards_options,
@@ -60,14 +58,12 @@ CONFIG_SERVER = "config server"
 _WIDE = 110  # columns from which on there is room for details
 
 
-@click.command(
-    epilog=examples(
-        "shardkit status -c configs/local.yaml",
-        "shardkit status -c redis://config.internal unique timelines",
-        "shardkit status --servers --watch 2",
-        "shardkit status --check || alert",
-        "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
-    ),
+@command(
+    "shardkit status -c configs/local.yaml",
+    "shardkit status -c redis://config.internal unique timelines",
+    "shardkit status --servers --watch 2",
+    "shardkit status --check || alert",
+    "shardkit status --json | jq '.shards[] | select(.state != \"ok\")'",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -80,7 +76,6 @@ _WIDE = 110  # columns from which on there is room for details
 )
 @timeout_option(TIMEOUT)
 @number_option("--watch", None, "Repeat at this interval until Ctrl-C.", least=0.1, unit="SECONDS")
-@common_options
 def status(
     names: Sequence[str],
     where: str | None,
@@ -147,7 +142,7 @@ def _survey(
     where: str | None, names: Sequence[str], sharding: ShardOptions, timeout: float
 ) -> _Fleet:
     with opened(where) as topology:
-        chosen, broken = components(topology, names, sharding)
+        chosen, broken = topology.components(names, sharding)
         server = topology.config_server
         config = ConfigFacts() if server is None else _config_facts(server)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)
@@ -203,19 +198,6 @@ def _show(output: Output, servers: bool, fleet: _Fleet) -> int:
 # ---- for people
 
 
-class _StatusRow(Protocol):
-    """The data of a row: a shard, or with --servers a server."""
-
-    @property
-    def server(self) -> ServerFacts: ...
-    @property
-    def problems(self) -> tuple[ServerProblem, ...]: ...
-    @property
-    def state(self) -> str: ...
-    @property
-    def keys(self) -> int | None: ...
-
-
 @dataclass(frozen=True)
 class _ServerStatus:
     """A server, and the shards that live on it."""
@@ -225,6 +207,9 @@ class _ServerStatus:
     state: str
     shards: str
     keys: int | None
+
+
+_StatusRow: TypeAlias = JudgedEntry | _ServerStatus
 
 
 def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:

@@ -1,4 +1,4 @@
-"""``shardkit up``: runs a shard map's embedded servers until Ctrl-C."""
+"""``shardkit init`` and ``up``: a shard map to begin with, and its embedded servers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,21 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import click
 
-from shardkit.cli.options import common_options, examples
-from shardkit.cli.output import (
-    BAD,
-    FAINT,
-    GOOD,
-    Column,
-    Output,
-    identifier,
-    wordy,
-    write_private,
-)
+from shardkit.cli.options import command
+from shardkit.cli.output import BAD, FAINT, GOOD, Column, Output, identifier, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import shard_list
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push
 from shardkit.config.url import REFERENCE
-from shardkit.errors import LocalServerError, PushRefusedError, counted
+from shardkit.errors import ConfigError, LocalServerError, PushRefusedError, counted
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers, Ports
@@ -41,12 +33,10 @@ from shardkit.operations.commands import Shard
 _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
 
 
-@click.command(
-    epilog=examples(
-        "shardkit up configs/local.yaml",
-        "shardkit up configs/production.yaml --free-ports --write local.yaml",
-        "shardkit up configs/local.yaml --data-dir data",
-    ),
+@command(
+    "shardkit up configs/local.yaml",
+    "shardkit up configs/production.yaml --free-ports --write local.yaml",
+    "shardkit up configs/local.yaml --data-dir data",
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @click.option(
@@ -68,7 +58,6 @@ _CHECK_INTERVAL = 0.5  # seconds between checks that all servers run
     metavar="FILE",
     help="Write the map with the real ports and passwords.",
 )
-@common_options
 def up(
     shard_map: Path,
     data_dir: Path | None,
@@ -271,3 +260,21 @@ def _place(entry: Entry) -> dict[str, Any]:
     if fields.get("host", "localhost") == "localhost":
         fields["host"] = HOST
     return fields
+
+
+@command("shardkit init", "shardkit init configs/local.yaml", "shardkit up shards.yaml")
+@click.argument("path", default="shards.yaml", type=click.Path(path_type=Path), metavar="[FILE]")
+def init(path: Path, output: Output) -> int:
+    """Write a shard map for a laptop, to begin with: five servers and four components.
+
+    FILE is shards.yaml by default, and must not exist. Its directory is created if needed.
+    """
+    text = (files("shardkit.cli.demo") / "local.yaml").read_text("utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists", "name another file") from None
+    output.answer({"file": str(path)}, f"{path} is written; run it with: shardkit up {path}", GOOD)
+    return 0

@@ -1,4 +1,4 @@
-"""``shardkit upgrade``: brings what is stored into the newest form of this release."""
+"""``shardkit upgrade`` and ``replan``: the newest form, and a larger plan, of what is stored."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.cli.options import common_options, components, config_option, examples, opened
-from shardkit.cli.output import GOOD, Output, wordy
+from shardkit.admin.changes import working_on
+from shardkit.admin.planned import PlannedStructure, planned_structures, replan
+from shardkit.cli.options import command, config_option, number_option, opened
+from shardkit.cli.output import GOOD, Output, number, wordy
 from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
 from shardkit.structures.upgrade import Upgrade
@@ -25,13 +27,11 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
 )
 
 
-@click.command(
-    "upgrade",
-    epilog=examples(
-        "shardkit upgrade --dry-run",
-        "shardkit upgrade geo --yes",
-        "shardkit upgrade geo --structure ids --yes --json",
-    ),
+@command(
+    "shardkit upgrade --dry-run",
+    "shardkit upgrade geo --yes",
+    "shardkit upgrade geo --structure ids --yes --json",
+    name="upgrade",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -44,7 +44,6 @@ _FIELDS: tuple[Field[Upgrade], ...] = (
 )
 @click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@common_options
 def upgrade_(
     names: Sequence[str],
     where: str | None,
@@ -59,7 +58,7 @@ def upgrade_(
     1 if a dry run found something, or the answer is no.
     """
     with opened(where) as topology:
-        chosen, broken = components(topology, names)
+        chosen, broken = topology.components(names)
         for error in broken.values():
             raise error
 
@@ -77,3 +76,72 @@ def upgrade_(
             upgrades = upgrade(False)
     write_rows(output, _FIELDS, upgrades, "everything is in the newest form", GOOD)
     return int(dry_run and bool(upgrades))
+
+
+_PLAN_FIELDS: tuple[Field[PlannedStructure], ...] = (
+    Field("structure", lambda row: row.structure, wordy("structure")),
+    Field("kind", lambda row: row.kind, wordy("kind")),
+    Field("members", lambda row: row.members, number("members")),
+    Field("total", lambda row: row.total, number("planned for")),
+    Field("parts", lambda row: row.parts, number("parts")),
+    Field(
+        "interrupted",
+        lambda row: row.interrupted,
+        wordy(""),
+        lambda row: "interrupted" if row.interrupted else None,
+    ),
+)
+
+
+@command(
+    "shardkit replan users --dry-run",
+    "shardkit replan users ids --total 5000000",
+    "shardkit replan users --yes --json",
+    name="replan",
+)
+@click.argument("component")
+@click.argument("names", nargs=-1, metavar="[STRUCTURE]...")
+@config_option
+@number_option(
+    "--total", None, "For how many members.  [default: twice those that there are]", least=1
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing: only show what would be changed.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+def replan_command(
+    component: str,
+    names: Sequence[str],
+    where: str | None,
+    total: int | None,
+    dry_run: bool,
+    yes: bool,
+    output: Output,
+) -> int:
+    """Give sets and hashes with a total more parts, while they are in use.
+
+    Without names, all that have more members than they were planned for, or whose next plan was
+    interrupted. Exits with 1 if a dry run found some, or the answer is no.
+    """
+    with opened(where) as topology:
+        kit = topology.kit
+        found = planned_structures(kit, component, names)
+        chosen = found if names else [each for each in found if each.has_outgrown]
+        many = counted(len(chosen), "structure")
+        if chosen and not dry_run:
+            if not yes and not click.confirm(f"replan {many} of {component}?", err=True):
+                return 1
+            concerned = [kit.component(component)]
+            with (
+                working_on(topology.config_server, "replan", component, concerned),
+                output.busy("replanning") as tell,
+            ):
+                for each in chosen:
+                    wanted = total or 2 * max(each.members, each.total)
+
+                    def progress(step: str, name: str = each.structure) -> None:
+                        tell(f"{name}: {step}")
+
+                    replan(kit, component, each.structure, wanted, progress)
+            chosen = planned_structures(kit, component, [each.structure for each in chosen])
+    fine = f"{counted(len(found), 'planned structure')}: none has outgrown its plan"
+    write_rows(output, _PLAN_FIELDS, chosen, fine, GOOD)
+    return int(dry_run and bool(chosen))

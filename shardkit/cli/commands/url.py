@@ -8,10 +8,8 @@ import click
 
 from shardkit.cli.options import (
     ShardOptions,
-    common_options,
-    component,
+    command,
     config_option,
-    examples,
     file_option,
     number_option,
     opened,
@@ -23,12 +21,10 @@ from shardkit.config.url import mask_url
 from shardkit.operations.commands import Shard
 
 
-@click.command(
-    epilog=examples(
-        "shardkit url jobs --shard 3 -o jobs.url",
-        'rq worker -u "$(shardkit url jobs)"',
-        "shardkit url jobs --show-secrets",
-    ),
+@command(
+    "shardkit url jobs --shard 3 -o jobs.url",
+    'rq worker -u "$(shardkit url jobs)"',
+    "shardkit url jobs --show-secrets",
 )
 @click.argument("name", metavar="COMPONENT")
 @number_option("--shard", None, "The entry of a shard.", parameter="number", least=0)
@@ -36,7 +32,6 @@ from shardkit.operations.commands import Shard
 @shards_options
 @file_option
 @click.option("--show-secrets", is_flag=True, help="The password in the clear on a terminal too.")
-@common_options
 def url(
     name: str,
     number: int | None,
@@ -55,7 +50,7 @@ def url(
         if number is None:  # does not depend on the shards
             described = topology.kit.component(name)
         else:
-            described = component(topology, name, sharding)
+            described = topology.component(name, sharding)
         entry = described.entry_of(Shard(name, number))
     text = entry.url(entry_key(name, number))
     if written is not None:

@@ -20,9 +20,8 @@ import shardkit
 from shardkit.cli.options import (
     INTERRUPTED,
     Session,
-    common_options,
+    command,
     config_option,
-    examples,
     number_option,
     opened,
     timed,
@@ -37,13 +36,11 @@ from shardkit.queues.worker_base import MOST_CONCURRENCY, WorkerSummary
 Tell = Callable[[str], object]
 
 
-@click.command(
-    epilog=examples(
-        "shardkit worker myapp.tasks:worker",
-        "shardkit worker myapp.tasks:worker --queue high --queue low --concurrency 8",
-        "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
-        "shardkit worker myapp.tasks:worker --live-port 8081",
-    ),
+@command(
+    "shardkit worker myapp.tasks:worker",
+    "shardkit worker myapp.tasks:worker --queue high --queue low --concurrency 8",
+    "shardkit worker myapp.tasks:make_worker --config configs/local.yaml --burst --json",
+    "shardkit worker myapp.tasks:worker --live-port 8081",
 )
 @click.argument("spec", metavar="MODULE:WORKER")
 @config_option
@@ -61,7 +58,6 @@ Tell = Callable[[str], object]
 )
 @click.option("--burst", is_flag=True, help="Exit when no task is waiting.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every task.")
-@common_options
 @click.make_pass_decorator(Session, ensure=True)  # none, if it is invoked by itself
 def worker(
     session: Session,

@@ -24,13 +24,20 @@ from shardkit.cli.demo.counting import (
     VISITORS_COMPONENT,
     VisitCounter,
 )
-from shardkit.cli.demo.load import loads
 from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
-from shardkit.cli.demo.memory_use import measure_memory
+from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
 from shardkit.cli.demo.servers import started
-from shardkit.cli.options import INTERRUPTED, common_options, examples, number_option, opened
+from shardkit.cli.options import (
+    INTERRUPTED,
+    command,
+    debug_option,
+    examples,
+    json_option,
+    number_option,
+    opened,
+)
 from shardkit.cli.output import FAINT, GOOD, Output, Table, number, wordy
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
@@ -77,7 +84,8 @@ from shardkit.local import LocalServers
     most=1_000_000_000,
     unit="VISITORS",
 )
-@common_options
+@json_option
+@debug_option
 @click.pass_context
 def demo(
     context: click.Context,
@@ -117,9 +125,11 @@ def demo(
     return 1 if report.damage else 0
 
 
-@demo.command(
+@command(
+    "shardkit demo logs /var/log/access",
+    "shardkit demo logs DIR --kill 5 --json",
     short_help="Count the logs of a directory by place, with processes that are killed.",
-    epilog=examples("shardkit demo logs /var/log/access", "shardkit demo logs DIR --kill 5 --json"),
+    group=demo,
 )
 @click.argument("folder", metavar="DIR", type=click.Path(exists=True, file_okay=False))
 @number_option("--workers", 3, "How many processes count.", most=64)
@@ -131,7 +141,6 @@ def demo(
     least=0,
     most=1000,
 )
-@common_options
 def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     """Count the web access logs of DIR by day, country, region and city.
 

@@ -1,12 +1,15 @@
-"""The memory of visitors: in parts, as one SET per day, and as one SET per day of UUIDs as text.
+"""The visitors in memory: each shard's share of them, and what several forms take.
 
 Each form is loaded into a new server, all with the same binary, and measured as by
 `shardkit.cli.bench.servers`. All keys of a form count: parts, parameters, plans and counts, or one
-key per day.
+key per day. The bytes of a shard's share are those of ``MEMORY USAGE``: a key's name, its value and
+the server's bookkeeping, without the table of keys. The figure is exact for a compact part; for
+others, the server samples members.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +17,10 @@ from typing import Final
 
 from shardkit.cli.bench.servers import COMPONENT, ServerSource
 from shardkit.cli.demo.counting import DayFigures, VisitCounter
-from shardkit.operations.operation import pages
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.commands import Command, Shard
+from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import text
 
 MOST: Final = 1_000_000  # visitors to measure at most, unless the busiest day alone has more
 _AT_ONCE: Final = 10_000
@@ -77,3 +83,48 @@ def _busiest(days: Iterable[DayFigures]) -> Iterator[DayFigures]:
             return
         total += day.visitors
         yield day
+
+
+_PIPELINED: Final = 1000  # keys in one pipeline
+_PART = re.compile(r":\d+\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLoad:
+    """One shard's share of a structure."""
+
+    shard: Shard
+    address: str
+    ids: int
+    keys: int
+    size: int
+
+
+def loads(kit: ShardKit, component: str, name: str) -> Iterator[ShardLoad]:
+    """Query each shard of a component for its share of a structure of sets.
+
+    Cost: a SCAN of each shard's database, and two commands for each key of the structure.
+    """
+    router = kit.key_sharded(component)
+    described = kit.component(component)
+    for shard in described.all_shards():
+        number = shard.number or 0
+        found = set(map(text, router.client(number).scan_iter(match=f"{name}:*", count=_PIPELINED)))
+        # Shards may share a database.
+        keys = [key for key in found if router.shard_of(key) == number]
+        ids, size = kit.driver.run(_sums(component, keys))
+        yield ShardLoad(shard, described.entry_of(shard).address, ids, len(keys), size)
+
+
+def _sums(component: str, keys: Iterable[str]) -> Operation[tuple[int, int]]:
+    """Return the total members and bytes of keys."""
+    ids = size = 0
+    for page in pages(keys, _PIPELINED):
+        size += sum((yield [_ask(component, key, "MEMORY", "USAGE", key) for key in page]))
+        parts = filter(_PART.search, page)
+        ids += sum((yield [_ask(component, key, "SCARD", key) for key in parts]))
+    return ids, size
+
+
+def _ask(component: str, key: str, *args: str) -> Command:
+    return Command(component, key, args, idempotent=True)

@@ -9,8 +9,7 @@ from typing import Any, Final
 from shardkit.admin.why import why
 from shardkit.cli.demo.access_log import Visitor
 from shardkit.cli.demo.counting import DayFigures
-from shardkit.cli.demo.load import ShardLoad
-from shardkit.cli.demo.memory_use import VisitorMemory
+from shardkit.cli.demo.memory_use import ShardLoad, VisitorMemory
 from shardkit.cli.demo.replay import ReplayResult
 from shardkit.cli.output import (
     BAD,

@@ -51,15 +51,16 @@ from shardkit.network.connections.effects import (
     STATE,
     WATCHES,
     WHOLE,
-    WRITES,
     PackedCommands,
 )
 from shardkit.network.connections.framing import (
     ADDED,
+    CHANGES,
     CONFIRMED,
     INSERTED,
     MULTI,
     PLAIN,
+    SELECTED,
     WRAPPED,
     form_of,
     framed,
@@ -182,11 +183,15 @@ class ReplyLimits(Reconnects):
         self._ready.clear()
 
     def passed_on(self) -> Self:
-        """Return this connection as another object: a holder who kept this one cannot use it."""
+        """Return this connection as another object: a holder who kept this one cannot use it.
+
+        It ends if its state concerns nobody else, or a reply is still to come.
+        """
         kind: Any = type(self)
         other: Self = object.__new__(kind)
         move_connection(self, other)
         self.released, other.handed_out = True, False
+        other.ends = bool(other.ends or other.own or other.due)
         other.forget_replies()
         return other
 
@@ -352,7 +357,8 @@ class ReplyLimits(Reconnects):
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
-            packed = PackedCommands(map(hiredis.pack_command, commands), 1, ANYWHERE)  # type: ignore[arg-type]
+            pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
+            packed = PackedCommands.doing(ANYWHERE, pieces, 1)
             yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
             expect_as_one(self, len(commands))
             together: list[Any] = yield self._read_raw
@@ -581,42 +587,45 @@ class Closable(ReplyLimits):
         raw: bool,
         deadline: Deadline | None = None,
         count: int = 1,
-        does: int = WRITES,
+        does: int | None = None,
     ) -> tuple[list[Any], bool]:
         """Send a few commands to their user's database.
 
-        Return the replies, and whether some are errors. ``does`` are the commands' effects.
+        Return the replies, and whether some are errors. ``does`` are the commands' effects; with
+        None, they are sent as they are.
+
         Cost: one exchange; two if a SELECT must be confirmed.
         """
-        database = self.database
-        if self.entered is database:
-            return self.exchange(data, raw, deadline, count)
-        with within(deadline or current.get()):
-            if database not in self.opened:
-                for error in self.open((database,)).values():
-                    raise error
-            try:
-                form = run_steps(self._form(data, count, does), call)
-            except ResponseError as refused:
-                return refusals(refused, count), True
-            sent = framed(form, database.select, data)
-            replies, some = self.exchange(sent, raw, deadline, count + ADDED[form])
-            if form == PLAIN:
-                return replies, some
-            found = self.unframed(form, replies)
-            if found is not None:
-                self.entering(database)
-                return list(found), some
-            refusal = run_steps(self.select(database), call)
-            if refusal is not None:
-                return refusals(refusal, count), True
-            return self.exchange(data, raw, deadline, count)
-
-    def exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-    ) -> tuple[list[Any], bool]:
-        """Send packed commands as they are; see `round_trip`."""
+        if does is not None and self.entered is not self.database:
+            return self._from_elsewhere(data, raw, deadline, count, does)
         return exchange(self, data, raw, deadline, count)
+
+    def _from_elsewhere(
+        self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
+    ) -> tuple[list[Any], bool]:
+        database, form = self.database, SELECTED
+        if database not in self.opened or database.number == self.selected or does & CHANGES:
+            with within(deadline or current.get()):
+                if database not in self.opened:
+                    for error in self.open((database,)).values():
+                        raise error
+                try:
+                    form = run_steps(self._form(data, count, does), call)
+                except ResponseError as refused:
+                    return refusals(refused, count), True
+        sent = framed(form, database.select, data)
+        replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
+        if form == PLAIN:
+            return replies, some
+        found = self.unframed(form, replies) if some or form != SELECTED else replies[1:]
+        if found is not None:
+            self.entering(database)
+            return list(found), some
+        with within(deadline or current.get()):
+            refusal = run_steps(self.select(database), call)
+        if refusal is not None:
+            return refusals(refusal, count), True
+        return self.round_trip(data, raw, deadline, count)
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
@@ -625,7 +634,7 @@ class Closable(ReplyLimits):
         if not self.is_connected:
             self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        pieces = run_steps(self._sending(packed), call)
+        pieces = run_steps(self._sending(packed), call) if packed.replies else packed
         try:
             if current.get() is None:
                 super().send_packed_command(pieces, False)  # type: ignore[misc]
@@ -826,7 +835,7 @@ class AsyncClosable(ReplyLimits):
         if not self.is_connected:  # type: ignore[attr-defined]
             await self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        pieces = await arun_steps(self._sending(packed), call)
+        pieces = await arun_steps(self._sending(packed), call) if packed.replies else packed
         try:
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
@@ -1016,13 +1025,17 @@ class _FastReplies(_BlockingTimeouts):
         self.unusable = self.unusable or reply_parser.unusable
         return reply_parser.refused
 
-    def exchange(
-        self, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
+    def round_trip(
+        self,
+        data: bytes,
+        raw: bool,
+        deadline: Deadline | None = None,
+        count: int = 1,
+        does: int | None = None,
     ) -> tuple[list[Any], bool]:
-        """Send packed commands as they are; see `round_trip`.
-
-        The fast path: `send_packed_command` and `read_replies` in one pass.
-        """
+        """Do what `Closable.round_trip` does: `send_packed_command` and `read_replies` in one."""
+        if does is not None and self.entered is not self.database:
+            return self._from_elsewhere(data, raw, deadline, count, does)
         sock = socket_of(self)
         if (
             sock is None
@@ -1422,7 +1435,7 @@ def exchange(
     """Send packed commands; return the replies, and whether some may be errors."""
     replies: list[Any] = []
     with within(deadline or current.get()):
-        connection.send_packed_command(PackedCommands((data,), 0, ANYWHERE))
+        connection.send_packed_command(PackedCommands((data,)))
         refused = read_replies_of(connection)(replies, count, raw)
     return replies, refused
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from functools import reduce
+from operator import and_, itemgetter, or_
 from typing import Any
 
 import hiredis
@@ -71,6 +73,7 @@ _OF_OTHERS = frozenset(
     }
 )
 _MAY_BLOCK = frozenset({"XREAD", "XREADGROUP", "TS.READ"})  # if their arguments say so
+_NAME = itemgetter(0)
 _TRANSACTION = (("MULTI",), ("EXEC",))
 _SPELLINGS = 4096  # cached at most
 
@@ -82,28 +85,31 @@ class PackedCommands(list[Any]):
     """Packed commands, with what they do.
 
     Attributes:
-        replies: how many replies to them `read_response` will read.
+        replies: how many replies `read_response` will read; 0 if something else reads them, and the
+            commands are sent as they are.
         effects: what they do, together.
         blocks: how many seconds a single one may block, 0 for ever; None if it does not.
     """
 
-    __slots__ = ("blocks", "effects", "replies")
+    replies = 0
+    effects = ANYWHERE
+    blocks: float | None = None
 
-    def __init__(
-        self, pieces: Iterable[Any], replies: int, effects: int, blocks: float | None = None
-    ) -> None:
-        super().__init__(pieces)
-        self.replies, self.effects, self.blocks = replies, effects, blocks
+    @classmethod
+    def doing(cls, does: int, pieces: Iterable[Any], replies: int) -> PackedCommands:
+        """Return commands with their effects."""
+        packed = cls(pieces)
+        packed.effects, packed.replies = does, replies
+        return packed
 
     @classmethod
     def of(cls, pieces: Iterable[Any], commands: Sequence[Sequence[Any]]) -> PackedCommands:
         """Return commands that are packed as ``pieces``."""
-        does = effects_of_all(commands)
-        blocks = None
-        if does & ALONE and len(commands) == 1:
+        packed = cls.doing(effects_of_all(commands), pieces, len(commands))
+        if packed.effects & ALONE and len(commands) == 1:
             with suppress(RoutingError):  # the server will refuse it
-                blocks = blocking_seconds(_normal(commands[0]))
-        return cls(pieces, len(commands), does, blocks)
+                packed.blocks = blocking_seconds(_normal(commands[0]))
+        return packed
 
     @classmethod
     def by_hand(cls, data: Any) -> PackedCommands:
@@ -120,7 +126,7 @@ class PackedCommands(list[Any]):
         except hiredis.ProtocolError:
             commands.append(None)
         if reader.has_data() or not all(map(_is_command, commands or [None])):
-            return cls(pieces, 1, WRITES | ALONE | STATE)  # half a command, or an inline one
+            return cls.doing(WRITES | ALONE | STATE, pieces, 1)  # half a command, or an inline one
         return cls.of(pieces, commands)
 
 
@@ -135,28 +141,22 @@ def effects(args: Sequence[Any]) -> int:
 
 def effects_of_all(commands: Sequence[Sequence[Any]]) -> int:
     """Return what several commands in one piece do."""
-    if len(commands) == 1:
-        return effects(commands[0])
-    does = _together(commands)
+    try:
+        found = set(map(known.__getitem__, set(map(_NAME, commands))))
+    except (LookupError, TypeError):
+        found = set(map(effects, commands))
+    does = (
+        found.pop()
+        if len(found) == 1
+        else reduce(or_, found, 0) & ~ANYWHERE | reduce(and_, found, ANYWHERE)
+    )
     if (
         does & STATE
         and (_normal(commands[0]), _normal(commands[-1])) == _TRANSACTION
-        and not _together(commands[1:-1]) & (STATE | WATCHES)
+        and not effects_of_all(commands[1:-1]) & (STATE | WATCHES)
     ):
         return WRITES | WHOLE
     return does
-
-
-def _together(commands: Sequence[Sequence[Any]]) -> int:
-    try:
-        found = [known[name] for name in {args[0] for args in commands}]
-    except (LookupError, TypeError):
-        found = list(map(effects, commands))
-    does, anywhere = 0, ANYWHERE
-    for each in found:
-        does |= each
-        anywhere &= each
-    return does & ~ANYWHERE | anywhere
 
 
 def _learned(args: Sequence[Any]) -> int:

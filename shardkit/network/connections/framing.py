@@ -31,13 +31,14 @@ PLAIN, SELECTED, WRAPPED, INSERTED, CONFIRMED = range(5)
 ADDED = (0, 1, 3, 1, 0)
 """How many replies each form adds."""
 
+CHANGES = WRITES | ALONE | STATE | WATCHES
 MOST_WRAPPED, MOST_BYTES = 1000, 256 * 1024
 MULTI, EXEC = hiredis.pack_command(("MULTI",)), hiredis.pack_command(("EXEC",))
 
 
 def form_of(does: int, size: int, count: int, may_multi: bool) -> int:
     """Return how ``count`` commands of ``size`` bytes reach another database."""
-    if not does & (WRITES | ALONE | STATE | WATCHES):
+    if not does & CHANGES:
         return SELECTED
     if does & (ALONE | STATE | WATCHES) or not may_multi:
         return CONFIRMED

@@ -254,11 +254,6 @@ class _Common(HearsOfFailovers):
         if waiting >= self.policy.max_waiting:
             raise overloaded(waiting, self.policy.max_waiting)
 
-    def _prepare(self, connection: Any) -> None:
-        """Make an idle connection that of the pool's users."""
-        connection.database, connection.policy = self.database, self.policy
-        connection.selects = False
-
     def _tell_use(self, connection: Any) -> None:
         """Report the use of a released connection to the watchers."""
         lent, connection.lent = getattr(connection, "lent", None), None
@@ -340,7 +335,7 @@ class _ReusingPool(_Common):
                 if is_reusable(connection) if check is None else check():
                     if watchers:
                         connection.lent = time.monotonic(), 0.0
-                    self._prepare(connection)
+                    connection.database, connection.policy = self.database, self.policy
                     if not check_health or not connection.health_check_interval:
                         return connection
                     connection.check_health()
@@ -444,7 +439,7 @@ class _ReusingPool(_Common):
             self._drop(connection)
             return None
         if connection is not None:
-            self._prepare(connection)
+            connection.database, connection.policy = self.database, self.policy
         return connection
 
     def pending(self) -> int:
@@ -478,12 +473,13 @@ class _ReusingPool(_Common):
                     self.origin.release(connection)
                 return
             self._in_use.remove(connection)
-            connection = _taken_back(connection)
+            if connection.handed_out:
+                connection = connection.passed_on()
             if watchers:
                 self._tell_use(connection)
             now = time.monotonic()
-            unusable = getattr(connection, "unusable", False)
-            ends = self.draining or unusable or _must_end(connection)
+            unusable = connection.unusable
+            ends = self.draining or unusable or connection.ends
             freed = self._freed
             if ends:
                 freed.notify()
@@ -598,7 +594,7 @@ class _AsyncReusingPool(_Common):
         in_use_of(self).add(connection)
         if watchers:
             connection.lent = time.monotonic(), 0.0
-        self._prepare(connection)
+        connection.database, connection.policy = self.database, self.policy
         return connection
 
     def release_nowait(self, connection: Any) -> None:
@@ -749,14 +745,15 @@ class _AsyncReusingPool(_Common):
                 self.origin.release_nowait(connection)
             return False
         in_use_of(self).remove(connection)
-        connection = _taken_back(connection)
+        if connection.handed_out:
+            connection = connection.passed_on()
         if watchers:
             self._tell_use(connection)
         self._wake_one()
-        unusable = getattr(connection, "unusable", False)
+        unusable = connection.unusable
         if unusable:
             self.drop_idle()
-        if self.draining or unusable or _must_end(connection):
+        if self.draining or unusable or connection.ends:
             close_connection_now(connection)
             return True
         idle = idle_of(self)
@@ -818,16 +815,6 @@ def require_lent(connection: Any) -> None:
     """Refuse a connection that its user has released, unless an exception has interrupted that."""
     if getattr(connection, "released", False) and sys.exception() is None:
         raise released_error()
-
-
-def _taken_back(connection: Any) -> Any:
-    """Return a released connection, not as the object that its user may have kept."""
-    return connection.passed_on() if getattr(connection, "handed_out", False) else connection
-
-
-def _must_end(connection: Any) -> bool:
-    """Whether its state concerns nobody else, or a reply is still to come: it is interrupted."""
-    return any(getattr(connection, name, False) for name in ("ends", "own", "due"))
 
 
 def _close_if_replaced(connection: Any, pool: Any) -> None:

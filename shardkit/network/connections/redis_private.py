@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 
 import redis
 from redis._parsers import _AsyncHiredisParser, _HiredisParser
-from redis._parsers.socket import (
-    SENTINEL as NOT_GIVEN,  # type: ignore[attr-defined]
+from redis._parsers.socket import (  # type: ignore[attr-defined]
+    SENTINEL as NOT_GIVEN,
     SERVER_CLOSED_CONNECTION_ERROR,
 )
 from redis.asyncio.cluster import ClusterNode as AsyncClusterNode, RedisCluster as AsyncRedisCluster

@@ -34,7 +34,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections import read_replies_of, timeout_for
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.effects import ALONE, ANYWHERE, PackedCommands
+from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
@@ -489,8 +489,7 @@ class Exchange:
         if self.connection is None:
             return
         try:
-            if self._chunks:
-                self._write()
+            for _ in self._chunks[:2]:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
@@ -518,7 +517,10 @@ class Exchange:
             if self._chunks:
                 connection.be_in_any()
         elif self._chunks and databases:
-            self._enter(databases[0], request)
+            if connection.selected == databases[0].number and not self._attempt.confirms:
+                connection.entered = databases[0]
+            else:
+                self._enter(databases[0], request)
         self._expected = list(accumulate([chunk.replies for chunk in self._chunks]))
         self.due = self._expected[-1] if self._chunks else 0
 
@@ -526,9 +528,6 @@ class Exchange:
         """Have the requests reach a database; see `framing`."""
         connection, chunks = self.connection, self._chunks
         confirms, self._attempt.confirms = self._attempt.confirms, False
-        if connection.selected == database.number:
-            connection.entered = database
-            return
         count, size = sum(each.replies for each in chunks), sum(len(each.data) for each in chunks)
         does = ALONE if self.block is not None else request.does
         form = form_of(does, size, count, connection.may_multi)
@@ -544,10 +543,8 @@ class Exchange:
         self._chunks = [Chunk(data, first.replies + ADDED[form]), *chunks[1:]]
 
     def _write(self) -> None:
-        """Write the next chunk, if there is one."""
+        """Write the next chunk."""
         n = self._written
-        if n == len(self._chunks):
-            return
         if self.deadline is not None:
             self.deadline.require_left()
         self._attempt.sent = True
@@ -558,7 +555,7 @@ class Exchange:
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
         with self.in_time:
-            packed = PackedCommands((self._chunks[n].data,), 0, ANYWHERE)
+            packed = PackedCommands((self._chunks[n].data,))
             connection.send_packed_command(packed, check_health=False)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
@@ -580,7 +577,8 @@ class Exchange:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1
             if more:
-                self._write()
+                if self._written < len(self._chunks):
+                    self._write()
             else:
                 self._deliver()
         except ATTEMPT_ERRORS as error:

@@ -210,6 +210,9 @@ def place(to: To, key: Key, components: Components) -> Shard:
 def target_of_few(batch: Batch) -> To | None:
     """Return the common target of a few non-blocking commands; None for any other batch."""
     size = len(batch)
+    if type(batch) is PlainCommands:
+        several = batch.numbers is not None and len(set(batch.numbers)) > 1
+        return batch.to if 0 < size <= FEW and not several else None
     if size != 1 and (type(batch) is not list or not 0 < size <= FEW):
         return None
     target: To | None = None
@@ -225,6 +228,8 @@ def target_of_few(batch: Batch) -> To | None:
 
 def place_few(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
+    if type(batch) is PlainCommands and batch.numbers is not None:
+        return batch.numbers[0]  # see `target_of_few`
     number = _number(to, batch[0].key, component)
     for n in range(1, len(batch)):
         if _number(to, batch[n].key, component) != number:

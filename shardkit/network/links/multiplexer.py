@@ -174,7 +174,7 @@ async def _carried(
     count = sum(chunk.replies for chunk in chunks)
     try:
         for chunk in chunks:
-            packed = PackedCommands((chunk.data,), chunk.replies, WRITES | ALONE)
+            packed = PackedCommands.doing(WRITES | ALONE, (chunk.data,), chunk.replies)
             await connection.send_packed_command(packed, check_health=False)
     except ResponseError as error:  # to SELECT
         return list(refusals(error, count))

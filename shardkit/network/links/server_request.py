@@ -50,13 +50,16 @@ from shardkit.network.connections.effects import (
     WRITES,
     effects,
     effects_of_all,
+    known,
 )
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.framing import (
     ADDED,
+    CHANGES,
     CONFIRMED,
     EXEC,
     MULTI,
+    SELECTED,
     WRAPPED,
     form_of,
     framed,
@@ -261,13 +264,10 @@ class ServerRequest:
             kind = joined_kind(uniform) if self.joins else None
             if starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET":
                 kind = None
-            plain = kind is None
-            form = form_of(
-                _harmless(effects((uniform.name,)), (uniform.name,)),
-                uniform.largest(starts),
-                max(end - start for start, end in pairwise(starts)) if plain else 1,
-                True,
-            )
+            form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
+            if does & CHANGES:
+                most = 1 if kind else max(end - start for start, end in pairwise(starts))
+                form = form_of(does, uniform.largest(starts), most, True)
             self.forms = [form] * len(selects)
             if form == CONFIRMED:
                 return []
@@ -324,7 +324,10 @@ class ServerRequest:
             else:
                 found: list[Reply] = []
                 for form, end in zip(self.forms, ends, strict=True):
-                    found += unframed(form, replies[start:end]) or ()
+                    if form == SELECTED:  # for certain: they have no error, see `outcomes`
+                        found += replies[start + 1 : end]
+                    else:
+                        found += unframed(form, replies[start:end]) or ()
                     start = end
                 replies = found
         if self.sizes:
@@ -553,7 +556,7 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
     if does & (STATE | WATCHES):
         raise InvalidArgumentError(
             f"{args[0]!r} in a batch: it would change a connection that others share",
-            "use a client of the shard, whose connection is closed afterwards",
+            "use a private client of the shard: kit.client(name, shard, private=True)",
         )
     return does
 
@@ -566,21 +569,28 @@ def pack_few(
     Return None if a script may have to be sent as text, an argument cannot be sent, or the
     commands are too large. ``loaded`` returns the SHA-1s of a server's scripts.
     """
-    packed = []
     does = 0
     command: Any
-    for command in batch:
-        _, _, args, script, _, _ = command
-        if script is not None:
-            if script.sha not in loaded(owner):
-                return None
-            does |= effects_of(command)
+    try:
+        if type(batch) is PlainCommands:
+            does = effects_of_all(batch.rows)
+            packed = list(map(pack_command, batch.rows))
         else:
-            does |= _harmless(effects(args), args)
-        try:
-            packed.append(pack_command(args))
-        except (TypeError, UnicodeEncodeError):
-            return None
+            packed = []
+            for command in batch:
+                _, _, args, script, _, _ = command
+                if script is not None:
+                    if script.sha not in loaded(owner):
+                        return None
+                    does |= effects_of(command)
+                else:
+                    found = known.get(args[0])
+                    does |= effects(args) if found is None else found
+                packed.append(pack_command(args))
+    except (TypeError, UnicodeEncodeError):
+        return None
+    if does & (STATE | WATCHES):
+        return None  # it is refused
     if len(packed) == 1:
         return packed[0], does
     data = b"".join(packed)

@@ -22,7 +22,7 @@ import asyncio
 import inspect
 import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import count
 from typing import Any, Final
 
@@ -67,7 +67,8 @@ _SHARED = frozenset(
         *("PFCOUNT", "PFMERGE", "LMOVE", "RPOPLPUSH", "FCALL", "FCALL_RO", "RANDOMKEY"),
     }
 )
-_is_shared: dict[Any, bool] = {}
+# Effects of commands by name; None of those that do not use shared connections.
+_shared: dict[Any, int | None] = {}
 
 
 def _retries(client: Any, args: Sequence[Any], last: Exception) -> Generator[float, Any, Any]:
@@ -170,13 +171,14 @@ class DirectClient(_KitClient, redis.Redis):
 
     def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
-        direct = _is_shared.get(name)
-        if direct is None:
-            direct = _may_share(name)
+        try:
+            does = _shared[name]
+        except (LookupError, TypeError):
+            does = _learn(name)
         if self._takes_redis_pys_way is None:
             self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
         if (
-            not direct
+            does is None
             or self._takes_redis_pys_way
             or self.connection is not None
             or NEVER_DECODE in options
@@ -202,7 +204,7 @@ class DirectClient(_KitClient, redis.Redis):
                     connection = pool.get_idle() or pool.borrow()
             if deadline is not None:
                 deadline.require_left()
-            [reply], refused = connection.round_trip(data, False, deadline, 1, effects(args))
+            [reply], refused = connection.round_trip(data, False, deadline, 1, does)
             complete = True
         except BaseException as error:
             if told is not None:
@@ -283,13 +285,14 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
 
     async def _execute(self, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         name = args[0]
-        shared = _is_shared.get(name)
-        if shared is None:
-            shared = _may_share(name)
+        try:
+            does = _shared[name]
+        except (LookupError, TypeError):
+            does = _learn(name)
         if self._takes_redis_pys_way is None:
             self._takes_redis_pys_way = _repeats_or_encodes(self.connection_pool)
         if (
-            not shared
+            does is None
             or self._takes_redis_pys_way
             or self.connection is not None
             or NEVER_DECODE in options
@@ -308,7 +311,6 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
         told = _told(pool, args) if handlers else None
-        does = effects(args)
         received = await connection.submit(data, 1, pool.database, False, deadline, does)
         lost = received.lost
         if lost is not None:
@@ -369,15 +371,16 @@ def _repeats_or_encodes(pool: Any) -> bool:
     )
 
 
-def _may_share(name: Any) -> bool:
-    """Return, and remember, whether commands of a name may use a shared connection."""
-    try:
-        shared = type(name) is str and (name in _SHARED or has_plain_form(name, 1_000))
-    except RoutingError:
-        shared = False
-    if len(_is_shared) < 4096:
-        _is_shared[name] = shared
-    return shared
+def _learn(name: Any) -> int | None:
+    """Return, and remember, what `_shared` has for a name."""
+    does = None
+    if type(name) is str:
+        with suppress(RoutingError):
+            if name in _SHARED or has_plain_form(name, 1_000):
+                does = effects((name,))
+        if len(_shared) < 4096:
+            _shared[name] = does
+    return does
 
 
 # The classes of clients of one server; a cluster in memory is a `redis.Redis` too.

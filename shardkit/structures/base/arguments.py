@@ -1,4 +1,4 @@
-"""Checks that structures share for arguments' values."""
+"""Checks that structures share for arguments' values; the partition for a checked total."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TypeVar, cast
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import SINGLE, Seconds, in_seconds, shown
 from shardkit.routing.keys import key_bytes
+from shardkit.routing.partition import Partition, part_count, partition
 
 LONGEST_WAIT = 10 * 365 * 86_400.0  # seconds
 LONGEST_EXPIRY = 2**31 - 1  # seconds
+MOST_MEMBERS = 2**63 - 1
+MOST_PARTS = 2**32  # as many as CRC-32 has values
 LATEST_EXPIRY = 2**48 - 1  # milliseconds since 1970; the latest time of a field of a HASH
 
 T = TypeVar("T")
@@ -163,3 +166,24 @@ def day_of(owner: str, day: date) -> date:
     raise InvalidArgumentError(
         f"{owner}: day={shown(day)}", "give a date (date.fromisoformat), or a datetime with tzinfo"
     )
+
+
+def hashed_partition(name: str, rule: str, total: int, part_size: int) -> Partition:
+    """Return the function from a member to its part, for about ``total`` members."""
+    check_name(name)
+    check_integer(name, "total", total, 1, MOST_MEMBERS)
+    check_integer(name, "part_size", part_size, 1, MOST_MEMBERS)
+    if rule == "digits":
+        raise InvalidArgumentError(
+            f"{name}: partition='digits' would give sparse integers a part each",
+            "use crc32 or redis-in-action",
+        )
+    if part_count(total, part_size) > MOST_PARTS:
+        raise InvalidArgumentError(
+            f"{name}: total={total} with part_size={part_size} needs more than 2**32 parts",
+            "set total to about the number of members",
+        )
+    try:
+        return partition(rule, total, part_size)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{name}: {error.message}", error.remedy) from None

@@ -116,6 +116,13 @@ def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Opera
     return []
 
 
+def raised_twice(
+    steps: Callable[[], Operation[Any]], repair: str = "", loses: str = ""
+) -> Operation[Page[Damage]]:
+    """Run steps; return the damage that they raise, also when they are run again."""
+    return confirmed(lambda: suspected(steps(), repair, loses))
+
+
 def read_or_note(
     commands: Sequence[Command], notes: Suspicions, repair: str = "", loses: str = ""
 ) -> Operation[list[Reply]]:
@@ -224,30 +231,27 @@ def first_wrong(
             return
 
 
-def _existing(
-    registry: PartRegistry, parts: Sequence[int], keys: Sequence[str]
-) -> Operation[list[int]]:
+def _existing(registry: PartRegistry, parts: Iterable[int]) -> Operation[list[int]]:
+    """Return which of some parts exist, but are not registered."""
+    unknown = yield from registry.unregistered(parts)
+    keys = [f"{registry.name}:{part}" for part in unknown]
     replies = yield [Command(registry.to, key, ("EXISTS", key)) for key in keys]
-    return [part for part, exists in zip(parts, replies, strict=True) if exists]
+    return [part for part, exists in zip(unknown, replies, strict=True) if exists]
 
 
-def check_registered(
-    registry: PartRegistry, parts: Sequence[int], keys: Sequence[str]
-) -> Operation[Suspicions]:
-    """Check that no unregistered part exists. Cost: one exchange."""
-    existing = yield from _existing(registry, parts, keys)
+def check_registered(registry: PartRegistry, parts: Iterable[int]) -> Operation[Suspicions]:
+    """Check that none of some parts exists unregistered. Cost: two exchanges."""
+    existing = yield from _existing(registry, parts)
     if not existing:
         return []
-    key = keys[list(parts).index(existing[0])]
-    error = damage(registry.to, registry.key, "nothing", f"the range of {key}")
+    expected = f"the range of {registry.name}:{existing[0]}"
+    error = damage(registry.to, registry.key, "nothing", expected)
     return [Suspicion(error, f"{REBUILD} registers the first parts that exist")]
 
 
-def register_existing(
-    registry: PartRegistry, parts: Sequence[int], keys: Sequence[str], due: int
-) -> Operation[None]:
+def register_existing(registry: PartRegistry, parts: Iterable[int], due: int) -> Operation[None]:
     """Register the existing ones of some parts."""
-    existing = yield from _existing(registry, parts, keys)
+    existing = yield from _existing(registry, parts)
     if existing:
         registry.reset()
         yield from registry.add(existing, due)

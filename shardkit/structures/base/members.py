@@ -1,4 +1,4 @@
-"""Encode and decode members of sets and fields of hashes.
+"""Encode and decode members of sets, fields of hashes and values of lists.
 
 ``42``, ``"42"`` and ``b"42"`` are the same member, in the same part. The structure decides whether
 it is returned as int, str or bytes.
@@ -21,6 +21,7 @@ from shardkit.routing.keys import key_bytes
 M = TypeVar("M", bound="int | str | bytes")
 
 _INTEGER = re.compile(rb"-?[0-9]{1,19}")
+_LONG_INTEGER = re.compile(rb"-?[0-9]{1,4300}")  # Python parses no more digits
 _ENCODED_AT_ONCE = _SEARCHED_AT_ONCE = 1000
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
 
@@ -123,3 +124,28 @@ class Members(Generic[M]):
 
     def _refused(self, member: object, why: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self._name}: {self._noun} {shown(member)} {why}", remedy)
+
+
+class Values(Members[M]):
+    """The values of one list: like members, but also floats, and integers of any size."""
+
+    takes = "a value is text, bytes or a number; rpush_many takes any iterable of them"
+
+    def __init__(self, kind: type[M], name: str, find: Find) -> None:
+        super().__init__(kind, name, find, "value")
+
+    def encode(self, value: Argument) -> bytes:
+        """Return a value as it is sent. A float is sent as Python writes it."""
+        if isinstance(value, float) and self.kind is not int:
+            return float.__repr__(value).encode()
+        if self.kind is not int:
+            return super().encode(value)  # type: ignore[arg-type]  # it refuses other types
+        try:
+            sent = b"" if isinstance(value, float) else key_bytes(value)
+        except InvalidKeyError:
+            raise self._refused_type(value) from None
+        if not _LONG_INTEGER.fullmatch(sent):
+            raise self._refused(
+                value, "is not an integer", "give one, or use a list with values=str"
+            )
+        return b"%d" % int(sent)

@@ -301,10 +301,8 @@ class Metadata:
 
     def removal(self, step: str, generation: int = FIRST_GENERATION) -> Command:
         """Return the command that removes the parameters: see ``lua/remove_parameters.lua``."""
-        removing, args = (
-            script("structures/base/remove_parameters"),
-            (step, generation, LAST_WRITES),
-        )
+        removing = script("structures/base/remove_parameters")
+        args = (step, generation, LAST_WRITES)
         return script_call(self.to, removing, self._generation_keys, args, idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool, asked_at: float | None = None) -> None:
@@ -365,12 +363,9 @@ class Metadata:
         """Return the parameters that decide place, under today's names, with defaults."""
         if not stored:
             return stored
-        number = stored_integer(self.to, self.key, "format", stored.get("format", "1"), 1)
-        if number not in FORMATS:
-            raise NewerFormatError(
-                f"{self.key} has format {number}, this release reads {readable()}",
-                "use the release that wrote it, or a later one",
-            )
+        number = format_of(
+            self.to, self.key, stored, "use the release that wrote it, or a later one"
+        )
         self.fingerprint = self.fingerprint_of(number)
         return {**self._defaults, **deciding(stored)}
 
@@ -394,9 +389,13 @@ def deciding(stored: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def readable() -> str:
-    """Return the formats that this release reads, in words."""
-    return f"{FORMATS[0]} to {FORMATS[-1]}"
+def format_of(to: To, key: str, stored: Mapping[str, str], remedy: str) -> int:
+    """Return the format in stored parameters, if this release reads it."""
+    number = stored_integer(to, key, "format", stored.get("format", "1"), 1)
+    if number not in FORMATS:
+        reads = f"{FORMATS[0]} to {FORMATS[-1]}"
+        raise NewerFormatError(f"{key} has format {number}, this release reads {reads}", remedy)
+    return number
 
 
 def meta_key(name: str) -> str:
@@ -467,9 +466,7 @@ def _warn_of_eviction(metas: Sequence[Metadata], replies: Sequence[Reply]) -> No
     for meta, reply in zip(metas, replies, strict=True):
         match = _POLICY.search(reply) if isinstance(reply, bytes) else None
         policy = match[1].decode() if match else "noeviction"
-        if policy != "noeviction":
-            if not _WARNED.first(meta.component):
-                continue
+        if policy != "noeviction" and _WARNED.first(meta.component):
             logger.warning(
                 "%s: the server of %s has maxmemory-policy %s: under it %s; set it to noeviction",
                 meta.component,

@@ -31,6 +31,7 @@ class PartRegistry:
     """The registered ranges of one structure, shared by all its faces."""
 
     def __init__(self, to: To, name: str, parts_per_range: int = 1, highest: int = HIGHEST) -> None:
+        self.name = name
         self.key = f"{name}:parts"
         self.parts_per_range = parts_per_range
         self._highest = highest  # part
@@ -42,8 +43,7 @@ class PartRegistry:
 
         Cost: one exchange; none if this process has seen them registered.
         """
-        new = self.ranges(parts) - self._seen
-        if new:
+        if new := self.unseen(parts):
             yield self._adding(new, due)
             self._seen |= new
 
@@ -81,6 +81,11 @@ class PartRegistry:
         ranges = sorted(map(int, members))
         self._seen |= set(ranges)
         return ranges
+
+    def unregistered(self, parts: Iterable[int]) -> Operation[list[int]]:
+        """Return which of some parts are not registered. Cost: one exchange."""
+        ranges = set((yield from self.read()))
+        return [part for part in parts if part // self.parts_per_range not in ranges]
 
     def _is_range(self, member: bytes) -> bool:
         if not member.isdigit() or len(member) > LONGEST_NUMBER:

@@ -70,13 +70,6 @@ class PartitionedStructure(Structure[Face]):
         """
         yield from self._open(create=create)
 
-    def _check_parameters(self) -> Operation[Page[Damage]]:
-        return (yield from check_parameters(self.meta))
-
-    def _restore_parameters(self) -> Operation[None]:
-        """Store this structure's parameters if there are none that can be read."""
-        yield from restore_parameters(self.meta)
-
     def _open(self, *, create: bool = False) -> Operation[None]:
         if not self.meta.is_checked(create=create):
             yield from open_all([self.meta], create=create)

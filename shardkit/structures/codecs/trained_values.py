@@ -115,14 +115,7 @@ class CodedValues(Generic[V]):
         )
 
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
-        """Train a dictionary in this process, and store it if there is none.
-
-        Returns:
-            Whether it was stored: not if there is one already, or another process was first.
-
-        Cost: three exchanges at most. Training takes seconds, which would block an event loop:
-        there call `build_dictionary` in a thread, then `add_dictionary`.
-        """
+        """Train a dictionary in this process; see `ShardedHash.train`. Three exchanges at most."""
         compressed = self._with_dictionaries()
         yield from self._read(compressed)
         if compressed.coders and not again:
@@ -130,13 +123,7 @@ class CodedValues(Generic[V]):
         return (yield from self.add_dictionary(self.build_dictionary(samples), again=again))
 
     def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
-        """Store a dictionary, if there is none.
-
-        Returns:
-            Whether it was stored: not if there is one already, or another process was first.
-
-        Cost: two exchanges, three when another process was first.
-        """
+        """Store a dictionary; see `train`. Two exchanges, three when another process was first."""
         compressed = self._with_dictionaries()
         coder = compressed.packing.coder(dictionary)
         yield from self._read(compressed)

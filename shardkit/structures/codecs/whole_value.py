@@ -34,26 +34,16 @@ _PLAIN, _PACKED = b"\0", b"\1"
 class Compressor(NamedTuple):
     """A compression: a function, what makes decompressors, and their errors."""
 
-    name: str
     compress: Callable[[bytes], bytes]
     decompressor: Callable[[], Any]
     errors: tuple[type[Exception], ...]
-
-    def pack(self, plain: bytes, growth: int) -> bytes | None:
-        """Return the value packed; None if that is no shorter, or would not be read."""
-        packed = self.compress(plain)
-        return packed if len(packed) < len(plain) <= most_made(len(packed), growth) else None
-
-    def unpack(self, packed: bytes, growth: int) -> bytes:
-        """Return the value, or raise one of the errors; see `inflated`."""
-        return inflated(self.decompressor(), packed, growth)
 
 
 def _lz4() -> Compressor:
     with extra("codecs", "values compressed by lz4"):
         frame = import_module("lz4.frame")
     errors = (RuntimeError, ValueError, EOFError)
-    return Compressor("lz4", frame.compress, frame.LZ4FrameDecompressor, errors)
+    return Compressor(frame.compress, frame.LZ4FrameDecompressor, errors)
 
 
 _BROKEN = (OSError, EOFError, ValueError, zlib.error)
@@ -61,12 +51,9 @@ _BROKEN = (OSError, EOFError, ValueError, zlib.error)
 COMPRESSORS: dict[str, Callable[[], Compressor]] = {
     "lz4": _lz4,
     "gzip": lambda: Compressor(
-        "gzip",
-        lambda plain: gzip.compress(plain, 6, mtime=0),
-        partial(zlib.decompressobj, 31),
-        _BROKEN,
+        partial(gzip.compress, compresslevel=6, mtime=0), partial(zlib.decompressobj, 31), _BROKEN
     ),
-    "bz2": lambda: Compressor("bz2", bz2.compress, bz2.BZ2Decompressor, _BROKEN),
+    "bz2": lambda: Compressor(bz2.compress, bz2.BZ2Decompressor, _BROKEN),
 }
 
 
@@ -102,8 +89,10 @@ class WholeValue:
             InvalidArgumentError: the value does not fit the inner codec.
         """
         plain = self.inner.encode(value)
-        packed = self._compressor.pack(plain, self.growth)
-        return _PLAIN + plain if packed is None else _PACKED + packed
+        packed = self._compressor.compress(plain)
+        if len(packed) < len(plain) <= most_made(len(packed), self.growth):
+            return _PACKED + packed
+        return _PLAIN + plain
 
     def decode(self, stored: bytes) -> Any:
         """Return the value.
@@ -117,7 +106,7 @@ class WholeValue:
         try:
             if mark != _PACKED:
                 raise ValueError
-            plain = self._compressor.unpack(content, self.growth)
+            plain = inflated(self._compressor.decompressor(), content, self.growth)
         except self._compressor.errors:
             raise unreadable(stored, self.name) from None
         return self.inner.decode(plain)

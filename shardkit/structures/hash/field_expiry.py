@@ -29,19 +29,8 @@ class FieldExpiry:
         self._name = name
         self._layout = layout
 
-    def read(self, command: str, fields: Sequence[bytes]) -> Operation[list[int]]:
-        """Return the reply for each field; -2 if it does not exist.
-
-        Cost: one exchange, one command per part.
-        """
-        return (yield from self._send(command, (), fields, writes=False))
-
-    def write(self, command: str, fields: Sequence[bytes], *args: Argument) -> Operation[list[int]]:
-        """Change when fields expire; return the reply for each field. See `read`."""
-        return (yield from self._send(command, args, fields, writes=True))
-
     def set(self, field: bytes, value: Argument, *options: Argument) -> Operation[bool]:
-        """Set a field with options of HSETEX; return whether it was set. Cost: as `read`."""
+        """Set a field with options of HSETEX; return whether it was set. Cost: as `send`."""
         try:
             [(_, done)] = yield from self._layout.write(
                 [(field, value)],
@@ -52,9 +41,13 @@ class FieldExpiry:
             raise
         return bool(done)
 
-    def _send(
-        self, command: str, args: tuple[Argument, ...], fields: Sequence[bytes], *, writes: bool
+    def send(
+        self, command: str, fields: Sequence[bytes], *args: Argument, writes: bool = True
     ) -> Operation[list[int]]:
+        """Read or change when fields expire; return the reply for each, -2 for a missing one.
+
+        Cost: one exchange, one command per part.
+        """
         codes_by_field = [_MISSING] * len(fields)
         numbered = [(field, n) for n, field in enumerate(fields)]
 

@@ -26,7 +26,7 @@ an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for ne
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
 from itertools import chain
 from math import isfinite
@@ -48,6 +48,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import (
+    MOST_MEMBERS,
     check_integer,
     check_some,
     duration,
@@ -55,22 +56,20 @@ from shardkit.structures.base.arguments import (
     list_or_args,
     timestamp,
 )
-from shardkit.structures.base.check import Damage, confirmed, suspected
+from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
 from shardkit.structures.hash.field_expiry import FieldExpiry
-from shardkit.structures.layouts.base import Chunk, Layout
+from shardkit.structures.layouts.base import Chunk, Layout, T, random_members
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
 from shardkit.structures.layouts.numbered import NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 
 F = TypeVar("F", bound="int | str | bytes")
@@ -109,10 +108,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         total, part_size: the arguments, or the defaults.
         codec: the codec.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, to check the parameters; so does the first write of
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    hash exists with other parameters, and ShardErrors when shards fail. The first operation costs
+    one more exchange, to check the parameters; so does the first write of
     this process to each range of 64 parts of numbers.
     """
 
@@ -188,7 +186,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Raises:
             InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
                 set.
-            ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others were set.
 
         Cost: one exchange for 10,000 fields, one command per part.
@@ -223,7 +220,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier pages were set.
-            ParameterMismatchError: the hash exists with other parameters.
             ShardErrors: shards failed; fields of the others, and earlier pages, were set.
         """
         new = 0
@@ -375,43 +371,17 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Cost: one command per part, an exchange for every 64. All fields are in memory at once; for
         large hashes use `hscan_iter`.
         """
-        result: dict[F, V] = {}
-        seen = 0
-        for chunk in (yield from self._chunks(PARTS_READ)):
-            items = yield from self._read_items(chunk)
-            result.update(items)
-            seen += _counted(chunk, items)
-        yield from self.layout.verify(seen)
-        return result
+        return dict((yield from self._read_all(self._read_items)))
 
     @operation
     def hkeys(self) -> Operation[list[F]]:
         """Return all fields; see `hgetall`."""
-        keys: list[F] = []
-        seen = 0
-        for chunk in (yield from self._chunks(PARTS_READ)):
-            fields = yield from self._read_fields(chunk)
-            keys += fields
-            seen += _counted(chunk, fields)
-        yield from self.layout.verify(seen)
-        return keys
+        return (yield from self._read_all(self._read_fields))
 
     @operation
     def hvals(self) -> Operation[list[V]]:
         """Return all values; see `hgetall`."""
-        values: list[V] = []
-        seen = 0
-        for chunk in (yield from self._chunks(PARTS_READ)):
-            for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-                yield from self._values.load_missing(stored)
-                try:
-                    values += map(self.codec.decode, stored)
-                except StructureError:
-                    yield from self._read_items(chunk)  # names the field
-                    raise
-                seen += _counted(chunk, stored)
-        yield from self.layout.verify(seen)
-        return values
+        return (yield from self._read_all(self._read_values))
 
     @stream
     def hscan_iter(
@@ -432,7 +402,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         matches = glob_filter(match)
         encode = self._fields.encode
         seen = 0
-        for chunk in (yield from self._chunks(self._parts_of(count))):
+        for chunk in (yield from self._chunks(PARTS_READ, count)):
             if no_values:
                 fields: list[Any] = yield from self._read_fields(chunk)
                 seen += _counted(chunk, fields)
@@ -570,10 +540,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange, one command per part.
         """
-        sent = list(map(self._fields.encode, fields))
-        check_some(self.name, "hpersist", sent, "field")
-        yield from self._open()
-        return (yield from self._expiry.write("HPERSIST", sent))
+        return (yield from self._send_expiry("HPERSIST", fields))
 
     @operation
     def httl(self, *fields: Key) -> Operation[list[int]]:
@@ -660,7 +627,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @stream
     def check(self) -> Stream[Damage]:
         """Read everything and yield the damage; see `ShardedSet.check`."""
-        yield (yield from confirmed(lambda: suspected(self._values.load())))
+        yield (yield from raised_twice(self._values.load))
         yield from super()._check()
 
     @operation
@@ -746,26 +713,43 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         self, command: str, fields: Iterable[Key], time: int, nx: bool, xx: bool, gt: bool, lt: bool
     ) -> Operation[list[int]]:
         condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
-        sent = list(map(self._fields.encode, fields))
-        check_some(self.name, command.lower(), sent, "field")
-        yield from self._open()
-        return (yield from self._expiry.write(command, sent, time, *condition))
+        return (yield from self._send_expiry(command, fields, time, *condition))
 
     def _field_times(self, command: str, fields: Iterable[Key]) -> Operation[list[int]]:
+        return (yield from self._send_expiry(command, fields, writes=False))
+
+    def _send_expiry(
+        self, command: str, fields: Iterable[Key], *args: Argument, writes: bool = True
+    ) -> Operation[list[int]]:
         sent = list(map(self._fields.encode, fields))
         check_some(self.name, command.lower(), sent, "field")
         yield from self._open()
-        return (yield from self._expiry.read(command, sent))
-
-    def _parts_of(self, count: int | None) -> int:
-        """Return how many parts hold about ``count`` fields."""
-        if count is None:
-            return PARTS_READ
-        check_integer(self.name, "count", count, 1, MOST_MEMBERS)
-        return min(max(1, count // self.part_size), PARTS_AT_ONCE)
+        return (yield from self._expiry.send(command, sent, *args, writes=writes))
 
     def _field(self, part: int | None, stored: bytes) -> F:
         return self._fields.decode(self.layout.member(part, stored))
+
+    def _read_all(self, read: Callable[[Chunk], Operation[list[T]]]) -> Operation[list[T]]:
+        """Read the chunks of all parts; see `hgetall`."""
+        everything: list[T] = []
+        seen = 0
+        for chunk in (yield from self._chunks(PARTS_READ)):
+            some = yield from read(chunk)
+            everything += some
+            seen += _counted(chunk, some)
+        yield from self.layout.verify(seen)
+        return everything
+
+    def _read_values(self, chunk: Chunk) -> Operation[list[V]]:
+        values: list[V] = []
+        for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
+            yield from self._values.load_missing(stored)
+            try:
+                values += map(self.codec.decode, stored)
+            except StructureError:
+                yield from self._read_items(chunk)  # names the field
+                raise
+        return values
 
     def _read_fields(self, chunk: Chunk) -> Operation[list[F]]:
         replies = yield from self.layout.read_parts(chunk, "HKEYS")

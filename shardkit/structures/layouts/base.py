@@ -1,4 +1,4 @@
-"""The interface of a layout: where members live, and how to read and write them."""
+"""The interface of a layout: where members live, and how to read, write and draw them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,25 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
+from random import SystemRandom
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
-from shardkit.operations.commands import WRITE_PART, Argument, Partial, Replies, Reply, script_call
+from shardkit.operations.commands import (
+    WRITE_PART,
+    Argument,
+    Command,
+    Partial,
+    Replies,
+    Reply,
+    script_call,
+)
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import PartitionAll
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import (
     REFUSED,
     WRITTEN,
@@ -59,6 +69,10 @@ class Layout(ABC):
     def bind(self, meta: Metadata) -> None:
         """Set the parameters that the structure was created with."""
         self.meta = meta
+
+    def at(self, key: str, name: Any, *args: Argument) -> Command:
+        """Return a command for a key."""
+        return Command(self.component, key, (name, key, *args))
 
     @property
     @abstractmethod
@@ -272,3 +286,50 @@ def grouped(
         part: ([member for member, _ in pairs], [owned for _, owned in pairs])
         for part, pairs in together.items()
     }
+
+
+# It has no state that forked processes would share.
+_RANDOM = SystemRandom()
+
+
+def random_members(
+    layout: Layout, size: str, command: str, number: int, *args: Argument
+) -> Operation[list[tuple[int | None, Reply]]]:
+    """Draw random members: choose parts by their sizes, then members within each.
+
+    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
+    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat.
+
+    Returns:
+        Parts, as `Layout.read_parts`, with the reply of the command.
+
+    Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
+    """
+    sizes: list[int] = []
+    parts: list[Any] = []
+    yield from layout.refresh()
+    for chunk in layout.chunks(PARTS_AT_ONCE):
+        replies = yield from layout.read_parts(chunk, size)
+        if len(replies) == len(chunk):  # else parts split in between: start again
+            parts += chunk
+            sizes += (members for _, members in replies)
+        else:
+            return (yield from random_members(layout, size, command, number, *args))
+    total = sum(sizes)
+    if not total:
+        return []
+    if number < 0:
+        drawn = _RANDOM.choices(range(len(parts)), sizes, k=-number)
+    else:
+        drawn = _RANDOM.sample(range(len(parts)), min(number, total), counts=sizes)
+    times: defaultdict[int, int] = defaultdict(int)
+    for n in drawn:
+        times[n] += 1
+    alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
+    for n, count in times.items():
+        alike[count, type(parts[n])].append(parts[n])
+    results: list[tuple[int | None, Reply]] = []
+    for (count, _), chunk in alike.items():
+        sign = -count if number < 0 else count
+        results += yield from layout.read_parts(chunk, command, sign, *args)
+    return results

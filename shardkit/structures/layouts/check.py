@@ -35,6 +35,7 @@ from shardkit.structures.base.check import (
     confirmed,
     contents,
     first_wrong,
+    raised_twice,
     register_existing,
     suspected,
 )
@@ -66,12 +67,13 @@ def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage
             yield (yield from confirmed(partial(_check_group, layout, group, validate)))
         return
     if isinstance(layout, NumberedLayout):
-        if (yield from _refreshed(layout)):
-            yield (yield from confirmed(partial(_refreshed, layout)))
+        repair = f"{REBUILD} removes all but ranges"
+        damaged = yield from raised_twice(layout.refresh_numbers, repair)
+        yield damaged
+        if damaged:
             return
-        yield (
-            yield from confirmed(lambda: check_registered(layout.registry, *_first_parts(layout)))
-        )
+        first = partial(check_registered, layout.registry, layout.first_parts)
+        yield (yield from confirmed(first))
     assert isinstance(layout, FixedLayout | NumberedLayout)
     for chunk in layout.chunks(KEYS_CHECKED):
         if not isinstance(chunk[0], int):
@@ -106,16 +108,6 @@ def _misplaced(component: str, key: str, wrong: Sequence[bytes]) -> Suspicion:
     return Suspicion(error, _MOVES, "members of which their own part has another value")
 
 
-def _refreshed(layout: NumberedLayout) -> Operation[Suspicions]:
-    return (yield from suspected(layout.refresh_numbers(), f"{REBUILD} removes all but ranges"))
-
-
-def _first_parts(layout: NumberedLayout) -> tuple[list[int], list[str]]:
-    """Return the unregistered ones of the first parts of numbers, and their keys."""
-    parts = layout.first_unregistered()
-    return parts, list(map(layout.key, parts))
-
-
 # ---- groups
 
 
@@ -124,7 +116,7 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
     notes = yield from suspected(layout.refresh_group(group), f"{REBUILD} counts what there is")
     if notes:
         return notes
-    [of] = yield [Command(component, state, ("HGET", state, "of"))]
+    [of] = yield [layout.at(state, "HGET", "of")]
     if of is not None and not _NAMES.fullmatch(of):
         error = damage(component, state, f"of={shown(of)}", "a fingerprint of parameters")
         return [Suspicion(error, f"{REBUILD} stores it again")]
@@ -142,7 +134,7 @@ def _check_group(layout: GrowingLayout, group: int, validate: Validate) -> Opera
                 wrong.append((key, strange))
             held += entries
     beyond = [layout.key(group, part) for part in range(number, number + 16)]
-    replies = yield [Command(component, key, ("EXISTS", key)) for key in beyond]
+    replies = yield [layout.at(key, "EXISTS") for key in beyond]
     for key, exists in zip(beyond, replies, strict=True):
         if exists:
             wanted = f"none, as its group has {number} parts,"
@@ -217,7 +209,7 @@ def restore_index(layout: Layout, kind: str) -> Operation[None]:
         yield from layout.registry.repair()
         yield from layout.refresh_numbers()
         due = 0 if layout.meta is None else max(0, layout.meta.end)
-        yield from register_existing(layout.registry, *_first_parts(layout), due)
+        yield from register_existing(layout.registry, layout.first_parts, due)
         yield from layout.refresh_numbers()
         yield from restore_index(layout.rest, kind)
     elif isinstance(layout, GrowingLayout):
@@ -268,15 +260,15 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
 def _last_part(layout: GrowingLayout, group: int) -> Operation[int]:
     """Return how many parts a group must have: up to the last one that exists."""
     state = layout._keys[group]
-    [field] = yield Partial([Command(layout.component, state, ("HGET", state, "parts"))])
+    [field] = yield Partial([layout.at(state, "HGET", "parts")])
     stored = int(field) if isinstance(field, bytes) and field.isdigit() else 0
     last, start = -1, 0
     while True:
         keys = [layout.key(group, part) for part in range(start, start + KEYS_PROBED)]
         existing: list[int] = []
-        [some] = yield [Command(layout.component, state, ("EXISTS", *keys))]
+        [some] = yield [layout.at(keys[0], "EXISTS", *keys[1:])]
         if some:
-            replies = yield [Command(layout.component, key, ("EXISTS", key)) for key in keys]
+            replies = yield [layout.at(key, "EXISTS") for key in keys]
             existing = [n for n, exists in enumerate(replies) if exists]
         if existing:
             last = start + existing[-1]

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
 from shardkit.routing.partition import Partition, PartitionAll, part_count, partition_of_all
+from shardkit.structures.base.arguments import hashed_partition
 from shardkit.structures.base.parameters import ChangeScope, Metadata
-from shardkit.structures.base.partition import hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import (
@@ -103,14 +102,13 @@ class FixedLayout(Layout):
 
     def command(self, part: int, name: str, *args: Argument) -> Command:
         """Return a command for a part."""
-        key = self.key(part)
-        return Command(self.component, key, (name, key, *args))
+        return self.at(self.key(part), name, *args)
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
         """See `Layout.read_one`."""
         plan = self.plan
         key = f"{plan.prefix}:{plan.part_of(member)}"
-        [reply] = yield [Command(self.component, key, (name, key, member, *args))]
+        [reply] = yield [self.at(key, name, member, *args)]
         return reply
 
     def read(
@@ -119,9 +117,8 @@ class FixedLayout(Layout):
         """See `Layout.read`."""
         plan = self.plan
         groups = grouped(members, plan.parts_of)
-        component, prefix = self.component, plan.prefix
         replies = yield [
-            _command(component, f"{prefix}:{part}", *build(stored, owned))
+            self.at(f"{plan.prefix}:{part}", *build(stored, owned))
             for part, (stored, owned) in groups.items()
         ]
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
@@ -196,7 +193,3 @@ class FixedLayout(Layout):
             keys = list(map(self.key, chunk))
             total += yield from send_to_parts(self.meta, generation, name, keys, *args)
         return total
-
-
-def _command(component: str, key: str, name: Any, *args: Argument) -> Command:
-    return Command(component, key, (name, key, *args))

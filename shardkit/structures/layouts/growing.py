@@ -135,7 +135,7 @@ class GrowingLayout(Layout):
         self._kind = kind
         self._due = -1  # of groups without parameters
         self._keys = state_keys(name, groups)
-        self._parts_queries = [self._read(key, "HGET", "parts") for key in self._keys]
+        self._parts_queries = [self.at(key, "HGET", "parts") for key in self._keys]
         self.parts = [self.initial] * groups  # of each group, as last read
         self._counts = [0] * groups
         self._expiring = [False] * groups
@@ -176,7 +176,7 @@ class GrowingLayout(Layout):
             batch: list[Command] = []
             for group, _, parts in plans:
                 batch += [
-                    self._read(self.key(group, part), *build(stored, owned))
+                    self.at(self.key(group, part), *build(stored, owned))
                     for part, (stored, owned) in parts.items()
                 ]
                 batch.append(self._parts_queries[group])
@@ -433,7 +433,7 @@ class GrowingLayout(Layout):
         each = max(1, KEYS_PROBED // max(1, len(new)))
         firsts = [(g, part) for g in new for part in range(min(max(self.initial, 16), each))]
         if firsts:
-            replies = yield [self._read(self.key(*first), "EXISTS") for first in firsts]
+            replies = yield [self.at(self.key(*first), "EXISTS") for first in firsts]
             existing = {
                 group: part for (group, part), exists in zip(firsts, replies, strict=True) if exists
             }
@@ -446,7 +446,7 @@ class GrowingLayout(Layout):
         new = []
         if groups:
             fields = ("parts", "count", "expiring")
-            replies = yield [self._read(self._keys[group], "HMGET", *fields) for group in groups]
+            replies = yield [self.at(self._keys[group], "HMGET", *fields) for group in groups]
             for group, (parts, number, expiring) in zip(groups, replies, strict=True):
                 if parts is None and number is None:
                     new.append(group)
@@ -513,7 +513,7 @@ class GrowingLayout(Layout):
             [self.key(group, number + n) for n in range(_PARTS_PROBED)]
             for group, number in enumerate(self.parts)
         ]
-        replies = yield [self._read(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
+        replies = yield [self.at(keys[0], "EXISTS", *keys[1:]) for keys in beyond]
         for group, more in enumerate(replies):
             if more:
                 number = self.parts[group]
@@ -707,13 +707,9 @@ class GrowingLayout(Layout):
             parts = self.parts[group]
             for start in range(0, parts, PARTS_AT_ONCE):
                 some = range(start, min(start + PARTS_AT_ONCE, parts))
-                held += sum((yield [self._read(self.key(group, part), "HLEN") for part in some]))
-            key = self._keys[group]
-            yield [Command(self.component, key, ("HSET", key, "count", held))]
+                held += sum((yield [self.at(self.key(group, part), "HLEN") for part in some]))
+            yield [self.at(self._keys[group], "HSET", "count", held)]
             self._counts[group] = self._recounted[group] = held
-
-    def _read(self, key: str, name: object, *args: Argument) -> Command:
-        return Command(self.component, key, (name, key, *args))  # type: ignore[arg-type]
 
     def _update_parts(self, group: int, parts: bytes | None) -> int:
         if parts is None:
@@ -812,7 +808,7 @@ def read_parts_together(
             number = layout.parts[group]
             within = parts_after_splits(parts[0].number, number, {part.part for part in parts})
             plans.append((n, group, number, len(within)))
-            batch += [layout._read(layout.key(group, part), name, *args) for part in within]
+            batch += [layout.at(layout.key(group, part), name, *args) for part in within]
             batch.append(layout._parts_queries[group])
         replies = iter((yield batch))
         waiting = []

@@ -18,7 +18,6 @@ a stored number shorter than ``part_size`` is always a remainder, which tells th
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
@@ -97,7 +96,7 @@ class NumberedLayout(Layout):
         if numbers:
             groups = _by_part(numbers)
             replies = yield [
-                self._read_command(part, *build(*group)) for part, group in groups.items()
+                self.at(self.key(part), *build(*group)) for part, group in groups.items()
             ]
             results += ((owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True))
         if others:
@@ -191,10 +190,10 @@ class NumberedLayout(Layout):
             return False
         return rest.holds(part, stored)
 
-    def first_unregistered(self) -> list[int]:
-        """Return the unregistered ones of the first parts of numbers."""
-        count = self.rest.count if isinstance(self.rest, FixedLayout) else 0
-        return [part for part in range(count, PARTS_PER_RANGE) if part not in self._parts]
+    @property
+    def first_parts(self) -> range:
+        """The parts of numbers in the first range."""
+        return range(self.rest.count if isinstance(self.rest, FixedLayout) else 0, PARTS_PER_RANGE)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
         """See `Layout.chunks`: the parts of numbers in order, then the others."""
@@ -220,8 +219,9 @@ class NumberedLayout(Layout):
         """See `Layout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()
-        # The registry may have lost parts: remove all of the first ones.
-        parts = [*self._parts, *(self.first_unregistered() if name == "UNLINK" else ())]
+        parts = list(self._parts)
+        if name == "UNLINK":  # the registry may have lost parts: remove all of the first ones
+            parts += yield from self.registry.unregistered(self.first_parts)
         total = 0
         for start in range(0, len(parts), PARTS_AT_ONCE):
             keys = list(map(self.key, parts[start : start + PARTS_AT_ONCE]))
@@ -247,10 +247,6 @@ class NumberedLayout(Layout):
         """See `Layout.reset`."""
         self.registry.reset()
         self.rest.reset()
-
-    def _read_command(self, part: int, name: Any, *args: Argument) -> Command:
-        key = self.key(part)
-        return Command(self.component, key, (name, key, *args))
 
     def key(self, part: int) -> str:
         """Return the key of a part."""

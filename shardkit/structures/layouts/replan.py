@@ -36,7 +36,7 @@ from shardkit.errors import InvalidArgumentError, StructureError, counted
 from shardkit.operations.commands import Argument, Command, Partial, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import KEYS_CHECKED, contents
 from shardkit.structures.base.parameters import (
     LAST_WRITES,
@@ -45,7 +45,6 @@ from shardkit.structures.base.parameters import (
     Metadata,
     open_all,
 )
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Layout
 from shardkit.structures.layouts.fixed import FixedLayout, Plan
@@ -237,7 +236,7 @@ class _Replan:
         changed: dict[int, int] = {}
         for some in pages(parts, PARTS_AT_ONCE):
             keys = self._keys(some)
-            ends = yield [self._command(key, "PEXPIRETIME", idempotent=True) for key in keys]
+            ends = yield [self._command(key, "PEXPIRETIME") for key in keys]
             changed |= self._having_changed(some, ends)
         return changed
 
@@ -265,7 +264,7 @@ class _Replan:
         for part, entries in zip(parts, held, strict=True):
             (self._filled.add if entries else self._filled.discard)(part)
             for stored, value in entries:
-                to = self._place(part, stored)
+                to = part if self._is_number(part, stored) else self._plan.part_of(stored)
                 new.setdefault(to, {})[stored] = value
                 if (end := times.get((part, stored), -1)) > 0:
                     expiring.setdefault(to, []).append((stored, end))
@@ -286,10 +285,6 @@ class _Replan:
                 batch.append(self._command(key, "PEXPIREAT", self._meta.end))
         if batch:
             yield batch
-
-    def _place(self, part: int, stored: bytes) -> int:
-        """Return the new part of a member of an old one."""
-        return part if self._is_number(part, stored) else self._plan.part_of(stored)
 
     def _is_number(self, part: int, stored: bytes) -> bool:
         layout = self._layout
@@ -331,7 +326,7 @@ class _Replan:
         ]
         replies = yield Partial(
             [
-                self._command(key, "HPEXPIRETIME", _FIELDS, len(fields), *fields, idempotent=True)
+                self._command(key, "HPEXPIRETIME", _FIELDS, len(fields), *fields)
                 for key, _, fields in asked
             ]
         )
@@ -374,12 +369,12 @@ class _Replan:
             yield [
                 script_call(component, removing, [key], script_args, idempotent=True)
                 if script_args
-                else self._command(key, "UNLINK", idempotent=True)
+                else self._command(key, "UNLINK")
                 for key in keys
             ]
         if isinstance(self._layout, NumberedLayout):
             key = self._layout.registry_at(plan.prefix).key
-            yield [self._command(key, "UNLINK", idempotent=True)]
+            yield [self._command(key, "UNLINK")]
 
-    def _command(self, key: str, name: str, *args: Argument, idempotent: bool = True) -> Command:
-        return Command(self._layout.component, key, (name, key, *args), None, idempotent)
+    def _command(self, key: str, name: str, *args: Argument) -> Command:
+        return Command(self._layout.component, key, (name, key, *args), None, True)

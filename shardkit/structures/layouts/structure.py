@@ -8,10 +8,12 @@ from typing import Any
 
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
+from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import Place, find
 from shardkit.structures.base.parameters import ChangeScope
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, Layout
@@ -28,6 +30,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     layout: Layout
     _form: str  # the servers' compact form of its parts; see `shardkit.structures.encodings.limits`
+    part_size: int
     _largest_part: int  # the most members that a part may have
 
     def __init__(
@@ -52,8 +55,11 @@ class StructureWithLayout(ExpirableStructure[Face]):
             key = self.layout.first_key
             yield from warn_if_not_compact(self.component, key, form, size, self.name)
 
-    def _chunks(self, size: int) -> Operation[list[Chunk]]:
-        """Return all parts in chunks of at most ``size``."""
+    def _chunks(self, size: int, count: int | None = None) -> Operation[list[Chunk]]:
+        """Return all parts in chunks of at most ``size``, or of about ``count`` members."""
+        if count is not None:
+            check_integer(self.name, "count", count, 1, MOST_MEMBERS)
+            size = min(max(1, count // self.part_size), PARTS_AT_ONCE)
         yield from self._open()
         yield from self.layout.refresh()
         return list(self.layout.chunks(size))
@@ -64,16 +70,12 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
         Other clients may write in the meantime. See `shardkit.structures.base.check`.
 
-        Raises:
-            ParameterMismatchError: it exists with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: three exchanges for 64 parts, or for each group of parts; their content is in memory.
         """
         yield from self._check()
 
     def _check(self) -> Stream[Damage]:
-        yield (yield from self._check_parameters())
+        yield (yield from check_parameters(self.meta))
         yield from check_layout(self.layout, _TYPES[self._form], self._validate_member)
 
     def _restore_index(self) -> Operation[None]:
@@ -84,7 +86,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
 
     def _rebuild(self) -> Operation[None]:
         """Move members to their own parts, and write states and indexes again."""
-        yield from self._restore_parameters()
+        yield from restore_parameters(self.meta)
         yield from rebuild_layout(self.layout, _TYPES[self._form], self._add_if_absent)
 
     @abstractmethod

@@ -24,12 +24,11 @@ from shardkit.structures.base.check import (
     confirmed,
     first_wrong,
     lengths,
+    raised_twice,
     read_or_note,
-    suspected,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.list.ends import MOST_PARTS
-from shardkit.structures.list.scripts import ListScripts
+from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
 
 # Parts to search for beyond a missing one.
 _SEARCHED = 1000
@@ -40,8 +39,10 @@ _MOVES = "rebuild() moves up what follows"
 def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[Damage]:
     """Check the ends of a list and all its parts, which may change at the same time."""
     at: int | None = None
-    if (yield from _suspect_ends(scripts)):
-        yield (yield from confirmed(partial(_suspect_ends, scripts)))
+    # In one script, against the parts.
+    wrong = yield from raised_twice(scripts.length, _ENDS, "values of lost parts, lost already")
+    yield wrong
+    if wrong:
         return
     while True:
         ends = yield from scripts.ends()
@@ -54,11 +55,6 @@ def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[D
         if missing == KEYS_CHECKED:  # the ends may say anything
             return
         at += KEYS_CHECKED
-
-
-def _suspect_ends(scripts: ListScripts) -> Operation[Suspicions]:
-    """Check the ends against the parts in one script."""
-    return (yield from suspected(scripts.length(), _ENDS, "values of lost parts, lost already"))
 
 
 def _check_parts(
@@ -127,14 +123,8 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
                 at += step * _SEARCHED
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
-    fields += [
-        "values",
-        scripts.head[2],
-        "left",
-        held.get(lowest, 0),
-        "right",
-        held.get(highest, 0),
-    ]
+    left, right = held.get(lowest, 0), held.get(highest, 0)
+    fields += ["values", scripts.head[2], "left", left, "right", right]
     meta = scripts.meta
     if not meta.due and isinstance(due, bytes) and due.isdigit() and len(due) < 16:
         meta.due = int(due)  # the remaining parts expire then

@@ -13,7 +13,7 @@ r"""A very long LIST in parts, on the server of its name.
 LPUSH fills the first part and then opens the one before it, RPUSH the last and then the one after
 it; a pop that empties an end part moves that end inward. So parts between the ends are full at all
 times, and both the length and the part of an index are computed, not searched for (see
-`shardkit.structures.list.ends`). All keys have the list's ``{tag}``, so they live on one server,
+`shardkit.structures.list.scripts`). All keys have the list's ``{tag}``, so they live on one server,
 and each operation is one script there. Parts are not among a script's KEYS, because only the ends
 say which exist.
 
@@ -36,13 +36,14 @@ are never among the values::
 
 The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
 than a second without trying, and one that then pops a value passes a token on: the others are
-delayed by a second at most (`shardkit.structures.list.waiting`).
+delayed by a second at most.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
+from math import inf
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import (
@@ -69,19 +70,23 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.routing.keys import hash_tag, key_bytes
-from shardkit.structures.base.arguments import check_integer, check_name, check_some
+from shardkit.structures.base.arguments import (
+    LONGEST_EXPIRY,
+    check_integer,
+    check_name,
+    check_seconds,
+    check_some,
+)
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
-from shardkit.structures.base.members import M, Place, find
+from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
 from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
-from shardkit.structures.list.values import Values
-from shardkit.structures.list.waiting import SignalWaiter
 
 DEFAULT_PART_SIZE = 1000
 MOST_PART_SIZE = 10_000
@@ -89,9 +94,9 @@ VALUES_AT_ONCE = 10_000
 _MOST_SEARCHED = 100_000  # parts, for a value that cannot be read
 VALUES_PER_PAGE = 1000
 MOST_INDEX = 2**53 - 1  # Lua's integers
+LONGEST_BLOCK, SHORTEST_BLOCK = 1.0, 0.001  # seconds
 
-# The commands that pop and push at each side.
-SIDES = {"LEFT": ("LPOP", "LPUSH"), "RIGHT": ("RPOP", "RPUSH")}
+SIDES = ("LEFT", "RIGHT")
 
 
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
@@ -115,10 +120,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         name: the prefix of its keys.
         part_size: how many values a part holds.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, which checks the parameters.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    list exists with other parameters, and ShardErrors when the server fails, or refuses it. The
+    first operation costs one more exchange, which checks the parameters.
     """
 
     deferred: DeferredFace[ShardedList[Deferred, M]]
@@ -144,8 +148,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         self.meta.data_keys = lambda: [
             (component, key) for key in (self._scripts.keys[1], self.part_key(0))
         ]
-        signal = self._scripts.signal
-        self._waiter = SignalWaiter(component, prefix, signal, clock or ServerClock())
+        self._clock = clock or ServerClock()
 
     # ---- both ends
 
@@ -160,8 +163,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Raises:
             InvalidArgumentError: a value is invalid, or there are none or too many; none was
                 pushed.
-            ParameterMismatchError: the list exists with other parameters.
-            ShardErrors: the server failed, or refused it.
 
         Cost: one exchange. O(1) per value.
         """
@@ -186,7 +187,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: a value is invalid; earlier pages have been pushed.
-            ParameterMismatchError: the list exists with other parameters.
             ShardErrors: the server failed; earlier pages have been pushed.
         """
         return (yield from self._push_many("LPUSH", values))
@@ -211,9 +211,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             The value, or a list of values in the order in which single pops would return them; None
             if the list is empty.
 
-        Raises:
-            InvalidArgumentError: the count is out of range.
-
         Cost: one exchange, O(count).
         """
         return (yield from self._pop("LPOP", count))
@@ -236,7 +233,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             The value; None after the timeout.
 
         Raises:
-            InvalidArgumentError: the timeout is out of range.
             ShardErrors: the server failed. The call does not wait for it to recover: call again.
 
         Cost: one exchange if there is a value. While it waits, a connection of its own, and two
@@ -349,9 +345,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The index, None if there is none; with ``count`` a list of indexes.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         The search takes an atomic step for every 20,000 values or 500 parts; other clients can
         write between two steps. The indexes are those at the last step, so pushes and pops at the
         ends are taken into account. It ends with the parts that existed at the start. If other
@@ -432,9 +425,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The new length; -1 if ``refvalue`` was not found, 0 if the list is empty.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         The search takes an atomic step for every 20,000 values or 500 parts. A ``refvalue`` that
         another client adds behind the search is not found. The step that finds it also inserts.
 
@@ -464,9 +454,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
             count: how many at most: from the left, from the right if negative; 0 for all.
             value: the value.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: an exchange for 20,000 values or 500 parts, and for 2,500 removed values. O(n). The
         parts between there and the nearer end are filled from their neighbours: as many exchanges.
         """
@@ -492,13 +479,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         It checks the ends, each part's number of values, and that each value can be read.
 
-        Raises:
-            ParameterMismatchError: the list exists with other parameters.
-            ShardErrors: its server failed.
-
         Cost: three exchanges for 64 parts, whose values are in memory.
         """
-        yield (yield from self._check_parameters())
+        yield (yield from check_parameters(self.meta))
         yield from check_list(self._scripts, self._values.decode)
 
     @operation
@@ -511,7 +494,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Cost: an exchange for 1,000 parts, or for 1,000 keys of the server if the ends are invalid;
         two for each part, if values move.
         """
-        yield from self._restore_parameters()
+        yield from restore_parameters(self.meta)
         yield from rebuild_list(self._scripts)
         return (yield from self._scripts.length())
 
@@ -619,7 +602,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         ours, theirs = self._scripts, destination._scripts
         for _ in range(ATTEMPTS):
             yield from open_all([self.meta, destination.meta])
-            args = (*ours.head, *theirs.head, SIDES[src][0], SIDES[dest][1], int(waits))
+            args = (*ours.head, *theirs.head, f"{src[0]}POP", f"{dest[0]}PUSH", int(waits))
             move = script("structures/list/move")
             [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
             if values is not None:
@@ -658,7 +641,24 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def _wait(
         self, attempt: Callable[[], Operation[list[M]]], timeout: Seconds | None
     ) -> Operation[M | None]:
-        values = yield from self._waiter.wait(attempt, timeout)
+        """Make attempts until one returns something or the timeout has passed.
+
+        A block that timed out counts in full, so a clock that is set back does not extend it.
+        """
+        given = 0 if timeout is None else timeout
+        left = check_seconds(self.name, "timeout", given, 0, LONGEST_EXPIRY) or inf
+        values = yield from attempt()
+        deadline, signal = left, self._scripts.signal
+        if not values and left < inf:
+            deadline += yield from self._clock.seconds(self.component, self.name)
+        while not values and left > 0:
+            block = max(SHORTEST_BLOCK, min(left, LONGEST_BLOCK))
+            args = ("BLPOP", signal, f"{block:.3f}")
+            [token] = yield [Command(self.component, signal, args, None, True, block)]
+            values = yield from attempt()
+            if not values and left < inf:
+                now = yield from self._clock.seconds(self.component, self.name)
+                left = min(deadline - now, left if token else left - block)
         return values[0] if values else None
 
     def _page(self, values: Iterable[bytes]) -> Page[M]:

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shardkit.structures.packed.addressing import RecordLayout
 from shardkit.structures.packed.aggregates import Aggregator, FieldTotals
-from shardkit.structures.packed.record_format import PackedField, RecordFormat
+from shardkit.structures.packed.record_format import PackedField
 
 DENSE_BITS = 16
 # Bytes that are processed together: with the arrays made of them they should fit the CPU's cache.
@@ -60,18 +59,11 @@ class FieldSums:
 class ArrayAggregator(Aggregator):
     """An aggregator that works on arrays; its arguments are those of `Aggregator`."""
 
-    def __init__(
-        self,
-        owner: str,
-        record_format: RecordFormat,
-        layout: RecordLayout,
-        by: Sequence[str],
-        totals: Sequence[str],
-    ) -> None:
-        super().__init__(owner, record_format, layout, by, totals)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._key_spans = _merge_adjacent(self.by)
         # When every bit of a record is in its key, the group of zeros is the records of zeros.
-        self._key_is_record = self.key_bits == record_format.bits
+        self._key_is_record = self.key_bits == self.format.bits
         self._dense = self.key_bits <= DENSE_BITS
         size = 1 << self.key_bits if self._dense else 0
         self._counts = np.zeros(size, np.int64)

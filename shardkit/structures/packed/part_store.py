@@ -20,8 +20,8 @@ from shardkit.structures.base.check import (
     Suspicions,
     check_registered,
     confirmed,
+    raised_twice,
     register_existing,
-    suspected,
     wrong_lengths,
 )
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
@@ -32,7 +32,7 @@ from shardkit.structures.packed.addressing import PartCommands, ReadRange, Recor
 
 IDS_AT_ONCE = 1000
 _REMOVES = "rebuild() removes it"
-_FIRST_PARTS = 1024  # searched even if they are not registered
+_FIRST_PARTS = range(1024)  # searched even if they are not registered
 BLOCK_BYTES = 2**18  # at most, of one GETRANGE
 
 T = TypeVar("T")
@@ -176,7 +176,7 @@ class PartStore:
         """Send a command to every part, then to the registry; return the sum."""
         parts = yield from self.parts()
         if name == "UNLINK":  # the registry may have lost parts: none of the first is left behind
-            parts = [*parts, *(yield from self._first_unregistered())]
+            parts = [*parts, *(yield from self.registry.unregistered(_FIRST_PARTS))]
         keys = [*map(self.part_key, parts), self.registry.key]
         total = 0
         for some in pages(keys, PARTS_AT_ONCE):
@@ -185,24 +185,14 @@ class PartStore:
 
     def check(self) -> Stream[Damage]:
         """Check the registry, and the length of every part; see `PackedRecords.check`."""
-        if (yield from self._registered()):
-            yield (yield from confirmed(self._registered))
+        repair = "rebuild() removes invalid parts, and registers the first that exist"
+        damaged = yield from raised_twice(self.registry.read, repair)
+        yield damaged
+        if damaged:
             return
-        yield (yield from confirmed(self._check_first))
+        yield (yield from confirmed(partial(check_registered, self.registry, _FIRST_PARTS)))
         for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
             yield (yield from confirmed(partial(self._check_lengths, some)))
-
-    def _registered(self) -> Operation[Suspicions]:
-        repair = "rebuild() removes invalid parts, and registers the first that exist"
-        return (yield from suspected(self.registry.read(), repair))
-
-    def _check_first(self) -> Operation[Suspicions]:
-        parts = yield from self._first_unregistered()
-        return (yield from check_registered(self.registry, parts, [*map(self.part_key, parts)]))
-
-    def _first_unregistered(self) -> Operation[list[int]]:
-        registered = set((yield from self.registry.read()))
-        return [part for part in range(_FIRST_PARTS) if part not in registered]
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes
@@ -216,9 +206,7 @@ class PartStore:
     def restore_registry(self) -> Operation[None]:
         """Register the first existing parts; remove invalid ones."""
         yield from self.registry.repair()
-        parts = yield from self._first_unregistered()
-        keys = list(map(self.part_key, parts))
-        yield from register_existing(self.registry, parts, keys, max(0, self.meta.end))
+        yield from register_existing(self.registry, _FIRST_PARTS, max(0, self.meta.end))
 
     def restore_lengths(self) -> Operation[int]:
         """Give all parts their length; return how many parts are registered."""

@@ -53,7 +53,7 @@ from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import ChangeScope
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
@@ -88,9 +88,6 @@ class PackedRecords(ExpirableStructure[Face]):
         part_size: the argument, or the default.
         part_bytes: the bytes of a part.
         store: reads and writes packed records.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range.
 
     Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
     value is invalid, ParameterMismatchError when the records exist with other parameters, and
@@ -447,13 +444,9 @@ class PackedRecords(ExpirableStructure[Face]):
         It checks the lengths of all parts and the register of parts, but not the records: any bits
         are a record.
 
-        Raises:
-            ParameterMismatchError: the records exist with other parameters.
-            ShardErrors: a shard failed.
-
         Cost: one command per part, an exchange for every 1,000.
         """
-        yield (yield from self._check_parameters())
+        yield (yield from check_parameters(self.meta))
         yield from self.store.check()
 
     @operation
@@ -465,7 +458,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: as `check`, and an exchange for the parts that are repaired.
         """
-        yield from self._restore_parameters()
+        yield from restore_parameters(self.meta)
         yield from self.store.restore_registry()
         return (yield from self.store.restore_lengths())
 

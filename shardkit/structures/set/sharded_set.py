@@ -57,17 +57,16 @@ from shardkit.operations.operation import (
     operation,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_some, list_or_args
+from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import M, Members
 from shardkit.structures.base.parameters import differences, open_all
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
+from shardkit.structures.layouts.base import random_members
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.sampling import random_members
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.set import algebra
 
@@ -109,10 +108,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     Attributes:
         total, part_size: the arguments, or the defaults.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
-
-    The first operation costs one more exchange, to check the parameters.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    set exists with other parameters, and ShardErrors when shards fail. The first operation costs
+    one more exchange, to check the parameters.
     """
 
     deferred: DeferredFace[ShardedSet[Deferred, M]]
@@ -199,7 +197,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: there is no member, or one does not fit; nothing was added.
-            ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others were added.
 
         Cost: one exchange, one command per part. O(1) for a member.
@@ -219,7 +216,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Raises:
             InvalidArgumentError: a member does not fit; earlier pages were added.
-            ParameterMismatchError: the set exists with other parameters.
             ShardErrors: shards failed; members of the others, and earlier pages, were added.
         """
         if isinstance(members, str | bytes):
@@ -259,7 +255,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             A member, None if there is none; with ``count`` a set of members.
 
         Raises:
-            InvalidArgumentError: the count is out of range.
             ShardErrors: shards failed. Members on the others were removed, and are not returned:
                 where that matters, pop one at a time.
 
@@ -309,9 +304,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Returns:
             A member, None if there is none; with ``number`` a list of members.
-
-        Raises:
-            InvalidArgumentError: the number is out of range.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.
         """
@@ -393,12 +385,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Cost: one command per part, an exchange for every 256, or as ``count`` says.
         """
         matches = glob_filter(match)
-        at_once = PARTS_READ
-        if count is not None:
-            check_integer(self.name, "count", count, 1, MOST_MEMBERS)
-            at_once = min(max(1, count // self.part_size), PARTS_AT_ONCE)
         seen = 0
-        for chunk in (yield from self._chunks(at_once)):
+        for chunk in (yield from self._chunks(PARTS_READ, count)):
             for _, members in (yield from self.layout.read_parts(chunk, "SMEMBERS")):
                 seen += len(members)
                 yield self._page(members if match is None else filter(matches, members))
@@ -520,9 +508,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         Members move to their own parts, and the states of groups are written as their parts have
         them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
         not write to it at the same time.
-
-        Raises:
-            ParameterMismatchError: the set exists with other parameters.
 
         Cost: as `check`, and an exchange for each member that moves.
         """

@@ -169,9 +169,9 @@ class ScoredGroups(GrowingLayout):
         repair = "rebuild() makes it again"
         highest, lowest, fields = yield from read_or_note(
             [
-                self._read(top, "ZRANGE", 0, -1, "WITHSCORES"),
-                self._read(bottom, "ZRANGE", 0, -1, "WITHSCORES"),
-                self._read(state, "HMGET", "top", "bottom"),
+                self.at(top, "ZRANGE", 0, -1, "WITHSCORES"),
+                self.at(bottom, "ZRANGE", 0, -1, "WITHSCORES"),
+                self.at(state, "HMGET", "top", "bottom"),
             ],
             notes,
             repair,
@@ -274,7 +274,7 @@ class ScoredGroups(GrowingLayout):
         else:
             name, keys = "ZRANGE", self._bottoms
         asking = (0, size - 1, "WITHSCORES")
-        replies = yield [self._read(keys[group], name, *asking) for group in groups]
+        replies = yield [self.at(keys[group], name, *asking) for group in groups]
         by_group = {g: _rows(flat) for g, flat in zip(groups, replies, strict=True)}
         short = [group for group, rows in by_group.items() if len(rows) < size]
         if short:
@@ -285,12 +285,12 @@ class ScoredGroups(GrowingLayout):
         self, groups: Sequence[int], by_group: dict[int, list[Row]], keys: Sequence[str]
     ) -> Operation[None]:
         """Check that groups have no members besides those in tops or bottoms. One exchange."""
-        counts = yield [self._read(self._keys[group], "HGET", "count") for group in groups]
+        counts = yield [self.at(self._keys[group], "HGET", "count") for group in groups]
         for group, count in zip(groups, counts, strict=True):
             state = self._keys[group]
             if self._stored_count(group, count) > len(by_group[group]):
                 # Members may have been added since.
-                pair = (self._read(keys[group], "ZCARD"), self._read(state, "HGET", "count"))
+                pair = (self.at(keys[group], "ZCARD"), self.at(state, "HGET", "count"))
                 [[cached, count]] = yield [Transaction(self.component, state, pair)]
                 stored = self._stored_count(group, count)
                 if cached < min(self.bound_size, stored):
@@ -340,7 +340,7 @@ class ScoredGroups(GrowingLayout):
             for group in range(self.groups)
             for part in range(min(parts, self.parts[group]))
         ]
-        replies = yield [self._read(key, "ZRANGE", 0, -1, "WITHSCORES") for key in keys]
+        replies = yield [self.at(key, "ZRANGE", 0, -1, "WITHSCORES") for key in keys]
         return [row for flat in replies for row in _rows(flat)]
 
     def _from_parts(
@@ -398,22 +398,13 @@ class ScoredGroups(GrowingLayout):
         return [f"{prefix}{part}" for part in parts]
 
 
-def adding(options: Sequence[Argument]) -> Build[str]:
-    """Return what builds the arguments of a ZADD; see ``lua/write.lua``."""
-    return _scored("ADD", options)
-
-
-def popping() -> Build[str]:
-    """Return what builds the arguments that remove members which still have a score."""
-    return _scored("POP", ())
-
-
 def removing(members: list[bytes], _: list[None]) -> tuple[Argument, ...]:
     """Build the arguments of a ZREM."""
     return ("REM", 0, *members)
 
 
-def _scored(verb: str, options: Sequence[Argument]) -> Build[str]:
+def scored(verb: str, *options: Argument) -> Build[str]:
+    """Return what builds the arguments of ADD or POP; see ``lua/write.lua``."""
     start = (verb, len(options), *options)
 
     def build(members: list[bytes], scores: list[str]) -> tuple[Argument, ...]:

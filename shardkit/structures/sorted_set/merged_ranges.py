@@ -46,11 +46,11 @@ from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.members import M, Members, Place, find
 from shardkit.structures.sorted_set.groups import Row
-from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
     CastScore,
     Score,
     ScoreBound,
+    ScoreQueries,
     check_cursor,
     offset_and_limit,
     score_bound,
@@ -187,9 +187,6 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         members: int, str or bytes: the type in which members are returned.
         one_key: whether part n is the key ``name`` itself, on shard n of a sharded component; by
             default it is ``{name:n}``, on shard n, or on the one server or cluster.
-
-    Raises:
-        InvalidArgumentError: an argument is invalid.
     """
 
     deferred: DeferredFace[ScoreRanges[Deferred, M]]
@@ -228,7 +225,9 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         max: ScoreBound = "+inf",
     ) -> Operation[list[tuple[M, float]]]:
         """Return the members after a cursor, in order, with their scores; see `range_over`."""
-        return self._page((yield from self._range(min, max, limit, cursor, desc)))
+        if isinstance(cursor, tuple) and len(cursor) == 2:
+            cursor = self._members.encode(cursor[0]), cursor[1]
+        return self._page((yield from range_over(self.places, min, max, limit, cursor, desc)))
 
     @stream
     def range_iter(
@@ -274,13 +273,6 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
         if cast is None:
             return [member for member, _ in page]
         return [(member, cast(score)) for member, score in page]
-
-    def _range(
-        self, low: ScoreBound, high: ScoreBound, limit: int, cursor: RangeCursor | None, desc: bool
-    ) -> Operation[list[tuple[bytes, float]]]:
-        if isinstance(cursor, tuple) and len(cursor) == 2:
-            cursor = self._members.encode(cursor[0]), cursor[1]
-        return range_over(self.places, low, high, limit, cursor, desc)
 
     def _page(self, rows: Sequence[tuple[bytes, float]]) -> Page[tuple[M, float]]:
         decode = self._members.decode

@@ -1,4 +1,4 @@
-"""Scores of a sorted set, bounds of ranges and ZADD options: checked, and encoded for the server.
+"""redis-py's queries by score, and their arguments: checked, and encoded for the server.
 
 A score is a double, sent as the shortest text that represents it exactly: ``0.1`` comes back as
 ``0.1``. Infinite scores are valid, NaN is not.
@@ -6,6 +6,7 @@ A score is a double, sent as the shortest text that represents it exactly: ``0.1
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isnan
 from typing import Any, TypeAlias
@@ -13,6 +14,7 @@ from typing import Any, TypeAlias
 from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Key
+from shardkit.operations.operation import Face, Operation, Structure, operation
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer
 
@@ -125,3 +127,60 @@ def _not_pairs(owner: str, given: object) -> InvalidArgumentError:
         f"{owner}: {shown(given)} is not members with scores",
         "give a dictionary of scores by member, or pairs (member, score)",
     )
+
+
+class ScoreQueries(Structure[Face]):
+    """ZRANGEBYSCORE and ZREVRANGEBYSCORE with redis-py's arguments."""
+
+    @abstractmethod
+    def _scores(
+        self,
+        low: ScoreBound,
+        high: ScoreBound,
+        offset: int | None,
+        num: int | None,
+        cast: CastScore | None,
+        *,
+        desc: bool,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range; with ``cast`` pairs with the scores."""
+
+    @operation
+    def zrangebyscore(
+        self,
+        min: ScoreBound,
+        max: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, lowest first.
+
+        Args:
+            min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
+            max: the highest score, in the same forms.
+            start: how many members to skip; `page` skips without reading them.
+            num: how many to return, given with ``start``; negative for all.
+            withscores: whether to return pairs ``(member, score)``.
+            score_cast_func: converts each score.
+
+        Cost: as `page` for every 10,000 members, skipped ones included; of a `ShardedSortedSet` for
+        an eighth of all if that is more.
+        """
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=False))
+
+    @operation
+    def zrevrangebyscore(
+        self,
+        max: ScoreBound,
+        min: ScoreBound,
+        start: int | None = None,
+        num: int | None = None,
+        withscores: bool = False,
+        score_cast_func: CastScore = float,
+    ) -> Operation[list[Any]]:
+        """Return the members with scores within a range, highest first; see `zrangebyscore`."""
+        cast = score_cast_func if withscores else None
+        return (yield from self._scores(min, max, start, num, cast, desc=True))

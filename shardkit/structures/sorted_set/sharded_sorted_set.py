@@ -37,7 +37,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
-from math import ceil
 from typing import Any, ClassVar, Generic
 
 from shardkit.errors import InvalidArgumentError, counted
@@ -56,29 +55,27 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.structures.base.arguments import check_integer, check_some
+from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.members import M, Members
-from shardkit.structures.base.partition import MOST_MEMBERS
 from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
     OrderedRange,
     Row,
     ScoredGroups,
-    adding,
     full_range,
-    popping,
     removing,
+    scored,
 )
 from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
-from shardkit.structures.sorted_set.score_queries import ScoreQueries
 from shardkit.structures.sorted_set.scores import (
     HIGHEST_RANK,
     CastScore,
     Score,
     ScoreBound,
     Scored,
+    ScoreQueries,
     as_pairs,
     check_cursor,
     check_score,
@@ -121,8 +118,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     Attributes:
         part_size, bound: see the arguments.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range.
+    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
+    sorted set exists with other parameters, and ShardErrors when shards fail.
 
     The first operation costs one more exchange, which compares the parameters. A call that changes
     members sends one script per group, with up to 500 members each: changes within a group are
@@ -191,7 +188,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         Raises:
             InvalidArgumentError: there is no member, a member or score is invalid, or options are
                 mutually exclusive; nothing was changed.
-            ParameterMismatchError: the sorted set exists with other parameters.
             ShardErrors: shards failed; members of the others were changed.
 
         Cost: one exchange per 10,000 members, one script per group.
@@ -275,7 +271,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             count: how many, at most 10,000; one unless given.
 
         Raises:
-            InvalidArgumentError: the count is out of range.
             ShardErrors: shards failed. Members on the others were removed but are not returned:
                 where that matters, pop one at a time.
 
@@ -297,7 +292,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
 
         Raises:
-            InvalidArgumentError: a bound is invalid.
             ShardErrors: shards failed; members on the others were removed.
 
         Cost: one script per group, which visits its parts; two exchanges, more above 100,000 parts.
@@ -364,7 +358,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self._members.decode(member)
 
     def _add_if_absent(self, members: list[bytes], values: list[Any]) -> tuple[Argument, ...]:
-        return adding(("NX",))(members, [repr(score) for score in values])
+        return scored("ADD", "NX")(members, [repr(score) for score in values])
 
     # ---- members
 
@@ -417,12 +411,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         command: tuple[Argument, ...] = ("ZRANGE", 0, -1, "WITHSCORES")
         if match is not None:
             command = ("ZSCAN", 0, "MATCH", match, "COUNT", MOST_MEMBERS)
-        parts = PARTS_READ
-        if count is not None:
-            check_integer(self.name, "count", count, 1, HIGHEST_RANK)
-            parts = min(PARTS_READ, ceil(count / self.part_size))
         seen = 0
-        for chunk in (yield from self._chunks(parts)):
+        for chunk in (yield from self._chunks(PARTS_READ, count)):
             name, *args = command
             for _, reply in (yield from self.layout.read_parts(chunk, str(name), *args)):
                 flat = reply if match is None else reply[1]
@@ -491,9 +481,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             limit: how many; at most 10,000. Up to ``bound`` they are cached; more are found by
                 visiting parts.
 
-        Raises:
-            InvalidArgumentError: the limit is out of range.
-
         Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
         """
         return (yield from self._first(limit, full_range(desc=True)))
@@ -523,9 +510,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             desc: whether to go from the highest to the lowest.
             min: the lowest score, see `zremrangebyscore`.
             max: the highest score.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
 
         Cost: one or two exchanges for up to 100,000 parts, one script per 1,000, which visits them.
         The very first page as `top` or `bottom`.
@@ -562,9 +546,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             bylex: ``start`` and ``end`` are members, see `zrangebylex`.
             offset: with ``byscore`` or ``bylex``, how many members to skip.
             num: how many to return then.
-
-        Raises:
-            InvalidArgumentError: an argument is invalid.
 
         Cost: within ``bound`` of either end as `top`. Otherwise up to four exchanges and the
         members returned, with some hundredths of all members besides. See `range_iter` for more
@@ -608,9 +589,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             start: how many members to skip.
             num: how many to return, given with ``start``; negative for all.
 
-        Raises:
-            InvalidArgumentError: an argument is invalid.
-
         Cost: as `zrangebyscore`.
         """
         return (yield from self._lex(min, max, start, num, desc=False))
@@ -636,9 +614,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             max: the highest score.
             desc: whether to go from the highest to the lowest.
 
-        Raises:
-            InvalidArgumentError: a bound is invalid.
-
         Cost: as `page`, for 1,000 members, then four times as many each time, until a page has
         10,000 members, or an eighth of all if that is more. A page is in memory.
         """
@@ -652,15 +627,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def lex_range_iter(
         self, min: str | bytes = "-", max: str | bytes = "+", *, desc: bool = False
     ) -> Stream[M]:
-        """Iterate over the members within a range, in order of their bytes.
-
-        Args:
-            min: see `zrangebylex`.
-            max: see `zrangebylex`.
-            desc: whether to go from the last to the first.
-
-        Cost: as `range_iter`.
-        """
+        """Iterate over the members within a range; see `zrangebylex` and `range_iter`."""
         wanted = self._by_lex(min, max, desc=desc)
         yield from self._open()
         reader = RangeReader(self.layout, wanted)
@@ -679,7 +646,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         yield from self._open(create=True)
         added = 0
         for some in _one_each(pairs, last=not options):
-            replies = yield from self.layout.write(some.items(), adding(options))
+            replies = yield from self.layout.write(some.items(), scored("ADD", *options))
             added += sum(count for _, count in replies)
         return added
 
@@ -687,7 +654,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self, sent: Sequence[tuple[bytes, str]], options: Sequence[Argument]
     ) -> Operation[Any]:
         yield from self._open(create=True)
-        [(_, score)] = yield from self.layout.write(sent, adding((*options, "INCR")))
+        [(_, score)] = yield from self.layout.write(sent, scored("ADD", *options, "INCR"))
         return _score(score)
 
     def _pop(self, count: int | None, *, desc: bool) -> Operation[list[tuple[M, float]]]:
@@ -718,7 +685,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def _remove_unchanged(self, rows: Sequence[Row]) -> Operation[list[Row]]:
         """Remove members that still have the scores in the rows; return the rows of those."""
         sent = [(member, repr(score)) for score, member in rows]
-        replies = yield from self.layout.write(sent, popping(), adds=False)
+        replies = yield from self.layout.write(sent, scored("POP"), adds=False)
         removed = {member for _, (_, *members) in replies for member in members}
         return [row for row in rows if row[1] in removed]
 

@@ -20,10 +20,14 @@ from typing import Final
 from shardkit.operations.commands import Command, Home, To
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.partition import part_count
-from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.arguments import (
+    MOST_PARTS,
+    check_integer,
+    check_name,
+    hashed_partition,
+)
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, meta_key, open_all
-from shardkit.structures.base.partition import MOST_PARTS, hashed_partition
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import warn_if_not_compact
 from shardkit.structures.unique.days import (
@@ -95,8 +99,11 @@ class DayPlanner:
         if not self.meta.checked:
             self.seek(day)
             yield from open_all([self.meta], create=write)
-            if write:
-                yield from self._warn(self.count_key(day))
+            # The server may have no compact form for parts larger than the default.
+            if write and self.plans and not self.settings.part_size_is_default():
+                form = "set" if self.settings.precision == "exact" else "intset"
+                first, size = f"{self.count_key(day)}:0", self._part_size
+                yield from warn_if_not_compact(self.component, first, form, size, self.name)
         if day in self._days:
             return self._days[day]
         key = self.count_key(day)
@@ -247,14 +254,6 @@ class DayPlanner:
     def _parts(self, size: int) -> int:
         """Return how many parts a day of a size has."""
         return size if self._compact else part_count(size, self._part_size)
-
-    def _warn(self, key: str) -> Operation[None]:
-        """Log a warning when the server has no compact form for parts larger than the default."""
-        if self.plans and not self.settings.part_size_is_default():
-            form = "set" if self.settings.precision == "exact" else "intset"
-            yield from warn_if_not_compact(
-                self.component, f"{key}:0", form, self._part_size, self.name
-            )
 
     def _get(self, key: str) -> Command:
         return Command(self.home, key, ("GET", key))

@@ -29,11 +29,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from shardkit.errors import ShardFailure
+from shardkit.errors import DamagedDataError, ShardFailure
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -52,7 +54,16 @@ from shardkit.operations.commands import (
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
-from shardkit.structures.base.check import KEYS_CHECKED, Suspicions, wrong_lengths
+from shardkit.structures.base.check import (
+    KEYS_CHECKED,
+    Damage,
+    Suspicion,
+    Suspicions,
+    check_registered,
+    confirmed,
+    contents,
+    wrong_lengths,
+)
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
@@ -69,6 +80,7 @@ _UNTIL_REMOVED: Final = 0.05  # seconds between reads of a day that may be being
 Members: TypeAlias = Mapping[str, Sequence[Argument]]
 
 MEMBERS_PER_SCRIPT: Final = 1000  # Lua's unpack takes some 8,000
+FIRST_PARTS: Final = range(64)  # of a bitmap: searched even if they are not registered
 PARTS_LISTED: Final = 256  # parts whose ids are in memory at the same time
 
 _LOWEST_MEMBER = -(2 ** (MEMBER_BITS - 1))
@@ -277,6 +289,21 @@ class DayInParts(ABC):
             affected += sum((yield [self._removal()]))
         return affected
 
+    def check(self) -> Stream[Damage]:
+        """Check all parts; see `shardkit.structures.base.check`."""
+        yield (yield from confirmed(self.check_index))
+        parts, _ = yield from self.existing_parts()
+        for some in pages(parts, KEYS_CHECKED):
+            yield (yield from confirmed(partial(self.check_parts, some)))
+
+    @abstractmethod
+    def check_index(self) -> Operation[Suspicions]:
+        """Check what tells which parts there are."""
+
+    @abstractmethod
+    def check_parts(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        """Check some parts."""
+
     def _removal(self) -> Command:
         return Command(self.component, self.index_key, ("UNLINK", self.index_key))
 
@@ -342,7 +369,31 @@ class SetDay(DayInParts):
         except ValueError as error:
             raise damage(self.component, self.part_key(part), str(error), "sessions") from None
 
-    def is_of(self, part: int, member: bytes) -> bool:
+    def check_index(self) -> Operation[Suspicions]:
+        """See `DayInParts.check_index`: the day's parameters."""
+        _, stored = yield from self.existing_parts()
+        try:
+            if stored or not (yield from self.size()):
+                return []
+        except DamagedDataError:  # of a part, which is named with the others
+            return []
+        error = damage(self.component, self.index_key, "nothing", "the day's parameters")
+        return [Suspicion(error, "rebuild() stores them")]
+
+    def check_parts(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        """See `DayInParts.check_parts`: their types and ids."""
+        notes: Suspicions = []
+        keys = list(map(self.part_key, parts))
+        held = yield from contents(self.component, "SET", keys, notes)
+        for part, key, entries in zip(parts, keys, held, strict=True):
+            wrong = [member for member, _ in entries if not self._is_of(part, member)]
+            if wrong:
+                found = f"{shown(wrong[0])}, one of {len(wrong)} that are not its own"
+                error = damage(self.component, key, found, "only ids of this part")
+                notes.append(Suspicion(error))
+        return notes
+
+    def _is_of(self, part: int, member: bytes) -> bool:
         """Return whether a stored member is an id, and belongs to a part."""
         if self._partition is not None and self.meta.parameters["members"] != "int":
             return self._partition(member) == part
@@ -415,10 +466,8 @@ class SetDay(DayInParts):
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts for many parts each; for one part each where the count lives elsewhere."""
-        add, to = (
-            script("structures/unique/add_and_count"),
-            self.home if counter else self.component,
-        )
+        add = script("structures/unique/add_and_count")
+        to = self.home if counter else self.component
         counters = [] if counter is None else [counter]
         start: list[Argument] = [len(counters), self.meta.end]
         keys, args = counters[:], start[:]
@@ -483,8 +532,12 @@ class BitmapDay(DayInParts):
             )
         return reply or b""
 
-    def wrong_lengths(self, parts: Iterable[int]) -> Operation[Suspicions]:
-        """Return the parts that exist in another length. Cost: one exchange."""
+    def check_index(self) -> Operation[Suspicions]:
+        """See `DayInParts.check_index`: the list of parts."""
+        return check_registered(self.registry, FIRST_PARTS)
+
+    def check_parts(self, parts: Sequence[int]) -> Operation[Suspicions]:
+        """See `DayInParts.check_parts`: their lengths. Cost: one exchange."""
         keys = list(map(self.part_key, parts))
         return (yield from wrong_lengths(self.component, keys, -(-self.part_size // 8)))
 
@@ -492,7 +545,7 @@ class BitmapDay(DayInParts):
         """See `DayInParts.size`; parts are of their full length. Cost: three commands a part."""
         parts, _ = yield from self.existing_parts()
         for page in pages(parts, PARTS_AT_ONCE):
-            for note in (yield from self.wrong_lengths(page)):
+            for note in (yield from self.check_parts(page)):
                 raise note.error
         return (yield from super().size())
 
@@ -507,14 +560,7 @@ class BitmapDay(DayInParts):
 
     def unlisted_parts(self) -> Operation[Iterable[int]]:
         """Return the first ones that are not registered."""
-        parts, _ = yield from self.first_unregistered()
-        return parts
-
-    def first_unregistered(self) -> Operation[tuple[list[int], list[str]]]:
-        """Return the unregistered ones of the first parts, and their keys."""
-        registered = set((yield from self.registry.read()))
-        parts = [part for part in range(KEYS_CHECKED) if part not in registered]
-        return parts, list(map(self.part_key, parts))
+        return (yield from self.registry.unregistered(FIRST_PARTS))
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return calls of a script that sets bits of one part."""

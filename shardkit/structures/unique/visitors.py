@@ -39,8 +39,8 @@ the count is raised once the id is confirmed to be new; so a crash between the t
 low, never too high, and `recount` repairs it from the sets. A lost plan is recovered from the day's
 own parameters, which decide where its ids are.
 
-A day is a date, UTC; today is the server's date. Where a ``day`` is an argument, a datetime with
-a timezone stands for its day UTC.
+A day is a date, UTC; today, the default of a ``day``, is the server's date. A datetime with a
+timezone stands for its day UTC.
 """
 
 from __future__ import annotations
@@ -76,17 +76,17 @@ from shardkit.structures.base.check import (
     Suspicion,
     Suspicions,
     confirmed,
+    raised_twice,
     register_existing,
-    suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.parameters import send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
-from shardkit.structures.unique.check import check_day
 from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.structures.unique.days import (
+    FIRST_PARTS,
     BitmapDay,
     Day,
     HyperLogLogDay,
@@ -138,8 +138,10 @@ class UniqueVisitors(Structure[Face]):
     Raises:
         InvalidArgumentError: an argument is out of range, or the precision has no such argument.
 
-    A method that the precision does not support raises InvalidArgumentError. The first operation of
-    a process costs up to two more exchanges, and so does its first for a day.
+    A method that the precision does not support raises InvalidArgumentError. Operations raise
+    ParameterMismatchError when this counter was created with other parameters, and ShardErrors when
+    shards fail. The first operation of a process costs up to two more exchanges, and so does its
+    first for a day.
     """
 
     deferred: DeferredFace[UniqueVisitors[Deferred]]
@@ -225,7 +227,6 @@ class UniqueVisitors(Structure[Face]):
 
         Raises:
             InvalidArgumentError: the session or the day is invalid.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
                 `recount` repairs the count.
 
@@ -246,7 +247,6 @@ class UniqueVisitors(Structure[Face]):
 
         Raises:
             InvalidArgumentError: a session is invalid; earlier pages were counted by then.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: shards failed; the sessions of the others were added and counted.
 
         Cost: one exchange for 10,000 sessions, two with the count on another server; one command a
@@ -369,7 +369,6 @@ class UniqueVisitors(Structure[Face]):
         Raises:
             InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
             ShardCountError: the component has another number of shards.
-            ParameterMismatchError: this counter was created with other parameters.
             ShardErrors: a shard failed; call it again.
 
         Cost: one command for each part on each shard, and three exchanges for some 256 of them; and
@@ -389,15 +388,8 @@ class UniqueVisitors(Structure[Face]):
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
-        Args:
-            day: by default today, by the server's clock.
-
         Returns:
             The day's count.
-
-        Raises:
-            ParameterMismatchError: this counter was created with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: as `recount`, and three exchanges; with ``bitmap`` six.
         """
@@ -410,7 +402,7 @@ class UniqueVisitors(Structure[Face]):
             assert isinstance(data, SetDay)
             yield from data.prepare(())
         if isinstance(data, BitmapDay):
-            yield from register_existing(data.registry, *(yield from data.first_unregistered()), 0)
+            yield from register_existing(data.registry, FIRST_PARTS, 0)
         return (yield from self.deferred.recount(date_))
 
     @stream
@@ -419,13 +411,6 @@ class UniqueVisitors(Structure[Face]):
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
         each id: whether it can be read, and is in its own part. `recount` repairs counts.
-
-        Args:
-            day: by default today, by the server's clock.
-
-        Raises:
-            ParameterMismatchError: this counter was created with other parameters.
-            ShardErrors: a shard failed.
 
         Cost: two commands a part, two exchanges for every 64 parts.
         """
@@ -436,21 +421,21 @@ class UniqueVisitors(Structure[Face]):
         if lost:
             return
         self._planner.forget(date_)
-        finds = partial(suspected, repair="restore it, or remove(day)", loses="the day's ids")
-        planned = yield from confirmed(lambda: finds(self._planner.day(date_)))
+        planning = partial(self._planner.day, date_)
+        planned = yield from raised_twice(planning, "restore it, or remove(day)", "the day's ids")
         yield planned
         if planned:
             return
         data = yield from self._planner.day(date_)
         counts = partial(self._read_count, data.key)
-        yield (yield from confirmed(lambda: suspected(counts(), "recount() counts the ids")))
+        yield (yield from raised_twice(counts, "recount() counts the ids"))
         if isinstance(data, HyperLogLogDay):
-            yield (yield from confirmed(lambda: suspected(data.registers(), "remove(day)", "it")))
-        else:
-            if (yield from suspected(data.existing_parts())):
-                yield (yield from confirmed(lambda: suspected(data.existing_parts())))
-                return
-            yield from check_day(data)
+            yield (yield from raised_twice(data.registers, "remove(day)", "it"))
+            return
+        unknown = yield from raised_twice(data.existing_parts)
+        yield unknown
+        if not unknown:
+            yield from data.check()
             yield (yield from confirmed(partial(self._suspect_count, data)))
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:

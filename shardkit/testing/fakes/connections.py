@@ -112,7 +112,7 @@ class _BlockingFaulty(_Faulty):
             self.disconnect()
             raise self._instead(None)
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
-        seen = PackedCommands(self._let_through(packed), packed.replies, packed.effects)
+        seen = PackedCommands.doing(packed.effects, self._let_through(packed), packed.replies)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
     def is_reusable(self) -> bool:

@@ -13,8 +13,7 @@ from shardkit import ShardKit
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog, LogBatch
 from shardkit.cli.demo.counting import VISITORS, VisitCounter, session_of
-from shardkit.cli.demo.load import loads
-from shardkit.cli.demo.memory_use import measure_memory
+from shardkit.cli.demo.memory_use import loads, measure_memory
 from shardkit.cli.demo.replay import ReplayResult, replay
 
 

@@ -187,7 +187,7 @@ async def test_a_changed_connection_reaches_nobody_else(
     kind: str, way: str, entry: str, server: LocalServer
 ) -> None:
     states = ("user", "resp", "watch", "sub", "flags")
-    async with opened(kind, map_of(server, socket_timeout=0.5, **ENTRIES[entry])) as face:
+    async with opened(kind, map_of(server, socket_timeout=1.5, **ENTRIES[entry])) as face:
         third, fourth = [await of(face.kit.client("t", n)) for n in (3, 4)]
         router = face.kit.key_sharded("t")
         await of(third.set("k", 1))

@@ -23,6 +23,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardMap
 from shardkit.errors import ShardTimeout
 from shardkit.local import LocalCluster, LocalServer
+from shardkit.network.connections.effects import READS, WRITES
 from shardkit.network.links import user_clients
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
 from shardkit.testing.fakes.servers import MemoryConnector
@@ -287,8 +288,7 @@ async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None
 
 
 def test_of_many_names_only_some_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(user_clients, "_is_shared", {f"NAME{n}": True for n in range(4095)})
-    assert [user_clients._may_share(name) for name in ("GET", "BLPOP", "SET")] == [1, 0, 1]
-    assert len(user_clients._is_shared) == 4096
-    assert user_clients._is_shared["GET"] is True
-    assert "SET" not in user_clients._is_shared
+    monkeypatch.setattr(user_clients, "_shared", {f"NAME{n}": 0 for n in range(4095)})
+    assert [user_clients._learn(name) for name in ("GET", "BLPOP", "SET")] == [READS, None, WRITES]
+    assert len(user_clients._shared) == 4096
+    assert user_clients._shared["GET"] == READS

@@ -9,7 +9,7 @@ import pytest
 from faces import Face, holder
 
 from shardkit import DamagedDataError, ShardKit
-from shardkit.structures.list.ends import Ends
+from shardkit.structures.list.scripts import Ends
 
 CALLS: dict[str, Callable[[Any], Any]] = {
     "lpop": lambda jobs: jobs.lpop(5),

@@ -26,7 +26,7 @@ from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.list import waiting as list_waiting
+from shardkit.structures.list import sharded_list
 from shardkit.structures.list.sharded_list import ShardedList
 
 STOP = "stop"
@@ -34,7 +34,7 @@ STOP = "stop"
 
 @pytest.fixture
 def only_tokens_wake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 60.0)
+    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 60.0)
 
 
 def left_over(kit: ShardKit, name: str, component: str = "many") -> list[str]:
@@ -176,7 +176,7 @@ async def test_tasks_at_both_ends_lose_nothing(akit: AsyncShardKit, only_tokens_
 async def test_cancelled_waiters_lose_nothing(
     akit: AsyncShardKit, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.05)
+    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 0.05)
     jobs = akit.list("jobs", component="many", part_size=3)
     random = Random(7)
     taken: list[str | None] = []
@@ -247,7 +247,7 @@ def die_with_token(kit: ShardKit, name: str) -> None:
 def test_a_dead_consumer_does_not_strand_others(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(list_waiting, "LONGEST_BLOCK", 0.1)
+    monkeypatch.setattr(sharded_list, "LONGEST_BLOCK", 0.1)
     jobs = kit.list("jobs", component="many", part_size=3)
     with ThreadPoolExecutor() as pool:
         for _ in range(3):

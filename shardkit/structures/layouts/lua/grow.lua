@@ -22,22 +22,7 @@ local READ = {
   ZSET = function(key) return redis.call('ZRANGE', key, 0, -1, 'WITHSCORES'), 2 end,
 }
 
-local ADD = {
-  HASH = function(key, flat)
-    slices(flat, function(...) redis.call('HSET', key, ...) end)
-  end,
-  SET = function(key, flat)
-    slices(flat, function(...) redis.call('SADD', key, ...) end)
-  end,
-  ZSET = function(key, flat)
-    local pairs_ = {}
-    for i = 1, #flat, 2 do
-      pairs_[i], pairs_[i + 1] = flat[i + 1], flat[i]
-    end
-    slices(pairs_, function(...) redis.call('ZADD', key, ...) end)
-  end,
-}
-
+local ADD = {HASH = 'HSET', SET = 'SADD', ZSET = 'ZADD'}
 local REMOVE = {HASH = 'HDEL', SET = 'SREM', ZSET = 'ZREM'}
 
 -- Fields of a HASH may expire one by one: they keep their time to live when they move.
@@ -68,7 +53,10 @@ local function split(kind, source, target, parts, groups, expiring)
   end
   if #members == 0 then return end
   local times = expiring and expiries(source, members) or {}
-  ADD[kind](target, moved)
+  if kind == 'ZSET' then -- scores come first
+    for i = 1, #moved, 2 do moved[i], moved[i + 1] = moved[i + 1], moved[i] end
+  end
+  slices(moved, function(...) redis.call(ADD[kind], target, ...) end)
   for _, time in ipairs(times) do
     redis.call('HPEXPIREAT', target, time[2], 'FIELDS', 1, time[1])
   end
