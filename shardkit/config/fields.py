@@ -20,13 +20,7 @@ from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import NAMES, Problem, shown, shown_name
 from shardkit.config.read_from import MODES
-from shardkit.config.url import (
-    DEFAULT_PORT,
-    REFERENCE,
-    BadUrlError,
-    read_url,
-    sentinel_fields,
-)
+from shardkit.config.url import DEFAULT_PORT, REFERENCE, BadUrlError, read_url, sentinel_fields
 
 _Rule: TypeAlias = tuple[tuple[type, ...], str, Callable[[Any], object]]
 

@@ -23,13 +23,7 @@ from shardkit.config.component import (
 )
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.problem import NO_CLUSTER, invalid
-from shardkit.errors import (
-    ConfigError,
-    InvalidEntryError,
-    MissingEntryError,
-    RetiredError,
-    counted,
-)
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, RetiredError, counted
 from shardkit.routing.placement import DEFAULT
 
 Stored: TypeAlias = Mapping[str, bytes | str | None]

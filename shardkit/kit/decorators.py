@@ -45,6 +45,7 @@ from shardkit.operations.commands import Key
 P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
+C = TypeVar("C", redis.Redis, aioredis.Redis, redis.RedisCluster, aioredis.RedisCluster)
 
 KeyOf: TypeAlias = str | Callable[..., Key] | None
 Find: TypeAlias = Callable[[tuple[Any, ...], dict[str, Any]], Any]
@@ -57,34 +58,10 @@ class Decorator(Protocol):
     """Removes a function's connection parameter, in a way that mypy and pyright understand."""
 
     @overload
-    def __call__(self, function: Callable[Concatenate[redis.Redis, P], R], /) -> Callable[P, R]: ...
+    def __call__(self, function: Callable[Concatenate[C, P], R], /) -> Callable[P, R]: ...
     @overload
     def __call__(
-        self, function: Callable[Concatenate[aioredis.Redis, P], R], /
-    ) -> Callable[P, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[redis.RedisCluster, P], R], /
-    ) -> Callable[P, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[aioredis.RedisCluster, P], R], /
-    ) -> Callable[P, R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, redis.Redis, P], R], /
-    ) -> Callable[Concatenate[S, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, aioredis.Redis, P], R], /
-    ) -> Callable[Concatenate[S, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, redis.RedisCluster, P], R], /
-    ) -> Callable[Concatenate[S, P], R]: ...
-    @overload
-    def __call__(
-        self, function: Callable[Concatenate[S, aioredis.RedisCluster, P], R], /
+        self, function: Callable[Concatenate[S, C, P], R], /
     ) -> Callable[Concatenate[S, P], R]: ...
 
 

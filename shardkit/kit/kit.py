@@ -42,13 +42,7 @@ from shardkit.config.one_slot import as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
-from shardkit.errors import (
-    ConfigError,
-    ConfigServerError,
-    InvalidArgumentError,
-    ShardKitError,
-    few,
-)
+from shardkit.errors import ConfigError, ConfigServerError, InvalidArgumentError, ShardKitError, few
 from shardkit.events import EntryChanged, emit, handlers
 from shardkit.kit import decorators
 from shardkit.kit.catalogue import Catalogue

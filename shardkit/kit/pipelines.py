@@ -35,10 +35,7 @@ from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, Plane
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
-from shardkit.network.connections.redis_private import (
-    EMPTY_RESPONSE,
-    NEVER_DECODE,
-)
+from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
 from shardkit.network.links.grouping import locate
 from shardkit.network.links.resp import pack
@@ -54,11 +51,7 @@ from shardkit.operations.commands import (
     raise_failures,
 )
 from shardkit.operations.deadlines import call
-from shardkit.routing.command_keys import (
-    command_name,
-    has_plain_form,
-    key_positions,
-)
+from shardkit.routing.command_keys import command_name, has_plain_form, key_positions
 
 _SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
 _SPLIT = _SUMMED | {"MGET", "MSET"}

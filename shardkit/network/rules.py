@@ -202,8 +202,11 @@ def judge(
             *of_server(row.server, replicas[id(row.server)]),
             *of_entry(row, config),
             *([shared[n]] if n in shared else ()),
-            *_cannot_follow(row, masters.get(row.target.shard)),
         ]
+        master = masters.get(row.target.shard)
+        if row.target.node and master and row.server.info.get("master_link_status") == "down":
+            refused = refused_copy(master, row.server.info, row.server.reads_later)
+            problems += [] if refused is None else [refused]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
             JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
@@ -347,15 +350,6 @@ def _limits(facts: ServerFacts, replicas: int) -> Iterator[ServerProblem]:
                 yield ServerProblem(
                     LAG, f"has a replica that is {lag} s behind", "check its load and network"
                 )
-
-
-def _cannot_follow(row: SurveyedEntry, master: Mapping[str, Any] | None) -> Iterator[ServerProblem]:
-    """Yield why a replica that has no link to its master cannot have one."""
-    info = row.server.info
-    if row.target.node and master and info.get("master_link_status") == "down":
-        problem = refused_copy(master, info, row.server.reads_later)
-        if problem is not None:
-            yield problem
 
 
 def refused_copy(

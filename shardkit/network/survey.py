@@ -396,10 +396,14 @@ def server_facts(
         role=role.replace("slave", "replica"),
     )
     if thorough:
+        missing: tuple[str, ...] = ()
+        if written and facts.role != "replica":
+            tried = missing_rights(client, (*_USED, *trial_commands()))
+            missing = tuple(dict.fromkeys(name for name in tried if name.isupper()))  # not of keys
         facts = replace(
             facts,
             clock_skew=_clock_skew(client),
-            missing_rights=_missing_rights(client) if written and facts.role != "replica" else (),
+            missing_rights=missing,
             loses_scripts=loses_scripts(client, info),
             reads_later=reads_later(client),
             saves_to=_saves_to(client),
@@ -541,12 +545,6 @@ def missing_rights(client: Any, commands: Sequence[str] = _USED) -> tuple[str, .
             connection.disconnect()
         client.connection_pool.release(connection)
     return tuple(missing)
-
-
-def _missing_rights(client: Any) -> tuple[str, ...]:
-    """Return the commands that features send and this user must not run, on whatever keys."""
-    tried = missing_rights(client, (*_USED, *trial_commands()))
-    return tuple(dict.fromkeys(name for name in tried if name.isupper()))  # not those of keys
 
 
 def loses_scripts(client: Any, info: Mapping[str, Any]) -> bool:

@@ -26,14 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
-from shardkit.operations.commands import (
-    Batch,
-    Columns,
-    Command,
-    Partial,
-    Replies,
-    Transaction,
-)
+from shardkit.operations.commands import Batch, Columns, Command, Partial, Replies, Transaction
 from shardkit.operations.operation import Operation
 
 T = TypeVar("T")

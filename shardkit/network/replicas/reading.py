@@ -196,7 +196,10 @@ class LinkReads:
             failed: set[Shard] = set()
             again = []
             for position, reply in zip(todo, replies, strict=True):
-                shard_of = by_name.get(reply.shard) if _is_lost(reply) else None
+                is_lost = isinstance(reply, ShardUnavailable) or (
+                    isinstance(reply, ShardFailure) and isinstance(reply.error, _LOST)
+                )
+                shard_of = by_name.get(reply.shard) if is_lost else None
                 which = choices[shard_of].which if shard_of is not None else None
                 if shard_of is not None and isinstance(which, ReplicaOf):
                     failed.add(shard_of)
@@ -256,12 +259,6 @@ class _Send(NamedTuple):
 
 def _names(batch: Batch) -> set[str]:
     return components_in(batch, range(len(batch)))
-
-
-def _is_lost(reply: Any) -> bool:
-    return isinstance(reply, ShardFailure) and (
-        isinstance(reply, ShardUnavailable) or isinstance(reply.error, _LOST)
-    )
 
 
 # ---- clients of users

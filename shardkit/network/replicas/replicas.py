@@ -216,7 +216,12 @@ class Replicas:
         if wanted is None and read_from.mode == "replica":
             late = [each for each in state.replicas if not each.why_not(read_from, _NEVER, now)]
             if all(each.entry in avoid for each in late):
-                raise _no_replica(state.shard, why)
+                reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
+                raise ShardUnavailable(
+                    f"{state.shard} has no usable replica ({reasons or 'its entry names none'})",
+                    "see `shardkit status`, or use read_from='prefer_replica'",
+                    shard=str(state.shard),
+                )
         if unordered:
             return wanted
         if name not in state.last and len(state.last) >= _MOST_SESSIONS:
@@ -539,15 +544,6 @@ def _new_state(component: Component, shard: Shard) -> _ShardState:
     entry = component.entry_of(shard)
     replicas = [ReplicaState(replica) for replica in entry.replicas]
     return _ShardState(shard, component, ReplicaState(entry), replicas)
-
-
-def _no_replica(shard: Shard, why: Mapping[Entry, str]) -> ShardUnavailable:
-    reasons = "; ".join(f"{entry.address}: {text}" for entry, text in why.items())
-    return ShardUnavailable(
-        f"{shard} has no usable replica ({reasons or 'its entry names none'})",
-        "see `shardkit status`, or use read_from='prefer_replica'",
-        shard=str(shard),
-    )
 
 
 def _server(entry: Entry) -> str:

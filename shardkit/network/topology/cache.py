@@ -678,18 +678,14 @@ class Topology:
         found = self._cache.get(name)
         if found is None:
             if len(self._missing) == self._missing.most:
-                self._forget_missing()
+                for missing in list(self._missing):  # a program may ask for any name
+                    cached = self._cache.get(missing)
+                    if cached is not None and cached.component is None and not cached.lock.locked():
+                        self._cache.pop(missing, None)
+                        self._counts.pop(missing, None)
+                self._missing.clear()
             found = self._cache.setdefault(name, CacheEntry())
         return found
-
-    def _forget_missing(self) -> None:
-        """Forget the names that were missing: a program may ask for any."""
-        for name in list(self._missing):
-            cached = self._cache.get(name)
-            if cached is not None and cached.component is None and not cached.lock.locked():
-                self._cache.pop(name, None)
-                self._counts.pop(name, None)
-        self._missing.clear()
 
     def _fresh_or_error(self, name: str, cached: CacheEntry) -> Component | None:
         """Return a fresh component, or raise its cached error; None if it is time to read."""

@@ -269,7 +269,10 @@ class ConfigServer(Source):
         """
         for failures in count(1):
             try:
-                return (yield self._new_name())
+                if self._named == self.in_use or self._is_named:
+                    return (yield None)
+                self._named = self.in_use
+                return (yield connection_name(self.described(Shard("config-server"))))
             except AWAY as error:
                 is_slow = isinstance(error, TimeoutError)
                 has_none = is_slow and not self.read_epochs and not self.saved_names()
@@ -330,13 +333,6 @@ class ConfigServer(Source):
             feed.rename(connection_name(self.described(Shard("config-server"))))
             if self._named != epoch:
                 self.fetch([EPOCH_KEY])
-
-    def _new_name(self) -> str | None:
-        """Return the connection's new name, with the epoch in use; None if it has not changed."""
-        if self._named == self.in_use or self._is_named:
-            return None
-        self._named = self.in_use
-        return connection_name(self.described(Shard("config-server")))
 
     def names(self) -> list[str]:
         """List the components, with SCAN."""

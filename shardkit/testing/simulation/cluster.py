@@ -22,8 +22,7 @@ from shardkit.errors import RoutingError
 from shardkit.routing.command_keys import key_positions
 from shardkit.routing.placement import slot_of
 from shardkit.testing.fakes.fakeredis_private import OK, SimpleError, command_infos
-from shardkit.testing.simulation.replies import Packed, pack_reply
-from shardkit.testing.simulation.servers import ServerSocket, SimulatedServer
+from shardkit.testing.simulation.servers import Packed, ServerSocket, SimulatedServer, pack_reply
 
 SLOTS: Final = 16384
 NODES: Final = 3

@@ -100,7 +100,10 @@ class Replication:
             if self._handing_to is not None:
                 self._waiting.append((socket, args))
                 return False
-            answer = self._refusal()
+            if self.master is not None:
+                answer = SimpleError("READONLY You can't write against a read only replica.")
+            elif len(self.replicas) < int(self.settings[_LEAST]):
+                answer = SimpleError("NOREPLICAS Not enough good replicas to write.")
             if answer is not None and name == b"EXEC":
                 socket.drop_transaction()
         if answer is not None:
@@ -126,14 +129,6 @@ class Replication:
         refused = SimpleError("ERR WAIT cannot be used with replica instances.")
         socket.answer(there() if self.master is None else refused)
         return True
-
-    def _refusal(self) -> SimpleError | None:
-        """Return why it refuses writes; None if it accepts them."""
-        if self.master is not None:
-            return SimpleError("READONLY You can't write against a read only replica.")
-        if len(self.replicas) < int(self.settings[_LEAST]):
-            return SimpleError("NOREPLICAS Not enough good replicas to write.")
-        return None
 
     def _answer(self, args: list[bytes], name: bytes) -> Any:
         """Return the answer; None if the command is not for this, True if it is not answered."""

@@ -21,9 +21,14 @@ from typing import Any, Final, Protocol, TypeAlias
 
 import hiredis
 
-from shardkit.testing.fakes.fakeredis_private import Data, DirectEnd, writes
+from shardkit.testing.fakes.fakeredis_private import (
+    Data,
+    DirectEnd,
+    SimpleError,
+    SimpleString,
+    writes,
+)
 from shardkit.testing.fakes.lua import RunsScripts
-from shardkit.testing.simulation.replies import pack_reply
 from shardkit.testing.simulation.virtual_time import Clock
 
 LogEntry: TypeAlias = tuple[float, int, list[bytes]]
@@ -31,6 +36,38 @@ LogEntry: TypeAlias = tuple[float, int, list[bytes]]
 
 # Executed at once when they are sent: the handshake of a connection is no step of a schedule.
 HANDSHAKE: Final = frozenset({b"CLIENT", b"HELLO", b"SELECT", b"AUTH", b"READONLY", b"COMMAND"})
+
+
+class Packed(bytes):
+    """A reply that is packed already."""
+
+
+def pack_reply(value: Any) -> bytes:
+    """Return a reply as RESP2."""
+    kind = type(value)
+    if kind is bytes:
+        return b"$%d\r\n%b\r\n" % (len(value), value)
+    if kind is Packed:
+        return bytes(value)
+    if kind is int:
+        return b":%d\r\n" % value
+    if value is None:
+        return b"$-1\r\n"
+    if kind is list or kind is tuple:
+        return b"*%d\r\n%b" % (len(value), b"".join(map(pack_reply, value)))
+    if isinstance(value, SimpleString):
+        return b"+%b\r\n" % value.value
+    if isinstance(value, SimpleError):
+        return b"-%b\r\n" % value.value.replace("\r", " ").replace("\n", " ").encode()
+    if kind is bool:
+        return b":%d\r\n" % value
+    if kind is float:
+        return pack_reply(repr(value).encode())
+    if kind is str:
+        return pack_reply(value.encode())
+    if isinstance(value, dict):
+        return pack_reply([each for item in value.items() for each in item])
+    return pack_reply(list(value))
 
 
 class ServerSocket(RunsScripts, DirectEnd):

@@ -264,7 +264,8 @@ class World:
         closed = False
         for wire in self._wires:
             if wire.requests:
-                if self._can_deliver(wire):
+                cut_off = wire.process.cut_off.get(wire.server.address, 0.0)
+                if wire.usable and wire.server.up and max(wire.not_before, cut_off) <= self.seconds:
                     ready[wire.process.number].append(wire)
             elif not wire.client_open:
                 wire.close_server()
@@ -277,12 +278,6 @@ class World:
                 found.append(process)
             found += ready[number % count]
         return found
-
-    def _can_deliver(self, wire: Wire) -> bool:
-        if not wire.usable or not wire.server.up or wire.not_before > self.seconds:
-            return False
-        cut_off = wire.process.cut_off
-        return not cut_off or cut_off.get(wire.server.address, 0.0) <= self.seconds
 
     def _choose(self, units: list[SimulatedProcess | Wire]) -> int:
         if len(units) == 1:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import eq
 from typing import Any
@@ -69,6 +69,9 @@ class Capture:
     def take(self, most: int | None = None) -> dict[tuple[int, bytes], bool]:
         taken, self.changed = self.changed, {}
         return taken
+
+    def note(self, database: int, keys: Iterable[bytes]) -> None:
+        self.changed.update(((database, key), True) for key in keys)
 
     def wait_until_told(self) -> None:
         pass

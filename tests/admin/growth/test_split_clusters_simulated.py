@@ -124,6 +124,20 @@ def only_first(
         time.sleep(0.5)  # simulated
 
 
+def push_open(
+    mover: Any, old: Any, *args: Any, push: Callable[..., None] = ShardMover._push
+) -> None:
+    """Leave the nodes open, and send readers away from the shards some time afterwards."""
+    turn_away = mover._old_gate.turn_away
+
+    def turn_away_later(*args: Any) -> None:
+        time.sleep(0.5)  # simulated; some clients read the entries
+        turn_away(*args)
+
+    mover._new_gate.admit_readers, mover._old_gate.turn_away = nothing, turn_away_later
+    push(mover, old, *args)
+
+
 def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, bytes], bool]:
     marks = [each for each in capture.changed if each[1].startswith(b"config:fence")]
     return {each: capture.changed.pop(each) for each in marks}
@@ -137,7 +151,7 @@ MUTATIONS = [
     Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 46),
     Mutation(
         *("the cluster takes no writes while shards are still read", EnteredCluster),
-        *(gate.ClusterGate, "admit_readers", nothing, 525),
+        *(ShardMover, "_push", push_open, 46),
     ),
     Mutation(
         "what shards change is copied again", EnteredCluster, Capture, "take", take_fences, 19

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from shared import alone
 
+from shardkit.operations.interruptions import start_thread
 from shardkit.testing import Client, Protocol, SimulationFailure, replay, simulate
 
 
@@ -67,7 +68,7 @@ class Waiting(Protocol):
 
         started = time.monotonic()
         giver = threading.Thread(target=give, name="giver", daemon=True)
-        giver.start()
+        start_thread(giver)  # as a kit starts its threads in the background
         giver.join(1)
         assert giver.is_alive()
         assert not told.wait(10)
