@@ -51,6 +51,7 @@ from shardkit.errors import (
     GrowthError,
     InvalidEntryError,
     LocalServerError,
+    MissingEntryError,
     counted,
     naming,
 )
@@ -269,8 +270,11 @@ def _state(config: redis.Redis | None) -> tuple[object, str]:
 
 
 def _current(config: redis.Redis | None, components: list[Component]) -> list[Component]:
-    """Return components as the config server has them, if it has them."""
-    known = {} if config is None else read_components(config)
+    """Return components as the config server has them, if it has them whole."""
+    known: dict[str, Component] = {}
+    if config is not None:
+        with suppress(MissingEntryError):
+            known = dict(read_components(config))
     return [known.get(component.name, component) for component in components]
 
 
