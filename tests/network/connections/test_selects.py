@@ -1,4 +1,4 @@
-"""No write is executed in another shard's database, however the server refuses to select its own."""
+"""No write is executed in another shard's database, whatever the server refuses."""
 
 from __future__ import annotations
 
