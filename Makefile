@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: audit secrets browser week others originals setup check lua test exhaustive coverage random examples mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -53,6 +53,9 @@ examples: setup  ## the tests that make up examples, with a thousand where they 
 
 secrets: setup  ## secrets planted in 20,000 URLs and 20,000 entries: none is shown; EXAMPLES=1000 for fewer
 	EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest -n 2 tests/config/test_planted_secrets.py
+
+fuzz: setup  ## random calls while a server kills and refuses, a minute a face: no value strays; SECONDS=600 SEED=7 for others
+	FUZZ_SECONDS=$(or $(SECONDS),60) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/network/connections/test_selects_fuzzed.py
 
 mutants: setup  ## changes of one place each that a test should notice; COUNT=1000 SEED=1 FILES=… for others
 	mkdir -p build/mutants

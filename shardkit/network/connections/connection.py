@@ -64,6 +64,7 @@ from shardkit.network.connections.framing import (
     WRAPPED,
     form_of,
     framed,
+    has_selected,
     refusals,
     unframed,
 )
@@ -259,10 +260,17 @@ class ReplyLimits(Reconnects):
         self.entering(database)
         return None
 
-    def unframed(self, form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
-        """Return the replies to commands; see `framing.unframed`."""
+    def unframed(
+        self, form: int, replies: Sequence[Any], database: ClientDatabase | None = None
+    ) -> Sequence[Any] | None:
+        """Return the replies to commands; see `framing.unframed`.
+
+        With ``database``, note that it is selected if it was.
+        """
         if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
             self.may_multi = False
+        if database is not None and has_selected(form, replies):
+            self.entering(database)
         return unframed(form, replies)
 
     def _form(self, data: bytes, count: int, does: int) -> Steps[int]:
@@ -307,7 +315,7 @@ class ReplyLimits(Reconnects):
         form, packed = self._framed
         self._framed = None
         replies = yield from self._replies(packed.replies + ADDED[form])
-        found = self.unframed(form, replies)
+        found = self.unframed(form, replies, self.database)
         if found is None:
             error = yield from self.select(self.database)
             if error is None:
@@ -316,8 +324,6 @@ class ReplyLimits(Reconnects):
             else:
                 self.selects = True
                 found = refusals(error, packed.replies)
-        else:
-            self.entering(self.database)
         self._ready.extend(found)
 
     def _replies(self, count: int) -> Steps[list[Any]]:
@@ -617,9 +623,8 @@ class Closable(ReplyLimits):
         replies, some = self.round_trip(sent, raw, deadline, count + ADDED[form])
         if form == PLAIN:
             return replies, some
-        found = self.unframed(form, replies) if some or form != SELECTED else replies[1:]
+        found = self.unframed(form, replies, database)
         if found is not None:
-            self.entering(database)
             return list(found), some
         with within(deadline or current.get()):
             refusal = run_steps(self.select(database), call)

@@ -84,6 +84,16 @@ def unframed(form: int, replies: Sequence[Any]) -> Sequence[Any] | None:
     return [multi, *replies[2:]]  # the user's own mistake
 
 
+def has_selected(form: int, replies: Sequence[Any]) -> bool:
+    """Whether the database is selected after these replies.
+
+    It is not if EXEC was aborted, even by a command of a user's own transaction.
+    """
+    if form in (WRAPPED, INSERTED) and not isinstance(replies[0], Exception):
+        return type(replies[-1]) is list and not isinstance(replies[-1][0], Exception)
+    return not isinstance(replies[form != SELECTED], Exception)
+
+
 def refusals(error: Exception, count: int) -> list[Exception]:
     """Return the replies to ``count`` commands whose database the server refused to select."""
     error.maybe_executed = False  # type: ignore[attr-defined]
@@ -97,7 +107,9 @@ def first_error(replies: Sequence[Any]) -> Exception:
 
 def astray(error: Exception) -> ConnectionError:
     """Return the error of commands that were executed in another database."""
-    return ConnectionError(
+    found = ConnectionError(
         f"the right to select a database was taken away: {error}; what was sent for it may have "
         "been executed in another one. Check both, and give the user +select and +multi again"
     )
+    found.maybe_executed = True  # type: ignore[attr-defined]
+    return found

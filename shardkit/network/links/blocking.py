@@ -43,6 +43,7 @@ from shardkit.network.connections.framing import (
     SELECTED,
     form_of,
     framed,
+    has_selected,
 )
 from shardkit.network.connections.redis_private import health_check_is_due, learn_slots, slot_owners
 from shardkit.network.links.dispatcher import (
@@ -601,7 +602,7 @@ class Exchange:
         if self.form != PLAIN and error is None:
             attempt.replies = []
             attempt.take(self.form, replies, None)
-            if not attempt.confirms and attempt.error is None:
+            if has_selected(self.form, replies):
                 self.connection.entering(attempt.server_request.endpoints[0].database)
         if attempt.error is not None and self.connection is not None:
             self.connection.disconnect()

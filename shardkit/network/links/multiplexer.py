@@ -54,6 +54,7 @@ from shardkit.network.connections.framing import (
     SELECTED,
     form_of,
     framed,
+    has_selected,
     refusals,
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
@@ -214,7 +215,7 @@ class QueuedRequest:
     more: deque[Chunk] | None = None  # the chunks after `data`
     form = PLAIN  # how it reached its database; see `framing`
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
-    refused = False  # whether its SELECT was
+    unselected = False  # whether its SELECT was not executed
     given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks, or framed
     # Of a request for several databases, whose data has SELECT in front of each.
     databases: Sequence[ClientDatabase] | None = None
@@ -819,22 +820,25 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _end(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
-        replies, behind = request.replies, request.behind
+        replies, behind, refused = request.replies, request.behind, False
         if request.form:
             if self._selecting is request:
                 self._selecting = None
+            connection, form, database = self._connection, request.form, request.database
+            if not has_selected(form, replies):
+                request.unselected = True
+                if connection.selected == database.number:  # type: ignore[union-attr]
+                    connection.be_in_any()
             try:
-                found = self._connection.unframed(request.form, replies)
+                found = connection.unframed(form, replies)
             except ConnectionError as error:
-                self._must_close = True
+                self._must_close = connection.ends = True
                 request.fail(error, sent=True)
                 return
-            request.refused = found is None
+            refused = found is None
             if found is not None:
                 replies[:] = found
-            elif self._connection.selected == request.database.number:  # type: ignore[union-attr]
-                self._connection.be_in_any()
-        if request.refused or (behind is not None and behind.refused):
+        if refused or (behind is not None and behind.unselected):
             if not request.future.done():
                 self._confirm(request)
         elif not request.future.done():
