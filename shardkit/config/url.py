@@ -335,6 +335,9 @@ def _split_port(hostport: str) -> tuple[str, str]:
     return host, port
 
 
+_HOSTS = re.compile(r"(?:[\w.-]+(?::\d+)?,?)*")  # further addresses
+
+
 def mask_url(url: str) -> str:
     """Return a URL with its secrets as ``***``; of one that cannot be used, only the scheme.
 
@@ -343,6 +346,14 @@ def mask_url(url: str) -> str:
     if REFERENCE.fullmatch(url) or _EXAMPLE.fullmatch(url):
         return url
     pieces = _split(url)
+    one = cluster_of(url) or url
+    first, comma, others = _split(one).hostport.partition(",")
+    if (comma or one != url) and _HOSTS.fullmatch(others):  # several addresses, or a cluster's
+        masked = mask_url(one.replace(first + comma + others, first, 1)).partition("://")[2]
+        if masked == MASK:
+            return f"{pieces.scheme}://{MASK}"
+        user, at, rest = masked.rpartition("@")
+        return f"{pieces.scheme}://{user}{at}{first}{comma}{others}{rest.removeprefix(first)}"
     if pieces.scheme not in SCHEMES:
         return MASK
     try:
