@@ -142,6 +142,7 @@ FIELDS: dict[str, _Rule] = {
     "decode_responses": _TRUTH,
     "protocol": ((int,), "2 or 3", lambda v: v in (2, 3)),
     "multiplex": _TRUTH,
+    "select": ((str,), "confirmed", lambda v: v == "confirmed"),
     "retries": _RETRIES,
     "cluster": _TRUTH,
     "startup_nodes": _ADDRESSES,
@@ -206,6 +207,7 @@ _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
     ("password_file", frozenset({"password"}), "keep one of the two"),
     ("blocking_pool", frozenset({"max_connections"}), "set blocking_pool.size instead"),
     ("cluster", frozenset({"blocking_pool"}), "leave it out: redis-py has none for clusters"),
+    ("cluster", frozenset({"select"}), "leave it out: its connections stay in one database"),
     ("cluster", frozenset({"sentinel", "replicas", "unix_socket_path"}), _OWN_NODES),
 )
 # Fields that a replica cannot have, and does not inherit from its master.

@@ -291,6 +291,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
             **_network(fields),
         )
     pool.credentials = fields.get("credentials")
+    pool.may_multi = fields.get("select") != "confirmed"
     _bound(pool, fields)
     return pool
 

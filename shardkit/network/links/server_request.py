@@ -246,14 +246,14 @@ class ServerRequest:
     def _chunks_of_several(self) -> list[Chunk]:
         """Pack the requests; none if each database's need a confirmed SELECT."""
         self.forms = self.ends = self.run_ends = []
-        chunks = self._framed_chunks() if self.endpoints[0].access.way.may_multi else []
+        chunks = self._framed_chunks(self.endpoints[0].access.way.may_multi)
         if not chunks or CONFIRMED in self.forms:
             self.forms = [CONFIRMED] * len(self.endpoints)
             self.ends, self.runs, self.run_ends, self.sizes = [0] * len(self.forms), [], [], []
             return []
         return chunks
 
-    def _framed_chunks(self) -> list[Chunk]:
+    def _framed_chunks(self, may_multi: bool) -> list[Chunk]:
         selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
         starts, uniform, rows = self.starts, self.uniform, self.rows
         self.ends, self.run_ends, self.forms = [], [], []
@@ -267,7 +267,7 @@ class ServerRequest:
             form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
             if does & CHANGES:
                 most = 1 if kind else max(end - start for start, end in pairwise(starts))
-                form = form_of(does, uniform.largest(starts), most, True)
+                form = form_of(does, uniform.largest(starts), most, may_multi)
             self.forms = [form] * len(selects)
             if form == CONFIRMED:
                 return []
@@ -302,7 +302,7 @@ class ServerRequest:
                     packed.append(data)
                     counts.append(count)
             size = sum(map(len, packed[first:]))
-            form = form_of(does, size, len(packed) - first, True)
+            form = form_of(does, size, len(packed) - first, may_multi)
             self.forms.append(form)
             if form == WRAPPED:
                 packed[first] = b"".join((MULTI, select, packed[first]))

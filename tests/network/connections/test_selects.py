@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 import redis
-from link_helpers import FACES, of, opened
+from link_helpers import FACES, count_of, of, opened
 from test_gate import map_of
 
+from shardkit import ShardMap
 from shardkit.local import LocalServer
 
 
@@ -41,4 +45,148 @@ async def test_an_aborted_transaction_selects_nothing(
         await of(pipe.reset())
         assert await of(fourth.get("k")) == b"4"
     with server.client() as admin:
+        admin.flushall()
+
+
+@pytest.mark.parametrize("fields", [{}, {"select": "confirmed"}], ids=str)
+@pytest.mark.parametrize("kind", FACES)
+async def test_writes_use_multi_unless_selects_are_confirmed(
+    kind: str, fields: dict[str, str], server: LocalServer
+) -> None:
+    async with opened(kind, map_of(server, **fields)) as face:
+        before = count_of(server, "multi")
+        clients = [await of(face.kit.client("t", n)) for n in (3, 4)]
+        router = face.kit.key_sharded("t")
+        keys = [f"key{n}" for n in range(40)]
+        for n in range(3):
+            for client in clients:
+                await of(client.set("k", n))
+                await of(client.pipeline(transaction=False).set("k", n).get("k").execute())
+            await of(router.mset(dict.fromkeys(keys, n)))
+            assert await of(router.mget(keys)) == [b"%d" % n] * 40
+        assert (count_of(server, "multi") > before) is not bool(fields)
+    with server.client() as admin:
+        admin.flushall()
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_number_is_confirmed_before_multi_relies_on_it(
+    kind: str, server: LocalServer
+) -> None:
+    places = [{**server.entry.fields, "db": n} for n in (1, 99)]
+    shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
+    async with opened(kind, shard_map) as face:
+        first, beyond = [await of(face.kit.client("t", n)) for n in (0, 1)]
+        for _ in range(2):
+            before = count_of(server, "multi")
+            await of(first.set("k", 1))
+            with pytest.raises(redis.ResponseError, match="index is out of range") as caught:
+                await of(beyond.set("stray", 1))
+            assert caught.value.maybe_executed is False  # type: ignore[attr-defined]
+            assert count_of(server, "multi") == before
+        assert await of(first.keys()) == [b"k"]
+    with server.client() as admin:
+        admin.flushall()
+
+
+class Refusal(NamedTuple):
+    """How a server comes to refuse commands on connections that are open, and ends it."""
+
+    begins: tuple[tuple[Any, ...], ...]
+    ends: tuple[tuple[Any, ...], ...] = ()
+
+
+def user(*rights: str) -> tuple[Any, ...]:
+    return ("ACL", "SETUSER", "app", *rights)
+
+
+REFUSALS = {
+    "no SELECT": Refusal((user("-select"),), (user("+select"),)),
+    "no SET": Refusal((user("-set", "-mset", "-hset", "-eval"),), (user("+@all"),)),
+    "no MULTI": Refusal((user("-multi"),), (user("+multi"),)),
+    "only writes": Refusal((user("-@all", "+@write", "+@read"),), (user("+@all"),)),
+    "OOM": Refusal((("CONFIG", "SET", "maxmemory", 1),), (("CONFIG", "SET", "maxmemory", 0),)),
+    "READONLY": Refusal((("REPLICAOF", "127.0.0.1", 1),), (("REPLICAOF", "NO", "ONE"),)),
+    "NOAUTH": Refusal(
+        (user("resetpass", ">other"), ("CLIENT", "KILL", "USER", "app")), (user("nopass"),)
+    ),
+}
+
+
+async def sets(face: Any, clients: list[Any]) -> None:
+    await of(clients[1].set("k", "new"))
+
+
+async def pipes(face: Any, clients: list[Any], transaction: bool = False) -> None:
+    pipe = clients[1].pipeline(transaction=transaction)
+    await of(pipe.set("k", "new").get("k").execute())
+
+
+async def decorated(face: Any, clients: list[Any]) -> None:
+    if face.blocks:
+        face.kit.sharded_connection("one")(lambda conn, key: conn.set("k", "new"))("key")
+    else:
+
+        async def call(conn: Any, key: str) -> None:
+            await conn.set("k", "new")
+
+        await face.kit.sharded_connection("one")(call)("key")
+
+
+async def routes(face: Any, clients: list[Any]) -> None:
+    await of(face.kit.key_sharded("one")["any"].set("k", "new"))
+
+
+async def structures(face: Any, clients: list[Any]) -> None:
+    await of(face.kit.hash("h", component="one").hset("k", "new"))
+
+
+USES: dict[str, Callable[..., Any]] = {
+    "client": sets,
+    "private client": sets,
+    "pipeline": pipes,
+    "transaction": partial(pipes, transaction=True),
+    "decorated": decorated,
+    "router": routes,
+    "structure": structures,
+}
+
+
+@pytest.mark.parametrize("refused", REFUSALS)
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", FACES)
+async def test_what_is_refused_strays_nowhere_without_a_word(
+    kind: str, use: str, refused: str, server: LocalServer
+) -> None:
+    with server.client() as admin, server.client(db=1) as other, server.client(db=2) as own:
+        admin.execute_command(*user("on", "nopass", "~*", "&*", "+@all"))
+        place = {**server.entry.fields, "username": "app", "password": "any", "breaker": False}
+        components = {"before": {"entry": {**place, "db": 1}}, "one": {"entry": {**place, "db": 2}}}
+        async with opened(kind, ShardMap.parse(json.dumps({"components": components}))) as face:
+            private = use == "private client"
+            clients = [await of(face.kit.client(c, private=private)) for c in components]
+            await USES[use](face, clients)  # both databases are open
+            await of(clients[0].set("k", "old"))
+            admin.execute_command("FLUSHALL")
+            error: Any = None
+            for command in REFUSALS[refused].begins:
+                admin.execute_command(*command)
+            try:
+                await USES[use](face, clients)
+            except Exception as raised:
+                error = raised
+            finally:
+                for command in REFUSALS[refused].ends:
+                    admin.execute_command(*command)
+            told = getattr(error, "maybe_executed", None)  # redis-py's own errors have none
+            executed = bool(own.dbsize())
+            if error is None:
+                assert executed
+            elif executed:
+                assert told is not False, error
+            elif use != "structure":  # a script may have written before it was refused
+                assert not told or refused == "only writes", error
+            assert not other.dbsize() or (told and refused == "only writes"), error
+            await USES[use](face, clients)  # as before
+            assert own.dbsize()
         admin.flushall()
