@@ -306,6 +306,12 @@ class _ReusingPool(_Common):
         super().__init__(*args, **kwargs)
         renewed_in_children(self)
 
+    def __del__(self) -> None:
+        """Close idle connections in silence: their sockets would warn if collected before them."""
+        if self.origin is None:
+            for connection in getattr(self, "_idle", ()):
+                connection.disconnect()
+
     def reset(self) -> None:
         """Forget every connection; new ones get the current `connection_kwargs`."""
         super().reset()  # type: ignore[misc]
