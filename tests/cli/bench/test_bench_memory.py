@@ -37,7 +37,7 @@ def own() -> Iterator[LocalServer]:
 @pytest.mark.parametrize("name", CASES)
 def test_every_layout_of_a_case_is_measured(name: str) -> None:
     case = CASES[name]
-    told: list[tuple[str, str, int, int]] = []
+    told: list[tuple[str, int, int]] = []
     outcome = run(case, ServerSource(), 400, lambda *far: told.append(far))
     assert [each.layout for each in outcome.layouts] == [layout.name for layout in case.layouts]
     for layout, measured in zip(case.layouts, outcome.layouts, strict=True):
@@ -48,8 +48,8 @@ def test_every_layout_of_a_case_is_measured(name: str) -> None:
             assert call is None or 0 < call.server < call.caller
         assert (measured.whole_seconds is None) == (layout.whole is None)
     assert outcome.layouts[0].bytes > 0  # of so few, what others take is lost in the noise
-    assert told[0] == (name, case.layouts[0].name, 0, 400 // case.layouts[0].share)
-    assert told[-1][2] == told[-1][3]
+    assert told[0] == (f"{name}: {case.layouts[0].name}", 0, 400 // case.layouts[0].share)
+    assert told[-1][1] == told[-1][2]
 
 
 def test_made_up_cities_are_replaced_by_known_ones_where_these_are_installed(
