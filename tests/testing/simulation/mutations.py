@@ -324,8 +324,8 @@ MUTATIONS: dict[str, Mutation] = {
         (
             Dispatcher,
             "_settle",
-            "again.append(position)\n            continue\n        if isinstance",
-            "again[:] = server_request.positions\n            continue\n        if isinstance",
+            "again.append(position)\n                continue\n        elif",
+            "again[:] = server_request.positions\n                continue\n        elif",
         ),
     ),
     "pipelines-all-fail": Mutation(
@@ -355,7 +355,7 @@ MUTATIONS: dict[str, Mutation] = {
         "IP generations",
         "old data is removed at once",
         python,
-        (IpToCity, "_retire", "self._store.expire(old, grace)", "self._store.remove(old)"),
+        (IpToCity, "import_from", "self._store.expire(old, grace)", "self._store.remove(old)"),
     ),
     "search-old-words-stay": Mutation(
         "search",
@@ -503,7 +503,7 @@ MUTATIONS: dict[str, Mutation] = {
         "latches",
         "waiters pass before the last count",
         python,
-        (CountdownLatch, "wait", "r[0] == 0", "r[0] <= 1"),
+        (CountdownLatch, "wait", "reply[0] == 0", "reply[0] <= 1"),
     ),
     "barrier-withdrawn-counts": Mutation(
         "barriers",
@@ -625,7 +625,7 @@ MUTATIONS: dict[str, Mutation] = {
         "deadlines",
         "a breaker stays open although its server replies",
         python,
-        (Breaker, "_end_round", "self.opened, False, 0, 0", "self.opened, True, 0, 0"),
+        (Breaker, "_end_round", "self.opened, False, 0", "self.opened, True, 0"),
     ),
     "together-sent-twice": Mutation(
         "together",
@@ -939,7 +939,12 @@ MUTATIONS: dict[str, Mutation] = {
         "moving slots",
         "after MOVED, a command is not sent to the slot's new node",
         python,
-        (Dispatcher, "_settle", "isinstance(reply, _MOVING):", "type(reply) is AskError:"),
+        (
+            Dispatcher,
+            "_settle",
+            "isinstance(reply, _MOVING)\n",
+            "isinstance(reply, _MOVING) and type(reply) is not MovedError\n",
+        ),
     ),
     "slots-asked-without-asking": Mutation(
         "moving slots",
