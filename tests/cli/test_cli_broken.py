@@ -81,17 +81,17 @@ def test_locks_of_components_that_answer_are_shown_beside_those_that_do_not(
 
 def test_a_config_server_that_goes_while_it_is_read_is_no_broken_component() -> None:
     kit = Mock()
-    topology: Any = SimpleNamespace(kit=kit, name="redis://a:1")
+    topology = options.OpenTopology(kit, None, "redis://a:1")
     kit.components.side_effect = redis.ConnectionError("away")
     with pytest.raises(ConfigServerError, match=r"redis://a:1 cannot be read: .*away.*; start"):
-        options.components(topology)
+        topology.components()
     kit.components = Mock(return_value=["one", "other"])
     gone = ConfigServerError("the config server is away", "start it")
     kit.component.side_effect = [ConfigError("one is broken", "push it"), gone]
     with pytest.raises(ConfigServerError, match="the config server is away"):
-        options.components(topology)
+        topology.components()
     kit.component.side_effect = ConfigError("it is broken", "push it")
-    found, broken = options.components(topology)
+    found, broken = topology.components()
     assert (found, list(broken)) == ({}, ["one", "other"])
 
 
