@@ -262,13 +262,22 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(ShardMover, "_push", lose)
         execute = SimulatedServer.execute
 
+        queued: dict[Any, list[list[bytes]]] = {}
+
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
+            database, commands = socket.database, [args]
+            if socket.queues:
+                commands = [*queued.pop(socket, ()), args]
+                if args[0] != b"EXEC":
+                    queued[socket], commands = commands, []
             done = execute(self, socket, args)
-            is_write = len(args) > 1 and writes(args[0].upper())
-            if is_write and Capture.is_told:
-                for listener in Capture.listeners:
-                    if listener.address == self.address:
-                        listener.changed[socket.database, args[1]] = True
+            for name, *rest in commands:
+                if name == b"SELECT":
+                    database = int(rest[0])
+                elif rest and writes(name.upper()) and Capture.is_told:
+                    for listener in Capture.listeners:
+                        if listener.address == self.address:
+                            listener.note(database, rest[:1])
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
