@@ -336,8 +336,8 @@ MUTATIONS = [
     Mutation(what, protocol, owner, name, instead, known)
     for what, owner, name, instead, schedules in [
         ("writers are held until none is left", gate, "_wait_until_left", nothing, (24, 46)),
-        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (2, 31)),
-        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (91,)),
+        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
+        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
         ("entries follow the decision", ShardMover, "_require_target", push_first, (123, 178)),
         ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
