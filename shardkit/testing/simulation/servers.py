@@ -178,6 +178,8 @@ class SimulatedServer:
                 if not socket.aborts:
                     for each in queued:
                         self._note(db, each, each[0].upper())
+                        if each[0].upper() == b"SELECT":
+                            db = int(each[1])
             elif name != b"DISCARD":
                 self._queued.setdefault(socket, []).append(args)
         socket.execute(args)

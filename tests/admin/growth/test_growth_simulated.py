@@ -262,13 +262,22 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(ShardMover, "_push", lose)
         execute = SimulatedServer.execute
 
+        queued: dict[Any, list[list[bytes]]] = {}
+
         def tell(self: SimulatedServer, socket: Any, args: list[bytes]) -> bool:
+            database, commands = socket.database, [args]
+            if socket.queues:
+                commands = [*queued.pop(socket, ()), args]
+                if args[0] != b"EXEC":
+                    queued[socket], commands = commands, []
             done = execute(self, socket, args)
-            is_write = len(args) > 1 and writes(args[0].upper())
-            if is_write and Capture.is_told:
-                for listener in Capture.listeners:
-                    if listener.address == self.address:
-                        listener.changed[socket.database, args[1]] = True
+            for name, *rest in commands:
+                if name == b"SELECT":
+                    database = int(rest[0])
+                elif rest and writes(name.upper()) and Capture.is_told:
+                    for listener in Capture.listeners:
+                        if listener.address == self.address:
+                            listener.note(database, rest[:1])
             return done
 
         patched.setattr(SimulatedServer, "execute", tell)
@@ -327,8 +336,8 @@ MUTATIONS = [
     Mutation(what, protocol, owner, name, instead, known)
     for what, owner, name, instead, schedules in [
         ("writers are held until none is left", gate, "_wait_until_left", nothing, (24, 46)),
-        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (2, 31)),
-        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (91,)),
+        ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
+        ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
         ("entries follow the decision", ShardMover, "_require_target", push_first, (123, 178)),
         ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
