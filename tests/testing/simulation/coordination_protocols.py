@@ -30,12 +30,14 @@ class Locks(Protocol):
     appendfsync = "always"
     model = Register(0)
     most = 1
+    renew = True
 
     def setup(self, kit: ShardKit) -> None:
         self.held: list[Hold[Any]] = []
 
     async def client(self, client: Client) -> None:
-        lock = client.kit.lock("l", component="data", ttl=2.0, wait=client.choose((20.0, 3.0)))
+        wait = client.choose((20.0, 3.0))
+        lock = client.kit.lock("l", component="data", ttl=2.0, wait=wait, renew=self.renew)
         for _ in range(client.choose((1, 2))):
             try:
                 async with lock as hold:

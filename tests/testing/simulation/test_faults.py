@@ -156,7 +156,7 @@ def test_a_client_of_the_old_master_moves_to_the_new_one_at_last() -> None:
 @pytest.mark.parametrize(
     ("fault", "mistake", "known"),
     [
-        ("deaf", "locks-counted-from-the-answer", 150),
+        ("deaf", "locks-counted-from-the-answer", 3),
         ("two_masters", "configuration-back-in-time", 81),
         ("not_ready", "pipelines-refused-in-the-middle", 48),
     ],
@@ -166,6 +166,7 @@ def test_a_fault_finds_a_mistake_by_itself(fault: str, mistake: str, known: int)
 
     class Alone(PROTOCOLS[mutation.protocol]):  # type: ignore[misc]
         faults = (fault,)
+        renew = False  # of locks: soon after a late reply, renewing would put the lease right
 
     with mutation.make(*mutation.args), pytest.raises(SimulationFailure, match="fails under seed"):
         simulate(Alone(), 1000, seed=known, seconds=400, shrink_runs=0)
