@@ -125,6 +125,14 @@ class LostTarget(MovedShard):
         Capture.loses_data = True
 
 
+class ReadLate(MovedShard):
+    """Most reads follow the cutover."""
+
+    def read(self, client: Client) -> None:
+        time.sleep(client.choose([3.0, 2.0]))  # simulated seconds
+        super().read(client)
+
+
 class SplitData(MovedShard):
     """Two shards on two servers become three; clients use keys that go to different ones."""
 
@@ -317,18 +325,18 @@ def close_first(
 
 
 def push_first(mover: Any, new: Any) -> None:
-    """Push the entries, let clients write there, and then find at first that it is not decided."""
+    """Push the entries, let clients write there, and find at first that a copy is needed again."""
     for client in new.values():
         client.delete(FENCE_KEY)
     shard_move.push_changed(
         mover._lease, lambda components: mover._rule.changed(components, eq), "", witnessed=False
     )
-    time.sleep(0.5)  # simulated; some clients read that
+    time.sleep(2.0)  # simulated; some clients read that
     for client in new.values():
         client.set(FENCE_KEY, mover._attempt)
     if not Capture.is_refused:
         Capture.is_refused = True
-        raise GrowthError("the decision came too late", "try again")
+        raise MissedChangesError("the decision came too late", "try again")
 
 
 # What is left out of the steps of moves and of splits, and which schedules show that.
@@ -339,11 +347,14 @@ MUTATIONS = [
         ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
         ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
-        ("entries follow the decision", ShardMover, "_require_target", push_first, (123, 178)),
         ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
         ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
     ]
     for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
+]
+MUTATIONS += [
+    Mutation("entries follow the decision", of, ShardMover, "_require_target", push_first, known)
+    for of, known in ((ReadLate, 19), (SplitData, 160))
 ]
 MUTATIONS += [
     Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 43),
