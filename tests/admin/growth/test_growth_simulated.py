@@ -357,10 +357,10 @@ MUTATIONS += [
     for of, known in ((ReadLate, 19), (SplitData, 160))
 ]
 MUTATIONS += [
-    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 43),
+    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 31),
     Mutation(
-        *("who has waited finds the shard of its key", SplitData, clients._Successors, "_number"),
-        *(lambda self, component, args: self._shard.number, 6),
+        *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
+        *(lambda self, component, args: self._shard.number, 42),
     ),
     Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 0),
     Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 89),
