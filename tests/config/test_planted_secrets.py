@@ -18,6 +18,7 @@ import shardkit
 from shardkit import Entry, ShardKitError, ShardMap
 from shardkit.cli.app import app
 from shardkit.config.diff import diff
+from shardkit.config.url import mask_url
 
 SECRET = "hunter2"
 # Signs that mean something in a URL, an address or YAML.
@@ -121,3 +122,17 @@ def test_no_secret_of_an_address_is_shown(
     said += command("config", "validate", url) + command("config", "push", "--config", url)
     said += command("locate", "--config", url) + command("config", "diff", url, url)
     assert SECRET not in said + caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis+cluster://app:secret@a:1,b:2", "redis+cluster://app:***@a:1,b:2"),
+        ("rediss+cluster://a:1", "rediss+cluster://a:1"),
+        ("redis://app:secret@a,b:6380/0", "redis://app:***@a,b:6380/0"),
+        ("redis://a:secret,b", "redis://***"),
+        ("redis+clusterr://app:secret@a", "***"),
+    ],
+)
+def test_addresses_of_several_servers_are_shown_without_passwords(url: str, shown: str) -> None:
+    assert mask_url(url) == shown
