@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
+import shardkit
 from shardkit import ShardKit, ShardMap, connect
 
+PACKAGE = str(Path(shardkit.__file__).parent)
 PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
 
 
@@ -25,7 +27,7 @@ def passed(call: Callable[[], object]) -> tuple[int, int]:
     call()
     sys.setprofile(None)
     started: dict[tuple[int, Any], None] = {}  # a resumed generator counts once
-    started.update((each, None) for each in seen if "/shardkit/" in each[1].co_filename)
+    started.update((each, None) for each in seen if each[1].co_filename.startswith(PACKAGE))
     return len(started), len({code.co_filename for _, code in started})
 
 
