@@ -54,6 +54,7 @@ error contains a password: secrets are masked before a message is built.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -432,6 +433,11 @@ def extra(name: str, what: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{what} need {missing}, which is not installed", f"pip install 'shardkit[{name}]'"
         ) from None
+
+
+def natural(text: str) -> list[str | int]:
+    """Return a key that sorts texts as people count: ``users:2`` before ``users:10``."""
+    return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", text)]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from redis.exceptions import ResponseError
 
-from shardkit.kit.heat import KINDS, SLOTS, slot_key
+from shardkit.kit.heat import COVERED, KINDS, SLOTS, slot_key
 from shardkit.network.survey import CONFIG_KEYS
 
 _NOW = 5  # minutes
@@ -77,15 +77,15 @@ def read_heat(config: Any, top: int = 100) -> Heat:
             for kind in KINDS:
                 for slot in slots:
                     pipe.zrevrange(slot_key(unit, slot, kind), 0, 2 * top - 1, withscores=True)
+            for slot in slots:
+                pipe.hmget(slot_key(unit, slot, COVERED), "from", "until")
             replies = iter(pipe.execute())
-        first = now
         for kind in KINDS:
             total = sums[unit, kind] = Counter()
-            for slot in slots:
-                for name, count in next(replies):
-                    total[name] += count
-                    first = min(first, slot * size)
-        covered[unit] = now - first
+            for _ in slots:
+                total.update(dict(next(replies)))
+        spans = [tuple(map(float, span)) for span in replies if None not in span]
+        covered[unit] = max(1.0, sum(until - since for since, until in spans)) if spans else 0.0
     kinds = {
         kind: _hottest(kind, sums["minute", kind], sums["hour", kind], sums, covered, top)
         for kind in KINDS
@@ -117,8 +117,8 @@ def _hottest(
             HotName(
                 component,
                 rest or text,
-                minutes[name] / max(1.0, covered["minute"]),
-                hours[name] / max(1.0, covered["hour"]),
+                minutes[name] / (covered["minute"] or 1.0),
+                hours[name] / (covered["hour"] or 1.0),
                 minutes[name] / max(1.0, sum(sums["minute", whole].values())),
                 hours[name] / max(1.0, sum(sums["hour", whole].values())),
             )

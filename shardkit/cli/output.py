@@ -5,8 +5,9 @@
     stdout   the answer: tables and lines for people, or with --json one document and nothing else
     stderr   notes, progress, and at most one line of error: what is wrong; what to do about it
 
-A table fits a terminal by folding its text columns. If stdout is not a terminal, nothing is folded,
-cut or coloured: one row is one line, however long, without trailing blanks.
+A table fits a terminal: the last columns of numbers are left out, and named below it, and texts are
+folded between words. Addresses and numbers are never cut. If stdout is not a terminal, nothing is
+left out, folded or coloured: one row is one line, however long, without trailing blanks.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ import os
 import stat
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, TextIO, TypeAlias
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.table import Table as RichTable
@@ -31,6 +33,7 @@ from shardkit.cli.text import one_line, printable
 PROGRAM = "shardkit"
 _SELDOM = 10.0  # seconds between two lines about progress, where they are not replaced
 _UNLIMITED = 100_000  # columns, where nothing is folded
+_WORD = 24  # characters of a word that are not folded in text
 
 GOOD, BAD, WARN, DIM, STRONG = "green", "red", "yellow", "dim", "bold"
 
@@ -148,10 +151,10 @@ class Output:
     def table(self, table: Table) -> None:
         """Write a table."""
         if self.interactive:
-            self._out.print(_rendered(table, self._out))
+            self._out.print(_rendered(table, self._out.width), crop=False)
             return
         with self._out.capture() as captured:
-            self._out.print(_rendered(table, self._out))
+            self._out.print(_rendered(table, _UNLIMITED))
         self.text("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
     @contextmanager
@@ -165,7 +168,7 @@ class Output:
 
     def redraw(self, live: Live, table: Table, *lines: Styled) -> None:
         """Replace the previous output by a table and lines below it."""
-        parts: list[RenderableType] = [_rendered(table, self._out)]
+        parts: list[RenderableType] = [_rendered(table, self._out.width)]
         parts += [Text(printable(line.text), line.style) for line in lines]
         live.update(Group(*parts), refresh=True)
 
@@ -231,22 +234,52 @@ def write_private(path: str, text: str) -> None:
         file.write(text)
 
 
-def _rendered(table: Table, console: Console) -> RichTable:
-    """Return rich's table, with wide gaps if there is room for them."""
-    rendered = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style=STRONG)
-    for column in table.columns:
+def _rendered(table: Table, width: int) -> RichTable:
+    """Return rich's table for a width, with wide gaps if there is room for them."""
+    rows = [list(map(_cell, row, table.columns)) for row in table.rows]
+    texts = [[c.title, *(row[n].plain for row in rows)] for n, c in enumerate(table.columns)]
+    widths = [_longest("\n".join(each).split("\n")) for each in texts]
+    least = [
+        min(most, _WORD, _longest(" ".join(each).split())) if column.folds else most
+        for column, each, most in zip(table.columns, texts, widths, strict=True)
+    ]
+    shown = list(range(len(table.columns)))
+    left_out: list[str] = []
+    gap = 2 if sum(widths) + 2 * (len(shown) - 1) <= width else 1
+    numbers = [n for n in shown if table.columns[n].right]
+    while numbers and sum(least[n] + gap for n in shown) - gap > width:
+        shown.remove(numbers[-1])
+        left_out.append(table.columns[numbers.pop()].title)
+    widths = [min(most, max(width, few)) for most, few in zip(widths, least, strict=True)]
+    for _ in range(sum(widths[n] + gap for n in shown) - gap - width):
+        widest = max(shown, key=lambda n: widths[n] - least[n])
+        widths[widest] -= widths[widest] > least[widest]
+    caption = f"no room for: {', '.join(reversed(left_out))}" if left_out else None
+    rendered = RichTable(
+        box=None,
+        padding=(0, gap, 0, 0),
+        pad_edge=False,
+        header_style=STRONG,
+        width=sum(widths[n] + gap for n in shown) - gap,
+        caption=caption and Text(caption, DIM),
+        caption_justify="left",
+    )
+    for n in shown:
+        column = table.columns[n]
         rendered.add_column(
             Text(column.title),
             justify="right" if column.right else "left",
+            width=widths[n],
             no_wrap=not column.folds,
-            overflow="fold" if column.folds else "ellipsis",
+            overflow="fold",
         )
-    for row in table.rows:
-        rendered.add_row(*map(_cell, row, table.columns))
-    unlimited = console.options.update(max_width=_UNLIMITED)
-    if console.measure(rendered, options=unlimited).maximum > console.width:
-        rendered.padding = (0, 1, 0, 0)
+    for row in rows:
+        rendered.add_row(*(row[n] for n in shown))
     return rendered
+
+
+def _longest(texts: Iterable[str]) -> int:
+    return max(map(cell_len, texts), default=0)
 
 
 def _cell(cell: Cell, column: Column) -> Text:

@@ -248,6 +248,12 @@ class Component:
             return
         if count is not None and self.by_hand is not None:
             self._require_by_hand(count, self.by_hand)
+        if isinstance(self.problem, MissingEntryError) and self.by_hand is not None:
+            # Decorators and routers take a count; structures have no such argument.
+            stored = len(self.by_hand.numbers)
+            if self.by_hand.is_exactly(stored):
+                remedy = f"use shards={stored} in each call, or {self.problem.remedy}"
+                raise MissingEntryError(self.problem.message, remedy)
         self.without_problem()
         if count is not None and count != there:
             if not there:

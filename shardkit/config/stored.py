@@ -95,7 +95,7 @@ def read_shards(name: str, stored: Stored, server: str = "") -> tuple[int, str, 
     remedy = PUSH_AGAIN
     by_hand = by_hand_of(name, stored, server)
     if by_hand is not None and by_hand.is_exactly(len(numbers)):
-        remedy = f"use shards={len(numbers)} in each call, or push a shard map: {PUSH}"
+        remedy = f"push a shard map: {PUSH}"
     raise MissingEntryError(
         f"{key} is missing{server}, but {there} stored, from {entry_key(name, numbers[0])} on",
         remedy,

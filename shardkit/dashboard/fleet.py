@@ -22,7 +22,7 @@ from shardkit.admin.check import config_facts
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
-from shardkit.errors import RoutingError, ShardKitError
+from shardkit.errors import RoutingError, ShardKitError, natural
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
 from shardkit.network.connections.redis_private import slot_owners
@@ -96,6 +96,11 @@ class ServerWatch:
         """``up``, ``down``, or ``unknown`` before the first answer."""
         return "down" if self.error else "up" if self.info else "unknown"
 
+    @property
+    def last(self) -> Sample | None:
+        """The last sample; None while the server does not answer."""
+        return self.samples[-1] if self.samples and not self.error else None
+
     def keys_in(self, database: int) -> int | None:
         """The keys of a database; None if the server does not answer."""
         if not self.info or self.error:
@@ -103,9 +108,13 @@ class ServerWatch:
         return int(self.info.get(f"db{database}", {}).get("keys", 0))
 
     def summary(self) -> dict[str, Any]:
-        """Return the server's last state, for JSON."""
+        """Return the server's state, for JSON; numbers are None while it does not answer."""
         info, facts = self.info, ServerFacts(info=self.info)
-        last = self.samples[-1] if self.samples else None
+        now, last = None if self.error else info, self.last
+
+        def number(name: str) -> int | None:
+            return None if now is None else int(now.get(name, 0))
+
         return {
             "address": self.address,
             "state": self.state,
@@ -115,14 +124,14 @@ class ServerWatch:
             "version": facts.version,
             "role": _ROLES.get(str(info.get("role")), ""),
             "shards": sum(len(names) for names in self.databases.values()),
-            "keys": sum(v["keys"] for k, v in info.items() if k[:2] == "db" and "keys" in v)
-            if info
+            "keys": sum(v["keys"] for k, v in now.items() if k[:2] == "db" and "keys" in v)
+            if now
             else None,
-            "max_memory": int(info.get("maxmemory", 0)),
-            "max_clients": int(info.get("maxclients", 0)),
-            "blocked": int(info.get("blocked_clients", 0)),
-            "replicas": int(info.get("connected_slaves", 0)),
-            **(asdict(last) if last else {}),
+            "max_memory": number("maxmemory"),
+            "max_clients": number("maxclients"),
+            "blocked": number("blocked_clients"),
+            "replicas": number("connected_slaves"),
+            **(asdict(last) if last else dict.fromkeys(Sample.__annotations__)),
         }
 
 
@@ -374,7 +383,7 @@ class FleetWatch:
         self.problems = sorted(problems.values(), key=lambda each: -each["severity"])
 
     def _summarize(self) -> None:
-        last = [each.samples[-1] for each in list(self.servers.values()) if each.samples]
+        last = [each for server in list(self.servers.values()) if (each := server.last)]
         ops, memory, clients = (
             sum(getattr(each, name) for each in last) for name in ("ops", "memory", "clients")
         )
@@ -392,7 +401,10 @@ class FleetWatch:
             "at": time.time(),
             "interval": self.interval,
             "banner": self.banner,
-            "servers": [each.summary() for _, each in sorted(self.servers.items())],
+            "servers": [
+                each.summary()
+                for _, each in sorted(self.servers.items(), key=lambda each: natural(each[0]))
+            ],
             "components": [
                 {
                     "name": name,
@@ -403,7 +415,9 @@ class FleetWatch:
                     "keys": sum(row["keys"] or 0 for row in rows),
                     "down": sum(row["state"] == "down" for row in rows),
                 }
-                for name, component in sorted(self.components.items())
+                for name, component in sorted(
+                    self.components.items(), key=lambda each: natural(each[0])
+                )
                 for rows in [self.shards_of(component)]
             ],
             "broken": self.broken,

@@ -267,12 +267,13 @@ class Views:
     @_remembered(_NAMES, config=True)
     def heat_moves(self, config: Any) -> dict[str, Any]:
         """Return the moves that would even out what is hot now, and each server's share then."""
-        rates = {each.name: each.now for each in read_heat(config, 10_000).kinds["shard"]}
+        hot = read_heat(config, 10_000).kinds
+        rates = {each.name: each.now for each in hot["shard"]}
         if not sum(rates.values()):
             return {"banner": "no process has reported heat in the last five minutes"}
         report = measure_balance(config, sample=_MEASURED, seconds=0.1)
         return _plain(  # type: ignore[no-any-return]
-            plan_balance(config, with_operations(report, rates), by="operations")
+            plan_balance(config, with_operations(report, rates, hot), by="operations")
         )
 
     @_remembered(_MOMENT)

@@ -39,6 +39,8 @@ logger = logging.getLogger("shardkit")
 KINDS: Final = ("key", "tag", "shard", "component", "structure", "function")
 SLOTS: Final = {"minute": (60, 360), "hour": (3600, 90_000)}
 """The seconds of a slot, and those after which it expires."""
+COVERED: Final = "covered"
+"""In place of a kind: the hash with the times ``from`` and ``until`` which a slot has reports."""
 INTERVAL = 30.0  # seconds between two reports of a process
 _WINDOW = 0.01  # seconds for which it listens
 _COUNTERS = 512  # of a sketch
@@ -133,7 +135,7 @@ class HeatCounter:
         if source is None or not listened or not sketches["component"].counts:
             return
         try:
-            self._write(source.client(), sketches, max(1.0, seconds / listened))
+            self._write(source.client(), sketches, seconds, max(1.0, seconds / listened))
             self._failed = False
         except (RedisError, ShardKitError, OSError) as error:  # this report is lost
             if not self._failed:
@@ -142,14 +144,22 @@ class HeatCounter:
                 about = log_records.fields("heat-not-reported", source=where, cause=str(error))
                 logger.warning("heat is not reported to %s: %s", where, error, extra=about)
 
-    def _write(self, client: Any, sketches: Mapping[str, Sketch[bytes]], factor: float) -> None:
-        now = client.time()[0]
+    def _write(
+        self, client: Any, sketches: Mapping[str, Sketch[bytes]], seconds: float, factor: float
+    ) -> None:
+        at, micros = client.time()
+        now = at + micros / 1e6
         with client.pipeline(transaction=False) as pipe:
+            for unit, (size, expires) in SLOTS.items():
+                key = slot_key(unit, int(now // size), COVERED)
+                pipe.hsetnx(key, "from", now - seconds)
+                pipe.hset(key, "until", now)
+                pipe.expire(key, expires)
             for kind, sketch in sketches.items():
                 sent, stored = (_SHARDS, _SHARDS) if kind == "shard" else (_SENT, _STORED)
                 heaviest = sketch.heaviest(sent)
                 for unit, (size, expires) in SLOTS.items() if heaviest else ():
-                    key = slot_key(unit, now // size, kind)
+                    key = slot_key(unit, int(now // size), kind)
                     for name, count in heaviest:
                         pipe.zincrby(key, round(count * factor, 1), name)
                     pipe.zremrangebyrank(key, 0, -stored - 1)

@@ -7,9 +7,12 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import pytest
 from cli_helpers import COMMAND, in_terminal, plain
+from hypothesis import given, strategies as st
 
 from shardkit.cli.output import Output, Styled, Table, number, wordy, write_error, write_private
 from shardkit.cli.progress import progress
@@ -53,6 +56,42 @@ def test_in_a_terminal_a_line_is_folded_between_words(
     assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [
         "several words", "several words", "several words",
     ]  # fmt: skip
+
+
+@given(
+    st.lists(st.sampled_from(["text", "address", "number"]), min_size=1, max_size=9),
+    st.sampled_from([80, 120]),
+    st.data(),
+)
+def test_no_address_and_no_number_is_broken_in_a_terminal(
+    kinds: list[str], width: int, data: st.DataObject
+) -> None:
+    words = st.lists(st.text("abc:-", min_size=1, max_size=70), min_size=1, max_size=5)
+    values: dict[str, st.SearchStrategy[Any]] = {
+        "text": words.map(" ".join),
+        "address": st.text("a.", max_size=50).map(lambda host: f"h{host}:63790/7"),
+        "number": st.integers(0, 10**9),
+    }
+    columns: dict[str, Any] = {"text": wordy("t"), "address": "server", "number": number("keys")}
+    grid = Table.of(*(columns[kind] for kind in kinds))
+    rows = [[data.draw(values[kind]) for kind in kinds] for _ in range(3)]
+    for row in rows:
+        grid.row(*row)
+    with patch.dict(os.environ, COLUMNS=str(width)), patch("sys.stdout", io.StringIO()) as out:
+        out.isatty = lambda: True  # type: ignore[method-assign]
+        Output().table(grid)
+    shown = plain(out.getvalue())
+    left_out = shown.partition("no room for: ")[2].split(", ")
+    kept = [n for n, kind in enumerate(kinds) if kind == "number"]
+    kept = kept[: len(kept) - (len(left_out) if left_out != [""] else 0)]
+    for row in rows:
+        assert all(
+            value in shown for value, kind in zip(row, kinds, strict=True) if kind == "address"
+        )
+        assert all(f"{row[n]:,}" in shown for n in kept)
+    assert "…" not in shown
+    if kinds.count("address") == 0:
+        assert max(map(len, shown.splitlines())) <= max(width, 25 * len(kinds))
 
 
 def test_columns_that_say_nothing_can_be_left_out() -> None:

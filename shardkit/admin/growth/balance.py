@@ -32,6 +32,7 @@ from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on
 from shardkit.admin.growth.servers import config_databases, connected_to
+from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
@@ -356,10 +357,15 @@ def plan_balance(
     )
 
 
-def with_operations(report: LoadReport, rates: Mapping[str, float]) -> LoadReport:
+def with_operations(
+    report: LoadReport,
+    rates: Mapping[str, float],
+    hot: Mapping[str, Sequence[HotName]] | None = None,
+) -> LoadReport:
     """Return a report with the commands a second that clients counted for shards.
 
-    So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`.
+    So `plan_balance` balances operations without MONITOR. See `shardkit.admin.read_heat`; ``hot``
+    are its `Heat.kinds`, of which keys and tags become parts of the report.
     """
     databases = tuple(
         replace(each, operations=sum(rates.get(shard, 0.0) for shard in each.shards))
@@ -369,7 +375,19 @@ def with_operations(report: LoadReport, rates: Mapping[str, float]) -> LoadRepor
     for each in databases:
         watched[each.server] += each.operations or 0.0
     servers = tuple(replace(each, watched=watched[each.server]) for each in report.servers)
-    return replace(report, servers=servers, databases=databases)
+    parts = {
+        (part.kind, _text(part), shard.partition(":")[0]): part
+        for part in report.parts
+        for shard in part.shards
+    }
+    for kind in ("tag", "key"):
+        for name in (hot or {}).get(kind, ()):
+            whose = kind, name.name, name.component
+            # One that was not in the sample is shown with its component.
+            unseen = PartLoad(kind, name.name.encode(), (name.component,), 0.0, 1)
+            parts[whose] = replace(parts.get(whose, unseen), operations=name.now)
+    found = tuple(dict.fromkeys(parts.values()))
+    return replace(report, servers=servers, databases=databases, parts=found)
 
 
 def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
@@ -401,6 +419,10 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
     return done
 
 
+def _text(part: PartLoad) -> str:
+    return part.name.decode(errors="backslashreplace")
+
+
 def _load(each: DatabaseLoad | PartLoad, by: By) -> float:
     return float({"bytes": each.bytes, "keys": each.keys}.get(by, each.operations or 0))
 
@@ -412,7 +434,23 @@ def _times(names: Sequence[str], loads: Sequence[float], mean: float) -> dict[st
 def _uneven(
     report: LoadReport, by: By, before: Mapping[str, float], mean: float, tolerance: float
 ) -> Iterator[str]:
-    """Yield what is out of balance: servers, then shards, then tags and keys that cannot split."""
+    """Yield what is out of balance: keys and tags too hot for any server first, then the rest."""
+    least = max(tolerance, TOLERANCE) * mean
+    single = {(part.shards, _load(part, by)) for part in report.parts if part.kind == "key"}
+    parts: dict[str, float] = {}
+    for part in sorted(report.parts, key=lambda each: -_load(each, by)):
+        load = _load(part, by)
+        is_one_key = part.kind == "tag" and (part.shards, load) in single
+        if load > least and not is_one_key:
+            named = f"tag {{{_text(part)}}}" if part.kind == "tag" else f"key {_text(part)}"
+            parts[f"{named} ({', '.join(part.shards)})"] = load
+    for named, load in parts.items():
+        if load > (1 + tolerance) * mean:
+            remedy = "split it" if by != "operations" else "keep near copies of it, or split it"
+            yield (
+                f"{named} alone has {load / mean:.0%} of a server's mean {by}: no move helps; "
+                f"{remedy}"
+            )
     for server, times in before.items():
         if abs(times - 1) > tolerance + 1e-9:
             yield f"{server} has {times:.2f} times the mean {by} of a server"
@@ -428,16 +466,9 @@ def _uneven(
         for shard, load in shards.items():
             if load > _UNEVEN * usual:
                 yield f"{shard} has {load / usual:.1f} times the mean {by} of its shards"
-    least = max(tolerance, TOLERANCE) * mean
-    single = {(part.shards, _load(part, by)) for part in report.parts if part.kind == "key"}
-    for part in report.parts:
-        load = _load(part, by)
-        is_one_key = part.kind == "tag" and (part.shards, load) in single
-        if load > least and not is_one_key:
-            name = part.name.decode(errors="backslashreplace")
-            named = f"tag {{{name}}}" if part.kind == "tag" else f"key {name}"
-            share = f"{load / mean:.0%} of a server's mean {by}"
-            yield f"{named} ({', '.join(part.shards)}) has {share}"
+    for named, load in parts.items():
+        if load <= (1 + tolerance) * mean:
+            yield f"{named} has {load / mean:.0%} of a server's mean {by}"
 
 
 def _biggest(parts: Sequence[PartLoad]) -> Iterator[PartLoad]:

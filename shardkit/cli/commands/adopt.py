@@ -121,7 +121,7 @@ def _show(output: Output, result: Adoption, file: str | None) -> None:
         output.line(f"{result.tried:,} rules were tried")
         output.line()
     table = Table.of(
-        wordy("server"),
+        "server",
         identifier("shard"),
         number("keys"),
         number("agree"),

@@ -91,8 +91,9 @@ def balance(
     with config_client(config_server(where)) as config, output.busy("measuring") as tell:
         report = measure_balance(config, names, to=to, progress=tell, **options)
         if heat:
-            hot = read_heat(config, _SHARDS).kinds["shard"]
-            report = with_operations(report, {each.name: each.now for each in hot})
+            hot = read_heat(config, _SHARDS).kinds
+            rates = {each.name: each.now for each in hot["shard"]}
+            report = with_operations(report, rates, hot)
         plan = plan_balance(config, report, by=by, tolerance=tolerance)
         done = apply_balance(config, plan, hold=hold, progress=tell) if moving else []
     left = 0 if plan.fits and (moving or not plan.moves) else 1
@@ -125,7 +126,7 @@ def _rate(value: float | None) -> str | None:
 
 
 def _show(output: Output, report: LoadReport, top: int) -> None:
-    table = Table.of(wordy("server"), number("data"), number("keys"), *map(number, _REST))
+    table = Table.of("server", number("data"), number("keys"), *map(number, _REST))
     for server in report.servers:
         limit = size(server.limit) if server.limit else None
         rest = _rate(server.operations), size(server.memory), limit
@@ -135,7 +136,7 @@ def _show(output: Output, report: LoadReport, top: int) -> None:
     shown = sorted(report.databases, key=lambda each: -each.bytes)[:top]
     if shown:
         output.line()
-        table = Table.of(wordy("biggest shards"), wordy("server"), *headings)
+        table = Table.of(wordy("biggest shards"), "server", *headings)
         for each in shown:
             at = f"{each.server}/{each.database}"
             table.row(" ".join(each.shards), at, *_load(each.bytes, each.keys, each.operations))
@@ -174,7 +175,7 @@ def _show_plan(output: Output, plan: BalancePlan, moved: bool) -> None:
         output.line(f"{words}   # {size(int(each.bytes))}, about {each.seconds:.0f} s")
     for problem in plan.problems:
         output.line(f"cannot be done: {problem}", BAD)
-    table = Table.of(wordy("server"), number("times the mean"), number("afterwards"))
+    table = Table.of("server", number("times the mean"), number("afterwards"))
     for server, times in plan.before.items():
         table.row(server, f"{times:.2f}", f"{plan.after[server]:.2f}")
     output.table(table)

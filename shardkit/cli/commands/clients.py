@@ -63,7 +63,7 @@ def clients(where: str | None, using: str | None, older_than: int | None, output
 
 
 _FIELDS: tuple[Field[ClientProcess], ...] = (
-    Field("host", lambda each: each.host, wordy("host")),
+    Field("host", lambda each: each.host, Column("host")),
     Field("pid", lambda each: each.pid or None, identifier("pid")),
     Field("library", lambda each: each.library or None, wordy("library")),
     Field(

@@ -131,7 +131,7 @@ _COMPONENT_FIELDS: tuple[Field[Component], ...] = (
 
 _ENTRY_FIELDS: tuple[Field[tuple[Shard, Entry]], ...] = (
     column_only("entry", lambda each: str(each[0])),
-    column_only(wordy("server"), lambda each: each[1].address),
+    column_only("server", lambda each: each[1].address),
     column_only(wordy("settings"), lambda each: _settings(each[1])),
 )
 

@@ -16,7 +16,7 @@ import click
 from shardkit.cli.options import command, config_option, number_option, opened
 from shardkit.cli.output import Output
 from shardkit.cli.text import size
-from shardkit.errors import ConfigError, extra
+from shardkit.errors import ConfigError, extra, natural
 
 TOKEN = "SHARDKIT_DASHBOARD_TOKEN"
 _HERE = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -134,7 +134,9 @@ def top(where: str | None, interval: float, output: Output) -> int:
                     if states and "unknown" not in states:
                         break
                     time.sleep(interval / 10)
-                servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+                servers = [
+                    fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)
+                ]
                 problems = {"problems": fleet.problems}
                 output.document({"servers": servers, "shards": _shards(fleet), **problems})
             else:
@@ -202,7 +204,7 @@ def _application(fleet: Any, interval: float) -> Any:
             """Fill the table."""
             columns = self._columns()
             self.column %= len(columns)
-            servers = [each.summary() for _, each in sorted(fleet.servers.items())]
+            servers = [fleet.servers[name].summary() for name in sorted(fleet.servers, key=natural)]
             rows = [
                 [value(row) for _, value, _ in columns]
                 for row in (_shards(fleet) if self.shards else servers)
@@ -211,7 +213,9 @@ def _application(fleet: Any, interval: float) -> Any:
 
             def order(row: list[Any]) -> tuple[bool, Any]:  # what is not known first, text last
                 value = row[self.column]
-                return isinstance(value, str), -1 if value is None else value
+                if isinstance(value, str):
+                    return True, natural(value)
+                return False, -1 if value is None else value
 
             kept.sort(key=order, reverse=self.down)
             table: DataTable[Any] = self.query_one(DataTable)
@@ -224,8 +228,8 @@ def _application(fleet: Any, interval: float) -> Any:
                 table.add_row(*(_cell(columns[n][0], value, Text) for n, value in enumerate(row)))
             table.move_cursor(row=place)
             up = sum(row["state"] == "up" for row in servers)
-            ops = sum(row.get("ops", 0) for row in servers)
-            memory = sum(row.get("memory", 0) for row in servers)
+            ops = sum(row["ops"] or 0 for row in servers)
+            memory = sum(row["memory"] or 0 for row in servers)
             problems = sum(each["severity"] > 1 for each in fleet.problems)
             line = f"{up} of {len(servers)} servers up   {ops:,} ops/s   {size(memory)}"
             line += f"   {problems} problems" if problems else ""

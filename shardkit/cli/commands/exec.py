@@ -82,7 +82,7 @@ def exec_(
         )
     else:
         fields: tuple[Field[tuple[Any, Any]], ...] = (
-            column_only(wordy("server" if target == "all" else "shard"), lambda row: str(row[0])),
+            column_only("server" if target == "all" else "shard", lambda row: str(row[0])),
             column_only(wordy("reply"), lambda row: _cell(row[1])),
         )
         output.table(table_of(fields, answers.items()))

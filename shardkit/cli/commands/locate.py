@@ -109,7 +109,7 @@ def _key_fields(component: Component) -> tuple[Field[LocatedKey], ...]:
         Field("shard", lambda each: str(each.shard), Column("shard")),
         Field("component", lambda each: each.shard.component),
         Field("number", lambda each: each.shard.number),
-        Field("server", lambda each: each.server, wordy("server")),
+        Field("server", lambda each: each.server, Column("server")),
         Field("placement", lambda _: placement),
         Field("hashed", lambda each: _text(each.why.hashed) or None),
         Field("is_tag", lambda each: each.why.is_tag),

@@ -206,7 +206,7 @@ def _table(output: Output, rows: Sequence[JudgedEntry], servers: bool) -> Table:
     if not servers:
         return table_of(_shard_fields(output, rows, wide), rows)
     fields: tuple[Field[_ServerStatus], ...] = (
-        column_only(wordy("server"), lambda row: row.server.address),
+        column_only("server", lambda row: row.server.address),
         column_only(wordy("shards"), lambda row: row.shards),
         *_health_fields(wide),
     )
@@ -308,7 +308,7 @@ def _address(entry: JudgedEntry) -> str:
 
 _ADDRESS_FIELDS: tuple[Field[JudgedEntry], ...] = (
     Field("address", lambda entry: entry.row.target.entry.address),
-    Field("server", lambda entry: entry.server.address, wordy("server"), _address),
+    Field("server", lambda entry: entry.server.address, Column("server"), _address),
     Field("database", lambda entry: entry.row.number),
 )
 

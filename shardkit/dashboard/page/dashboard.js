@@ -140,7 +140,7 @@ function overview() {
       ["of limit", row => row.max_memory ? row.memory / row.max_memory : null, row => row.max_memory ? percent(row.memory / row.max_memory) : ""],
       ["conns", row => row.clients, row => number(row.clients)], ["CPU", row => row.cpu, row => percent(row.cpu)],
       ["lag", row => row.lag, row => row.lag === null || row.lag === undefined ? "" : bytes(row.lag)],
-      ["ms", row => row.latency, row => fixed(1000 * row.latency, 2)]],
+      ["ms", row => row.latency, row => row.latency === null ? "" : fixed(1000 * row.latency, 2)]],
       summary.servers, "No server is known yet."),
     h("h2", {}, "What changed"), table("events", [["at", row => row.at, row => time(row.at), " "], ["where", row => row.where], ["what", row => row.text, null, "wrap"]],
       summary.events, "Nothing since this dashboard was started."),
@@ -181,7 +181,7 @@ function server(answer) {
     h("h1", {}, answer.address, " ", stateOf(answer.state)),
     answer.error ? h("p", { class: "note" }, "It has not answered since " + time(answer.since) + ": " + answer.error) : null,
     h("div", { class: "tiles" }, tile(answer.software, answer.version || "?"), tile("role", answer.role || "?"), tile("commands a second", number(answer.ops)),
-      tile("memory", bytes(answer.memory), answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
+      tile("memory", bytes(answer.memory), answer.max_memory === null ? "" : answer.max_memory ? "of " + bytes(answer.max_memory) : "without a limit"),
       tile("connections", number(answer.clients), "of " + number(answer.max_clients)), tile("blocked", number(answer.blocked)), tile("replicas", number(answer.replicas))),
     h("div", { class: "charts" }, [["Commands a second", "ops", number], ["Memory", "memory", bytes], ["Connections", "clients", number],
       ["CPU, share of a core", "cpu", percent], ["INFO, milliseconds", "latency", value => fixed(1000 * value, 1)], ["Sent, bytes a second", "sent", bytes]]
