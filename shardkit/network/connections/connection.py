@@ -529,6 +529,7 @@ class Closable(ReplyLimits):
             reraise_handlers(error)
             if self.closed and isinstance(error, _LOST):
                 raise closed_error() from error
+            error.maybe_executed = False  # type: ignore[attr-defined]
             if not isinstance(error, _OF_PLACES):
                 self.policy.failed(error, time.monotonic() - started)
             raise
@@ -680,6 +681,16 @@ class Closable(ReplyLimits):
         self.due = max(0, self.due - 1)
         return reply
 
+    def can_read(self, timeout: float | None = 0) -> Any:
+        """Return whether something arrives within ``timeout`` seconds, and before the deadline."""
+        deadline = current.get() if timeout != 0 else None
+        if deadline is None:
+            return super().can_read(timeout)  # type: ignore[misc]
+        found = super().can_read(deadline.shorten(timeout))  # type: ignore[misc]
+        if not found:
+            deadline.require_left()
+        return found
+
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
         """Shorten the timeouts for connecting or writing to the caller's deadline."""
@@ -777,6 +788,7 @@ class AsyncClosable(ReplyLimits):
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
+            error.maybe_executed = False  # type: ignore[union-attr]
             if not isinstance(error, _OF_PLACES):
                 self.policy.failed(error, time.monotonic() - started)
             raise

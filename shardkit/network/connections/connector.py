@@ -426,7 +426,14 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
             """Whether it must be closed before the next use, also as the server has closed it."""
             return super().should_reconnect() or was_closed(self)
 
-    return NodeConnection
+    class AsyncNodeConnection(NodeConnection):
+        async def send_packed_command(self, *args: Any, **options: Any) -> None:
+            """Send commands; subscriptions and WATCH do not ask whether it must be closed."""
+            if not (self.own or self.connecting) and was_closed(self):
+                await self.disconnect()
+            await super().send_packed_command(*args, **options)
+
+    return AsyncNodeConnection if issubclass(base, aioredis.Connection) else NodeConnection
 
 
 Address: TypeAlias = tuple[str, int]

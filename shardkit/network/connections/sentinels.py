@@ -45,6 +45,7 @@ from shardkit.network.connections.redis_private import (
     MasterChangingError,
     str_if_bytes,
 )
+from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.operations.server_errors import meaning
@@ -111,6 +112,8 @@ class _Manager:
             return [address for address, _ in votes.most_common()]
         if left:
             raise MasterChangingError(f"The Sentinels are replacing the master of {service!r}")
+        if (deadline := current.get()) is not None:
+            deadline.require_left()  # the Sentinels had no time to answer
         more = f" : {', '.join(errors)}" if errors else ""
         raise self.not_found(f"No master found for {service!r}{more}")
 

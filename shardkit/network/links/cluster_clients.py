@@ -11,7 +11,7 @@ If the cluster's component was split into shards, commands with keys go there.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from itertools import chain
 from threading import RLock
@@ -282,11 +282,13 @@ class _Pipeline:
     is_transaction: bool
     collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
     watches: bool  # then redis-py's own code does everything
+    queues: bool
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         """Start to collect."""
         self.client, self.is_transaction = client, is_transaction
         self.collected, self.watches = [], False
+        self.queues = False  # after MULTI
 
     def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         """Collect a command; return whether redis-py's own code must do that."""
@@ -382,9 +384,14 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
         if self.collect(args, options):
-            with self.client.watching(args):
+            with nullcontext() if self.queues else self.client.watching(args):
                 return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
         return self
+
+    def multi(self) -> None:
+        """Collect commands from now on, even if keys are watched."""
+        super().multi()  # type: ignore[no-untyped-call]
+        self.queues = self.watches
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -393,7 +400,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected]):
+            with self.client.watching(*[args for args, _ in collected] or [("EXEC",)]):
                 if not self.is_transaction:  # without sending anything again
                     stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
@@ -453,7 +460,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, await self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected]):
+            with self.client.watching(*[args for args, _ in collected] or [("EXEC",)]):
                 for args, options in collected:
                     super().execute_command(*args, **options)
                 return await super().execute(raise_on_error, False)  # nothing is sent again

@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     RedisError,
     ResponseError,
+    WatchError,
 )
 
 from shardkit.errors import RoutingError
@@ -53,6 +54,7 @@ from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.operations.deadlines import current, earliest, within
+from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, reads_only
 
@@ -121,14 +123,42 @@ class _KitClient(RegistersScripts):
         return self.pipelines(client.connection_pool, callbacks, transaction, shard_hint)
 
 
+@contextmanager
+def _naming_errors(client: Any) -> Iterator[None]:
+    try:
+        yield
+    except RedisError as error:
+        raise policy_of(client).named(error) from error.__cause__
+
+
+@contextmanager
+def _piped(pipeline: Any, commands: Sequence[Sequence[Any]], executes: bool) -> Iterator[None]:
+    """Send the events of a pipeline's exchange, and name its errors."""
+    with watched(policy_of(pipeline), commands):
+        try:
+            yield
+        except WatchError as error:
+            # redis-py raises it for what a signal handler raises and for lost connections, too.
+            # A caller would repeat what EXEC may have done.
+            reraise_handlers(error)
+            if executes and getattr(error.__context__, "maybe_executed", False):
+                raise error.__context__ from None  # type: ignore[misc]
+            raise
+
+
 class DirectPipeline(Pipeline):
     """redis-py's pipeline, which keeps to the deadline of the entry."""
 
     def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
             return super().execute(*args, **kwargs)
+
+    def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command that comes before MULTI."""
+        with _piped(self, (args,), executes=False):
+            return super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class DirectClient(_KitClient, redis.Redis):
@@ -139,6 +169,11 @@ class DirectClient(_KitClient, redis.Redis):
     """
 
     pipelines = DirectPipeline
+
+    def client(self) -> Any:
+        """Return a client with a connection of its own, which is taken now."""
+        with _naming_errors(self):
+            return super().client()  # type: ignore[no-untyped-call]
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, in one pass if it can be."""
@@ -242,8 +277,13 @@ class MultiplexedPipeline(AsyncPipeline):
     async def execute(self, *args: Any, **kwargs: Any) -> list[Any]:
         """Execute what was collected."""
         commands = [command[0] for command in self.command_stack]
-        with allowed(self.connection_pool, ()), watched(policy_of(self), commands):
+        with allowed(self.connection_pool, ()), _piped(self, commands, executes=True):
             return await super().execute(*args, **kwargs)
+
+    async def immediate_execute_command(self, *args: Any, **options: Any) -> Any:
+        """Execute a command that comes before MULTI."""
+        with _piped(self, (args,), executes=False):
+            return await super().immediate_execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
 
 class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # redis-py's own
@@ -253,6 +293,11 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
     """
 
     pipelines = MultiplexedPipeline
+
+    async def initialize(self) -> Any:
+        """Take the connection of a client with one of its own."""
+        with _naming_errors(self):
+            return await super().initialize()
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the shared connection if it can be."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
+from faulty_proxy import faulty
 from link_helpers import FACES, count_of, of, opened
 from test_gate import map_of
 
@@ -110,6 +111,10 @@ REFUSALS = {
     "NOAUTH": Refusal(
         (user("resetpass", ">other"), ("CLIENT", "KILL", "USER", "app")), (user("nopass"),)
     ),
+    "BUSY": Refusal(
+        (("CONFIG", "SET", "busy-reply-threshold", 1), ("EVAL", "while true do end", 0)),
+        (("SCRIPT", "KILL"),),
+    ),
 }
 
 
@@ -169,8 +174,12 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
             await of(clients[0].set("k", "old"))
             admin.execute_command("FLUSHALL")
             error: Any = None
+            spinning = other.connection_pool.get_connection()
             for command in REFUSALS[refused].begins:
-                admin.execute_command(*command)
+                if command[0] == "EVAL":
+                    spinning.send_command(*command)  # without waiting for its reply
+                else:
+                    admin.execute_command(*command)
             try:
                 await USES[use](face, clients)
             except Exception as raised:
@@ -178,6 +187,8 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
             finally:
                 for command in REFUSALS[refused].ends:
                     admin.execute_command(*command)
+                spinning.disconnect()
+                other.connection_pool.release(spinning)
             told = getattr(error, "maybe_executed", None)  # redis-py's own errors have none
             executed = bool(own.dbsize())
             if error is None:
@@ -189,4 +200,57 @@ async def test_what_is_refused_strays_nowhere_without_a_word(
             assert not other.dbsize() or (told and refused == "only writes"), error
             await USES[use](face, clients)  # as before
             assert own.dbsize()
+        admin.flushall()
+
+
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_refusal_between_queueing_and_exec_executes_nothing(
+    kind: str, use: str, server: LocalServer
+) -> None:
+    with faulty(server.port) as proxy, server.client(db=1) as other, server.client(db=2) as own:
+        place = {"host": "127.0.0.1", "port": proxy.port}
+        components = {"before": {"entry": {**place, "db": 1}}, "one": {"entry": {**place, "db": 2}}}
+        async with opened(kind, ShardMap.parse(json.dumps({"components": components}))) as face:
+            private = use == "private client"
+            clients = [await of(face.kit.client(c, private=private)) for c in components]
+            for _ in range(2):  # both databases are confirmed, and another one is selected
+                await USES[use](face, clients)
+                await of(clients[0].set("k", "old"))
+            other.flushall()
+            proxy.answer("NOPERM no permissions to run the 'exec' command", "EXEC")
+            error: Any = None
+            try:
+                await USES[use](face, clients)
+            except Exception as raised:
+                error = raised
+            assert bool(own.dbsize()) is (error is None)
+            assert error is None or not getattr(error, "maybe_executed", False)
+            assert not other.dbsize()
+            proxy.clear()
+            await USES[use](face, clients)
+            assert own.dbsize()
+        other.flushall()
+
+
+@pytest.mark.parametrize("private", [False, True])
+@pytest.mark.parametrize("kind", FACES)
+async def test_each_number_is_confirmed_once_for_a_connection(
+    kind: str, private: bool, server: LocalServer
+) -> None:
+    """Writes to alternating databases select them in MULTI from then on."""
+    with faulty(server.port) as proxy:
+        places = [{"host": "127.0.0.1", "port": proxy.port, "db": n} for n in range(1, 5)]
+        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
+        async with opened(kind, shard_map) as face:
+            clients = [await of(face.kit.client("t", n, private=private)) for n in range(4)]
+            for n in range(20):
+                for client in clients:
+                    await of(client.rpush("k", n))
+            for client in clients:
+                assert await of(client.lrange("k", 0, -1)) == [b"%d" % n for n in range(20)]
+        selects = [n for n, name in enumerate(proxy.seen) if name == "SELECT"]
+        confirmed = [n for n in selects if proxy.seen[n - 1] != "MULTI"]
+        assert len(confirmed) <= 12, proxy.seen
+    with server.client() as admin:
         admin.flushall()

@@ -529,24 +529,3 @@ def test_redis_pys_code_selects_a_database_in_the_same_write(
         of(face, clients[1].publish("news", "x"))
         assert of(face, subscriber.get_message(timeout=5))["data"] == b"x"
         of(face, subscriber.aclose() if kind == "awaiting" else subscriber.close())
-
-
-@pytest.mark.parametrize("kind", FACES)
-def test_redis_pys_code_says_that_a_right_to_select_was_taken_away(
-    kind: str, servers: list[LocalServer]
-) -> None:
-    with faced(kind, over(servers[:1], 4)) as face:
-        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
-        for client in clients:
-            of(face, client.set("a", 1))
-        with servers[0].client() as admin:
-            admin.execute_command("ACL", "SETUSER", "default", "-select")
-        pipe = clients[0].pipeline()
-        pipe.get("a")
-        with pytest.raises(redis.exceptions.NoPermissionError, match="select") as caught:
-            of(face, pipe.execute())
-        assert not caught.value.maybe_executed  # type: ignore[attr-defined]
-        with servers[0].client() as admin:
-            admin.execute_command("ACL", "SETUSER", "default", "+select")
-        pipe.get("a")
-        assert of(face, pipe.execute()) == [b"1"]

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 import redis
-from link_helpers import Face, command, eventually, mapped, of, opened, paused
+from link_helpers import Face, command, mapped, of, opened
 from scripted_server import bulk, scripted
 
 import shardkit
-from shardkit import DeadlineExceeded, ShardFailure, ShardTimeout, ShardUnavailable
-from shardkit.events import CommandsFinished, subscribe
+from shardkit import ShardFailure, ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
-
-KEY = "{x}n"
 
 
 @pytest.fixture(scope="module")
@@ -27,74 +23,8 @@ def whole() -> Iterator[LocalCluster]:
         yield running
 
 
-def node_of(cluster: LocalCluster, key: str = KEY) -> Any:
-    """Return the server that has a key."""
-    with cluster.client() as asking:
-        port = asking.get_node_from_key(key).port
-    return next(node for node in cluster.nodes if node.port == port)
-
-
-CALLS: dict[str, Callable[[Any], Any]] = {
-    "a command": lambda client: client.incr(KEY),
-    "a pipeline": lambda client: client.pipeline().incr(KEY).execute(),
-    "a transaction": lambda client: client.pipeline(transaction=True).incr(KEY).execute(),
-}
-each_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-
-
 async def client_of(face: Face, **options: Any) -> Any:
     return await face.value(face.kit.client("data", **options))
-
-
-@each_call
-async def test_what_is_late_runs_once_and_says_that_it_may_have_run(
-    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
-) -> None:
-    node = node_of(whole)
-    async with opened(kind, mapped({**whole.entry.fields, "socket_timeout": 0.3})) as face:
-        client = await client_of(face)
-        await of(client.set(KEY, 0))
-        with paused(node), pytest.raises(ShardTimeout, match="in time") as late:
-            await of(call(client))
-        assert late.value.maybe_executed
-        assert late.value.shard == "data"
-    with node.client() as asking:
-        assert await eventually(lambda: asking.get(KEY) == b"1")
-
-
-@each_call
-async def test_deadline_of_a_clusters_call_is_deadline_exceeded(
-    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
-) -> None:
-    async with opened(kind, mapped({**whole.entry.fields, "socket_timeout": 60})) as face:
-        client = await client_of(face)
-        await of(call(client))
-        with (
-            paused(node_of(whole)),
-            pytest.raises(DeadlineExceeded, match=r"deadline of 0\.2 s") as late,
-            face.kit.deadline(0.2),
-        ):
-            await of(call(client))
-    assert late.value.shard == "data"
-
-
-@each_call
-async def test_a_clusters_call_has_one_event_for_each_node(
-    kind: str, whole: LocalCluster, call: Callable[[Any], Any]
-) -> None:
-    async with opened(kind, mapped(whole.entry.fields)) as face:
-        client = await client_of(face)
-        await of(client.delete(KEY))
-        seen: list[CommandsFinished] = []
-        stop = subscribe(lambda each: seen.append(each) if type(each) is CommandsFinished else None)
-        try:
-            await of(call(client))
-        finally:
-            stop()
-        assert [event.error for event in seen] == [None]
-        await of(client.set(KEY, "text"))
-        with pytest.raises(redis.ResponseError, match=r"not an integer .*\[data, cluster node"):
-            await of(call(client))
 
 
 async def test_pipelines_return_what_redis_pys_do(kind: str, whole: LocalCluster) -> None:
@@ -143,22 +73,6 @@ async def test_transactions_of_a_cluster_are_atomic_and_watch(
         pipe.incr("{t}a")
         with pytest.raises(redis.WatchError, match="Watched"):
             await of(pipe.execute())
-
-
-async def test_idle_connections_that_a_cluster_closed_cost_no_call(kind: str) -> None:
-    with LocalCluster() as own:
-        async with opened(kind, mapped(own.entry.fields)) as face:
-            client = await client_of(face)
-            calls = list(CALLS.values())
-            if face.blocks or hasattr(redis.Connection, "should_reconnect"):  # from redis-py 7
-                calls.append(lambda client: client.dbsize())
-            for call in calls:
-                await of(call(client))
-                for node in own.nodes:
-                    with node.client() as killing:
-                        killing.execute_command("CLIENT KILL TYPE NORMAL SKIPME YES")
-                await asyncio.sleep(0.05)  # it is noticed
-                assert await of(call(client)) is not None
 
 
 async def test_a_cluster_is_discovered_from_any_seed_or_known_node(kind: str) -> None:

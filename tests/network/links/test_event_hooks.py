@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from link_helpers import command, mapped, opened
-from redis.exceptions import ResponseError
 from scripted_server import scripted
 
 import shardkit
@@ -94,33 +93,6 @@ async def test_transactions_list_commands(kind: str, own_map: ShardMap, told: li
         assert await face.send(*batch) == [[1, b"1"], 1]
         [sent] = of(told, events.CommandsSent)
     assert list(sent.commands_of()) == [("INCR", "k"), ("GET", "k"), ("STRLEN", "k")]
-
-
-@pytest.mark.parametrize("which", ["shared", "private", "not multiplexed"])
-async def test_clients_are_told(kind: str, own_map: ShardMap, told: list[Any], which: str) -> None:
-    if which == "not multiplexed":
-        entry: Any = own_map.components["own"].entry
-        fields = {**entry.fields, "multiplex": False}
-        own_map = mapped(fields, "own")
-    async with opened(kind, own_map) as face:
-        client = await face.value(face.kit.client("own", private=which == "private"))
-        await face.value(client.ping())
-        told.clear()
-        await face.value(client.set("k", 1))
-        await face.value(client.blpop("none", timeout=0.01))
-        await face.value(client.pipeline().get("k").get("k").execute())
-        with pytest.raises(ResponseError, match="WRONGTYPE"):
-            await face.value(client.hget("k", "f"))
-        sent = of(told, events.CommandsSent)
-        assert [(each.name, each.count) for each in sent] == [
-            ("SET", 1),
-            ("BLPOP", 1),
-            ("GET", 2),
-            ("HGET", 1),
-        ]
-        finished = of(told, events.CommandsFinished)
-        assert [each.sent for each in finished] == sent
-        assert [each.refused for each in finished] == [False, False, False, True]
 
 
 async def test_every_event_is_told(kind: str, own_server: LocalServer, told: list[Any]) -> None:

@@ -264,23 +264,6 @@ async def test_timeouts_repeat_nothing(mine: Face, own: list[LocalServer]) -> No
     assert count_of(own[0], "set") == 1
 
 
-async def test_a_stalled_server_gets_an_incr_once(mine: Face, own: list[LocalServer]) -> None:
-    """redis-py's own defaults apply an INCR twice here."""
-    await mine.client_call("one", "ping")
-    own[0].pause()
-    with pytest.raises(TimeoutError, match=r"no reply in time from|no reply for 0.4 seconds"):
-        await mine.client_call("one", "incr", "client")
-    [failed] = await mine.send(command(Shard("data", 0), "operation", "INCR"))
-    assert isinstance(failed, ShardUnavailable)
-    await asyncio.sleep(0.5)  # whatever sends them again has done so
-    own[0].resume()
-    assert await mine.client_call("patient", "get", "client") == b"1"
-    executed = await mine.client_call("patient", "get", "operation")
-    assert executed in (None, b"1")  # None: the connection was lost, and no other could be opened
-    sent = count_of(own[0], "incrby") + count_of(own[0], "incr")
-    assert sent == 1 + (executed is not None)
-
-
 # ---- time
 
 

@@ -13,7 +13,6 @@ import redis.asyncio as aioredis
 from fakeredis import FakeAsyncRedis
 from link_helpers import clients_of, mapped, of, opened
 from redis.exceptions import (
-    ConnectionError as RedisConnectionError,
     DataError,
     NoScriptError,
     ResponseError,
@@ -21,7 +20,6 @@ from redis.exceptions import (
 
 import shardkit
 from shardkit import AsyncShardKit, ShardMap
-from shardkit.errors import ShardTimeout
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections.effects import READS, WRITES
 from shardkit.network.links import user_clients
@@ -179,27 +177,6 @@ async def test_a_callback_that_a_user_sets_is_called(akit: AsyncShardKit) -> Non
     assert await client.get("a") == ("mine", b"1")
     client.set_response_callback("GET", later)
     assert await client.get("a") == ("later", b"1")
-
-
-async def test_a_server_that_goes_away_fails_its_calls_as_redis_py_says_it() -> None:
-    with LocalServer() as server:
-        async with await shardkit.aconnect(map_of(server.port, socket_timeout=1)) as kit:
-            client: Any = await kit.client("own")
-            await client.set("a", 1)
-            server.kill()
-            for error in await asyncio.gather(
-                *(client.get("a") for _ in range(5)), return_exceptions=True
-            ):
-                assert isinstance(error, RedisConnectionError)
-            server.restart()
-            assert await client.get("a") is None
-            server.pause()
-            waiting = await asyncio.gather(
-                *(client.get("a") for _ in range(5)), return_exceptions=True
-            )
-            assert [type(error) for error in waiting] == [ShardTimeout] * 5
-            server.resume()
-            assert await client.get("a") is None
 
 
 @pytest.mark.parametrize(
