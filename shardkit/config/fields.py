@@ -197,7 +197,7 @@ _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
 _OWN_NODES = "leave it out: a cluster finds its own nodes"
 # Fields that contradict others: remedies by these.
 _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("url", LOCATION - {"url", "startup_nodes"} | {"ssl"}, "set it in one of the two"),
+    ("url", LOCATION - {"url", "startup_nodes"}, "set it in one of the two"),
     (
         "unix_socket_path",
         frozenset({"host", "port", "ssl", "sentinel"}),
@@ -278,6 +278,10 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
         if fields.get(one) not in (None, False)
         for other in sorted(others & fields.keys())
     ]
+    url = fields.get("url")
+    if url is not None and "ssl" in fields and not (_is_plain(url) and fields["ssl"] is False):
+        remedy = "write rediss:// in the url and leave it out, or set ssl: false beside redis://"
+        problems.append(Problem(where, "ssl", "", "contradicts url", remedy))
     if not problems and not partial:
         problems += _without_tls(fields, where)
     if not problems and fields.get("cluster"):
@@ -289,6 +293,11 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems
+
+
+def _is_plain(url: object) -> bool:
+    """Whether a URL connects without TLS."""
+    return isinstance(url, str) and url.startswith(("redis:", "valkey:"))
 
 
 def _without_tls(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -432,8 +441,8 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION | tls | (read_url(url) if url else {}).keys()
     elif url:
         # Not the ssl of a plain URL: that connects without TLS, which the check refuses then.
-        is_plain = url.startswith(("redis:", "valkey:")) and defaults.get("ssl") is True
-        displaced = LOCATION | (set() if is_plain else {"ssl"}) | read_url(url).keys()
+        is_refused = _is_plain(url) and defaults.get("ssl") is True
+        displaced = LOCATION | (set() if is_refused else {"ssl"}) | read_url(url).keys()
     elif "sentinel" in fields:
         displaced = LOCATION
     elif "startup_nodes" in fields:
@@ -461,8 +470,6 @@ def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[st
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}
-    if fields.get("url", "").startswith(("redis:", "valkey:")):  # which says: without TLS
-        not_shared |= {name for name in FIELDS if name.startswith("ssl")}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
     )
