@@ -266,7 +266,7 @@ class DamagedDataError(StructureError):
         self.place = place or component
         self.search = search
         self.key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
-        self.found = found
+        self.found = found = shortened(found)
         self.expected = expected
         self.component = component
         self.shard = shard
@@ -432,6 +432,11 @@ def extra(name: str, what: str) -> Iterator[None]:
         raise MissingExtraError(
             f"{what} need {missing}, which is not installed", f"pip install 'shardkit[{name}]'"
         ) from None
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return a text that may show stored data, without its end if it is long."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -46,6 +46,11 @@ def _is_host(value: str) -> bool:
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
+def _may_be_host(value: str) -> bool:
+    """Whether a text with references may become a host: no URL, which may hold a password."""
+    return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
+
+
 def _is_error_handler(name: str) -> bool:
     with suppress(LookupError, ValueError):
         codecs.lookup_error(name)
@@ -220,7 +225,7 @@ def _is_address(value: Any) -> bool:
         and len(value) == 2
         and isinstance(value[0], str)
         and type(value[1]) is int
-        and (_is_host(value[0]) or REFERENCE.search(value[0]) is not None)
+        and (_is_host(value[0]) or (REFERENCE.search(value[0]) and _may_be_host(value[0])))
         and 0 < value[1] < 65536
     )
 
@@ -376,7 +381,8 @@ def _check_value(
             allowed = "text without lone surrogates and NUL"
             fits = False
         elif REFERENCE.search(value):
-            return  # checked when it is resolved
+            fits = name != "host" or _may_be_host(value)
+            check = _anything  # when it is resolved
     if not fits or not check(value):
         problem = "cannot be used"
         yield Problem(where, prefix + name, shown(name, value), problem, f"give {allowed}")

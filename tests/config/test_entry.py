@@ -693,6 +693,8 @@ def test_references_are_shown() -> None:
         {"password": {"a": SECRET}},
         {"host": {"password": SECRET}},
         {"host": f"redis://:{SECRET}@h"},
+        {"host": f"redis://:${{X}}{SECRET}@h"},
+        {"sentinel": {"service": "m", "sentinels": [[f"${{X}}:{SECRET}@h", 1]]}},
         {"db": {"password": SECRET}, "cluster": True},
         {"db": f"rediss://u:{SECRET}@h"},
         {"sentinel": f"redis://:{SECRET}@h"},
