@@ -225,7 +225,10 @@ def _is_address(value: Any) -> bool:
         and len(value) == 2
         and isinstance(value[0], str)
         and type(value[1]) is int
-        and (_is_host(value[0]) or (REFERENCE.search(value[0]) and _may_be_host(value[0])))
+        and (
+            _is_host(value[0])
+            or (REFERENCE.search(value[0]) is not None and _may_be_host(value[0]))
+        )
         and 0 < value[1] < 65536
     )
 
