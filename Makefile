@@ -52,7 +52,7 @@ examples: setup  ## the tests that make up examples, with a thousand where they 
 	EXAMPLES=$(or $(EXAMPLES),1000) $(BIN)/python -m pytest -n 4 -m hypothesis
 
 secrets: setup  ## secrets planted in 20,000 URLs and 20,000 entries: none is shown; EXAMPLES=1000 for fewer
-	EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest -n 2 tests/config/test_planted_secrets.py
+	EXAMPLES=$(or $(EXAMPLES),20000) $(BIN)/python -m pytest -n 2 --timeout=0 tests/config/test_planted_secrets.py
 
 fuzz: setup  ## random calls while a server kills and refuses, a minute a face: no value strays; SECONDS=600 SEED=7 for others
 	FUZZ_SECONDS=$(or $(SECONDS),60) FUZZ_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 tests/network/connections/test_selects_fuzzed.py

@@ -267,7 +267,7 @@ class DamagedDataError(StructureError):
         self.place = place or component
         self.search = search
         self.key = key.decode(errors="backslashreplace") if isinstance(key, bytes) else key
-        self.found = found
+        self.found = found = shortened(found)
         self.expected = expected
         self.component = component
         self.shard = shard
@@ -438,6 +438,11 @@ def extra(name: str, what: str) -> Iterator[None]:
 def natural(text: str) -> list[str | int]:
     """Return a key that sorts texts as people count: ``users:2`` before ``users:10``."""
     return [int(each) if each.isdecimal() else each for each in re.split("([0-9]+)", text)]
+
+
+def shortened(text: str, most: int = 300) -> str:
+    """Return a text that may show stored data, without its end if it is long."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -23,6 +23,7 @@ from faces import Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
 from lua_keys import watch
+from resources import bounded
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -33,6 +34,9 @@ settings.register_profile(
     "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "25"))
 )
 settings.load_profile("patient")
+
+# Processor seconds of a test with 25 examples, each of which starts nothing.
+MADE_UP = 60.0 * max(1.0, int(os.environ.get("EXAMPLES", "25")) / 25)
 
 MAP = """
 components:
@@ -79,6 +83,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out.update(sorted(of_one, key=lambda item: crc32(item.nodeid.encode()))[kept:])
     config.hook.pytest_deselected(items=list(left_out))
     items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    """Bound the memory and time of tests that make up what they give to the package."""
+    if not any(item.iter_markers("hypothesis")) and not any(item.iter_markers("bounded")):
+        return (yield)
+    with bounded(seconds=MADE_UP):
+        return (yield)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

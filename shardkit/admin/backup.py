@@ -43,7 +43,7 @@ from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
 from shardkit.config.history import HISTORY_KEY
-from shardkit.config.regular_file import open_regular
+from shardkit.config.regular_file import open_regular, read_regular
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_components, read_epoch
 from shardkit.errors import (
@@ -132,8 +132,7 @@ class BackupManifest:
         """
         path = Path(directory) / MANIFEST
         try:
-            with open_regular(path) as file:
-                found = load_json(file.read(), str(path))
+            found = load_json(read_regular(path), str(path))
         except OSError as error:
             raise ConfigError(f"{path}: {error.strerror}", "name a backup's directory") from None
         try:
@@ -621,8 +620,7 @@ def objects_in(directory: str | Path) -> dict[str, str]:
     if CONFIG in (files := BackupManifest.load(directory).files):
         _require_unchanged(path, files[CONFIG])
     try:
-        with open_regular(path) as file:
-            found = load_json(file.read(), str(path))
+        found = load_json(read_regular(path), str(path))
     except OSError as error:
         raise ConfigError(
             f"{path}: {error.strerror}: the backup may have been made without a config server",

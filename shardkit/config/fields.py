@@ -46,6 +46,11 @@ def _is_host(value: str) -> bool:
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
 
 
+def _may_be_host(value: str) -> bool:
+    """Whether a text with references may become a host: no URL, which may hold a password."""
+    return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
+
+
 def _is_error_handler(name: str) -> bool:
     with suppress(LookupError, ValueError):
         codecs.lookup_error(name)
@@ -197,7 +202,7 @@ _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
 _OWN_NODES = "leave it out: a cluster finds its own nodes"
 # Fields that contradict others: remedies by these.
 _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
-    ("url", LOCATION - {"url", "startup_nodes"} | {"ssl"}, "set it in one of the two"),
+    ("url", LOCATION - {"url", "startup_nodes"}, "set it in one of the two"),
     (
         "unix_socket_path",
         frozenset({"host", "port", "ssl", "sentinel"}),
@@ -220,7 +225,10 @@ def _is_address(value: Any) -> bool:
         and len(value) == 2
         and isinstance(value[0], str)
         and type(value[1]) is int
-        and (_is_host(value[0]) or REFERENCE.search(value[0]) is not None)
+        and (
+            _is_host(value[0])
+            or (REFERENCE.search(value[0]) is not None and _may_be_host(value[0]))
+        )
         and 0 < value[1] < 65536
     )
 
@@ -278,6 +286,10 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
         if fields.get(one) not in (None, False)
         for other in sorted(others & fields.keys())
     ]
+    url = fields.get("url")
+    if url is not None and "ssl" in fields and not (_is_plain(url) and fields["ssl"] is False):
+        remedy = "write rediss:// in the url and leave it out, or set ssl: false beside redis://"
+        problems.append(Problem(where, "ssl", "", "contradicts url", remedy))
     if not problems and not partial:
         problems += _without_tls(fields, where)
     if not problems and fields.get("cluster"):
@@ -289,6 +301,11 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
     if not problems and "replicas" in fields:
         problems += _check_replicas(fields, where)
     yield from problems
+
+
+def _is_plain(url: object) -> bool:
+    """Whether a URL connects without TLS."""
+    return isinstance(url, str) and url.startswith(("redis:", "valkey:"))
 
 
 def _without_tls(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
@@ -367,7 +384,8 @@ def _check_value(
             allowed = "text without lone surrogates and NUL"
             fits = False
         elif REFERENCE.search(value):
-            return  # checked when it is resolved
+            fits = name != "host" or _may_be_host(value)
+            check = _anything  # when it is resolved
     if not fits or not check(value):
         problem = "cannot be used"
         yield Problem(where, prefix + name, shown(name, value), problem, f"give {allowed}")
@@ -432,8 +450,8 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
         displaced = LOCATION | tls | (read_url(url) if url else {}).keys()
     elif url:
         # Not the ssl of a plain URL: that connects without TLS, which the check refuses then.
-        is_plain = url.startswith(("redis:", "valkey:")) and defaults.get("ssl") is True
-        displaced = LOCATION | (set() if is_plain else {"ssl"}) | read_url(url).keys()
+        is_refused = _is_plain(url) and defaults.get("ssl") is True
+        displaced = LOCATION | (set() if is_refused else {"ssl"}) | read_url(url).keys()
     elif "sentinel" in fields:
         displaced = LOCATION
     elif "startup_nodes" in fields:
@@ -461,8 +479,6 @@ def with_master(fields: Mapping[str, Any], master: Mapping[str, Any]) -> dict[st
     if shared.get("port", DEFAULT_PORT) is None:
         shared["host"] = None  # its reference may contain the port
     not_shared = {"url", "unix_socket_path", "zone", *_NOT_OF_REPLICAS}
-    if fields.get("url", "").startswith(("redis:", "valkey:")):  # which says: without TLS
-        not_shared |= {name for name in FIELDS if name.startswith("ssl")}
     return merged(
         fields, {n: v for n, v in shared.items() if n not in not_shared and v is not None}
     )

@@ -47,6 +47,7 @@ from shardkit.config.component import (
 from shardkit.config.entry import Entry
 from shardkit.config.fields import LOCATION, check_entry, database_of, expanded, merged
 from shardkit.config.problem import NO_CLUSTER, Problem, invalid, mask, shown, shown_name
+from shardkit.config.regular_file import read_regular
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
 from shardkit.errors import ConfigError, InvalidEntryError, counted
@@ -88,7 +89,7 @@ class ShardMap:
             InvalidEntryError: something in it cannot be used; ``.problems`` lists everything.
         """
         try:
-            data = Path(path).read_bytes()
+            data = read_regular(path)
         except (OSError, ValueError) as error:  # the latter: it is no path
             reason = getattr(error, "strerror", None) or str(error)
         else:

@@ -161,7 +161,8 @@ def sentinel_fields(url: str) -> dict[str, Any] | None:
     kind = _SENTINELS.fullmatch(pieces.scheme)
     if kind is None:
         return None
-    path = re.fullmatch(r"/([^/]+)(?:/([0-9]{1,10}))?/?", pieces.path)
+    service = r"(?:[A-Za-z0-9._-]|\$\{\w+\})+"  # anything else may be part of a password
+    path = re.fullmatch(rf"/({service})(?:/([0-9]{{1,10}}))?/?", pieces.path)
     if path is None or "#" in url:
         remedy = f"write {pieces.scheme}://host1,host2:{_SENTINEL_PORT}/service/db"
         raise BadUrlError("names no service, or no database number behind it", remedy)
@@ -171,7 +172,7 @@ def sentinel_fields(url: str) -> dict[str, Any] | None:
         if not host or not re.fullmatch("[0-9]{0,5}", port):
             raise BadUrlError("names a Sentinel that cannot be one", "write host:port")
         sentinels.append([host.strip("[]"), int(port or _SENTINEL_PORT)])
-    asked: dict[str, Any] = {"service": unquote(path[1]), "sentinels": sentinels}
+    asked: dict[str, Any] = {"service": path[1], "sentinels": sentinels}
     query, own = [], dict(parse_qsl(pieces.query, keep_blank_values=True))
     for piece in pieces.query.split("&") if pieces.query else ():
         name = piece.partition("=")[0]

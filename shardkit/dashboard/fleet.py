@@ -28,7 +28,15 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.connections.redis_private import slot_owners
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of, query_all
-from shardkit.network.survey import Login, ServerFacts, Target, logins_of, survey, targets_of
+from shardkit.network.survey import (
+    Login,
+    ServerFacts,
+    Target,
+    logins_of,
+    server_of,
+    survey,
+    targets_of,
+)
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.lua import script
 from shardkit.routing.command_keys import key_positions
@@ -237,7 +245,9 @@ class FleetWatch:
         self._epoch = epoch
 
     def _follow(self, targets: list[Target]) -> None:
-        logins, _ = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
+        logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
+        unresolved = {str(targets[n].shard): str(error) for n, error in failed.items()}
+        self.broken = {**self.broken, **unresolved}
         wanted: dict[str, Login[int]] = {}
         databases: dict[str, dict[int, list[str]]] = {}
         for login in logins:
@@ -431,8 +441,9 @@ class FleetWatch:
         if known is not component:  # a login takes as long as all the rest
             homes = []
             for place, entry in component.entries():
-                [login], _ = logins_of([(0, str(place), entry)])
-                homes.append((str(place), login.address, login.databases[0], entry.held))
+                logins, _ = logins_of([(0, str(place), entry)])
+                database = logins[0].databases[0] if logins else 0  # cannot be resolved here
+                homes.append((str(place), server_of(entry.address), database, entry.held))
             self._homes[component.name] = component, homes
         rows = []
         for shard, address, database, held in homes:

@@ -195,6 +195,8 @@ class _BlockPacker:
 def search(level: Level, content: bytes, offset: int) -> tuple[int | None, int]:
     """Return the page to search for an offset, and NO_CITY; or None, and its city or NO_CITY."""
     if content[:1] == _PAGES:
+        if len(content) % (level.bits // 8) != 1:
+            raise _unreadable(content)
         page = bisect_right(_readable(level.code, content, 1, len(content)), offset) - 1
         return (None if page < 0 else page), NO_CITY
     border = _border(level, content)
@@ -219,11 +221,15 @@ def _border(level: Level, content: bytes) -> int:
     width = level.bits // 8
     count, left = divmod(len(content) - 1, width + _BYTES_OF_A_NUMBER)
     if content[:1] != _ENTRIES or left or not count:
-        raise StructureError(
-            f"a block of ranges ({counted(len(content), 'byte')}) cannot be read",
-            "import again, or upgrade this program if a later release wrote it",
-        )
+        raise _unreadable(content)
     return 1 + count * width
+
+
+def _unreadable(content: bytes) -> StructureError:
+    return StructureError(
+        f"a block of ranges ({counted(len(content), 'byte')}) cannot be read",
+        "import again, or upgrade this program if a later release wrote it",
+    )
 
 
 if sys.byteorder == "little":

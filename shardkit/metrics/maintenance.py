@@ -29,6 +29,7 @@ from shardkit.operations.operation import (
     Structure,
     operation,
 )
+from shardkit.recent import Recent
 from shardkit.structures.base.arguments import check_name, check_prefix, check_seconds
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -70,7 +71,7 @@ class Maintenance(Structure[Face]):
     ) -> None:
         super().__init__(driver, component, check_prefix(name))
         self._clock = clock or ServerClock()
-        self._known: dict[str, tuple[float, MaintenanceState | None]] = {}
+        self._known: Recent[str, tuple[float, MaintenanceState | None]] = Recent()
 
     @operation
     def turn_on(
@@ -130,8 +131,6 @@ class Maintenance(Structure[Face]):
         read, known = self._known.get(part, (now - FRESH, None))
         if now - read < FRESH:
             return known
-        if len(self._known) >= 1000:
-            self._known.clear()
         # Before reading, so that a failure is not retried at once.
         self._known[part] = (now, known)
         keys = [self._keys("")] + ([self._keys(part)] if part else [])

@@ -115,7 +115,7 @@ class Outbox:
         self._lock = threading.Lock()
         self._backlogs: dict[Hashable, _Backlog] = {}
         self._answered: list[tuple[Any, Sequence[Any], Any]] = []
-        self._sender = secrets.token_hex(8)
+        self._sender, self._number = secrets.token_hex(8), 0
         self.waiting = self.dropped = 0
         self._recorder.discard()
 
@@ -132,12 +132,14 @@ class Outbox:
                     self._backlogs.setdefault(place, _Backlog()).waiting.extend(records)
                     self.waiting += len(records)
             jobs = []
-            for place, backlog in self._backlogs.items():
+            for place, backlog in list(self._backlogs.items()):
                 if backlog.sending is not None:
                     jobs.append(Job(*backlog.sending, _nothing()))
                 elif (command := self._next(place, backlog)) is not None:
                     steps = self._send(place, backlog, command)
                     jobs.append(Job(command.to, command.key, steps))
+                else:
+                    del self._backlogs[place]
             return jobs
 
     def further(self) -> list[Job]:
@@ -155,7 +157,7 @@ class Outbox:
         if not backlog.request and backlog.waiting:
             count = min(self._recorder.at_once, len(backlog.waiting))
             backlog.request = [backlog.waiting.popleft() for _ in range(count)]
-            backlog.number += 1
+            backlog.number = self._number = self._number + 1
             backlog.since = now
         if backlog.request:
             number, records = str(backlog.number), backlog.request

@@ -412,7 +412,7 @@ def test_a_replica_takes_over_what_it_does_not_say() -> None:
                 {"host": "b"},
                 {"port": 7001},
                 {"host": "c", "port": 1, "password": "own"},
-                {"url": "redis://d"},
+                {"url": "redis://d", "ssl": False},
                 {"unix_socket_path": "/e"},
             ],
         }
@@ -422,7 +422,7 @@ def test_a_replica_takes_over_what_it_does_not_say() -> None:
         {"host": "b", "port": 7000, **common},
         {"host": "a", "port": 7001, **common},
         {"host": "c", "port": 1, **common, "password": "own"},
-        {"host": "d", "db": 3, "password": "s"},
+        {"host": "d", "db": 3, "password": "s", "ssl": False},
         {"unix_socket_path": "/e", "db": 3, "password": "s"},
     ]
 
@@ -432,7 +432,7 @@ def test_a_replica_takes_over_what_its_masters_url_says() -> None:
         {
             "url": "rediss://app:${PW}@a:7000/3?socket_timeout=2",
             "client_name": "web",
-            "replicas": [{"host": "b"}, {"url": "redis://:own@c"}],
+            "replicas": [{"host": "b"}, {"url": "redis://:own@c", "ssl": False}],
         }
     )
     assert entry.resolved("k", {"PW": "s/s"})["replicas"] == [
@@ -447,7 +447,14 @@ def test_a_replica_takes_over_what_its_masters_url_says() -> None:
             "client_name": "web",
         },
         # Its own password is not that of the master's user.
-        {"host": "c", "db": 3, "password": "own", "socket_timeout": 2.0, "client_name": "web"},
+        {
+            "host": "c",
+            "db": 3,
+            "password": "own",
+            "ssl": False,
+            "socket_timeout": 2.0,
+            "client_name": "web",
+        },
     ]
 
 
@@ -651,6 +658,25 @@ def test_settings_of_tls_without_tls_are_refused(fields: dict[str, Any]) -> None
     Entry({"url": "${URL}", "ssl_ca_certs": "/ca.pem"})  # which may be rediss://
 
 
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"url": "rediss://h", "replicas": [{"url": "redis://b"}]},
+        {"host": "h", "ssl": True, "replicas": [{"host": "c"}, {"url": "valkey://b"}]},
+    ],
+    ids=str,
+)
+def test_a_plain_url_of_a_replica_of_a_tls_master_is_refused(fields: dict[str, Any]) -> None:
+    number = len(fields["replicas"]) - 1
+    refused = rf"replicas\[{number}\]: ssl contradicts url.*ssl: false beside"
+    with pytest.raises(InvalidEntryError, match=refused):
+        Entry(fields)
+    fields["replicas"][-1]["ssl"] = False  # that is meant
+    assert not Entry(fields).resolved("k", {})["replicas"][-1]["ssl"]
+    with pytest.raises(InvalidEntryError, match="ssl contradicts url"):
+        Entry({"url": "rediss://h", "ssl": False})
+
+
 def test_references_are_shown() -> None:
     entry = Entry({"url": "rediss://u:${PW}@h?ssl_password=${KEY}", "password": "${OTHER}"})
     assert entry.masked() == entry.fields
@@ -667,6 +693,8 @@ def test_references_are_shown() -> None:
         {"password": {"a": SECRET}},
         {"host": {"password": SECRET}},
         {"host": f"redis://:{SECRET}@h"},
+        {"host": f"redis://:${{X}}{SECRET}@h"},
+        {"sentinel": {"service": "m", "sentinels": [[f"${{X}}:{SECRET}@h", 1]]}},
         {"db": {"password": SECRET}, "cluster": True},
         {"db": f"rediss://u:{SECRET}@h"},
         {"sentinel": f"redis://:{SECRET}@h"},

@@ -6,19 +6,27 @@ import json
 import logging
 import os
 import traceback
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from collections.abc import Iterator
+from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
+import redis
+from faces import eventually
 from hypothesis import HealthCheck, given, settings, strategies as st
+from starlette.testclient import TestClient
 
 import shardkit
 from shardkit import Entry, ShardKitError, ShardMap
 from shardkit.cli.app import app
 from shardkit.config.diff import diff
 from shardkit.config.url import mask_url
+from shardkit.dashboard import FleetWatch, application
+from shardkit.dashboard.app import VIEWS
+from shardkit.local import LocalServer
 
 SECRET = "hunter2"
 # Signs that mean something in a URL, an address or YAML.
@@ -32,7 +40,9 @@ schemes = st.sampled_from(
         *("reddis://", "redis:/", "redis:", "http://", "//", "", "Redis://", "tls+redis://"),
     ]
 )
-hosts = st.sampled_from(["h", "h:1", "[::1]:1", "a,b:2", "/s.sock", "", "h/1", "h/m/2", "h:p"])
+hosts = st.sampled_from(
+    ["h", "h:1", "[::1]:1", "a,b:2", "/s.sock", "", "h/1", "h/m/2", "h:p", "127.0.0.1:LIVE"]
+)
 names = ["password", "ssl_password", "sentinel_password", "pasword", "Password", "pass", "pw"]
 queries = st.builds(
     "?{}={}{}".format, st.sampled_from(names), secrets, st.sampled_from(["", "&db=1"])
@@ -55,6 +65,13 @@ fields = st.one_of(
 )
 
 
+COMMANDS = [
+    *(["config", "show"], ["config", "show", "--json"], ["config", "log"], ["status"], ["check"]),
+    *(["status", "--json"], ["clients"], ["locks", "show"], ["queues", "show"], ["doctor"]),
+    *(["keys"], ["exec", "c0", "PING"], ["plan"], ["advise"], ["balance"], ["locate", "c0", "k"]),
+]
+
+
 def about(error: BaseException) -> str:
     """All that an error says, with what is behind it."""
     more = f"{error!r}{vars(error)}{getattr(error, 'problems', '')}"
@@ -69,10 +86,26 @@ def command(*args: str) -> str:
     return printed.getvalue()
 
 
+def pages(kit: shardkit.ShardKit, config: Entry) -> str:
+    """Return the text of all pages of a dashboard, and of its metrics."""
+    with closing(FleetWatch(kit, config, interval=0.05)) as fleet:
+        assert eventually(lambda: fleet.components or fleet.broken or fleet.banner)
+        eventually(lambda: all(each.samples or each.error for each in fleet.servers.values()), 2)
+        client = TestClient(application(fleet), base_url="http://127.0.0.1")
+        paths = [path for path in client.get("/openapi.json").json()["paths"] if "{" not in path]
+        paths += ["/metrics", *VIEWS]
+        for name in (*fleet.components, *fleet.broken):
+            paths += [f"/api/components/{name}", f"/api/components/{name}/contents"]
+        paths += [f"/api/servers/{quote(address, safe='')}" for address in fleet.servers]
+        return "".join(client.get(path).text for path in paths) + repr(vars(fleet))
+
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "200"))
+AT_ONCE = 20  # entries of a config server
 patient = settings(
-    max_examples=int(os.environ.get("EXAMPLES", "200")),
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
+few = settings(patient, max_examples=max(5, EXAMPLES // AT_ONCE))
 
 
 @patient
@@ -122,6 +155,44 @@ def test_no_secret_of_an_address_is_shown(
     said += command("config", "validate", url) + command("config", "push", "--config", url)
     said += command("locate", "--config", url) + command("config", "diff", url, url)
     assert SECRET not in said + caplog.text
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[LocalServer]:
+    with LocalServer() as server:
+        yield server
+
+
+@few
+@given(st.lists(fields, min_size=AT_ONCE, max_size=AT_ONCE))
+def test_no_secret_of_stored_entries_is_shown(
+    live: LocalServer, caplog: pytest.LogCaptureFixture, entries: list[dict[str, Any]]
+) -> None:
+    caplog.clear()
+    caplog.set_level(logging.DEBUG)
+    with live.client() as client:
+        client.flushall()
+        for n, entry in enumerate(entries):
+            client.set(f"config:redis:c{n}", json.dumps(entry).replace("LIVE", str(live.port)))
+    url, said = f"redis://127.0.0.1:{live.port}", ""
+    for args in COMMANDS:
+        said += command(*args, "--config", url)
+    with shardkit.connect(url) as kit:
+        said += pages(kit, Entry({"port": live.port}))
+        for name in kit.components():
+            try:
+                said += repr(kit.client(name)) + repr(kit.health())
+                kit.set("s", component=name).sadd("x")
+            except (ShardKitError, redis.RedisError) as error:
+                said += about(error)
+    assert SECRET not in said + caplog.text
+
+
+@pytest.mark.parametrize("scheme", ["redis+sentinel", "redis", "redis+cluster", "reddis"])
+def test_a_slash_in_a_password_shows_none_of_it(scheme: str) -> None:
+    with pytest.raises(ShardKitError) as raised:
+        shardkit.connect(f"{scheme}://u:/{SECRET}@h")
+    assert SECRET not in about(raised.value)
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,14 @@ drawn by lot, of each of these subjects.
 from __future__ import annotations
 
 import asyncio
+import bz2
 import inspect
 import os
 import re
 import signal
 import sys
 import time
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -40,10 +42,12 @@ from itertools import repeat
 from random import Random
 from typing import Any, NamedTuple
 
+import lz4.frame
 import redis
 from further import FURTHER, USED
 from resources import bounded
 from subjects import MAP, SUBJECTS as FIRST, unchecked
+from zstandard import ZstdCompressor
 
 import shardkit
 from shardkit import DamagedDataError, ShardErrors, ShardKit, ShardKitError, ShardMap
@@ -83,6 +87,20 @@ class Case(NamedTuple):
 RETYPED = ("a set", "a hash", "a string")
 NUMBERS = (*b"0 1 -1 3 2147483648 1000000000000 1e3 x 007".split(b" "), b"", b"9" * 30)
 DEEP = b"[" * 100_000 + b"]" * 100_000  # JSON
+_SPACES = b" " * 20_000_000
+BOMBS = {
+    "deep": DEEP,
+    "zlib": zlib.compress(_SPACES),
+    "bz2": bz2.compress(_SPACES),
+    "zstd": ZstdCompressor().compress(_SPACES),
+    "zstd that claims 2**50 bytes": b"\x28\xb5\x2f\xfd\xe0"
+    + (1 << 50).to_bytes(8, "little")
+    + b"\1\0\0",
+    "lz4": lz4.frame.compress(_SPACES),
+    "digits": b"9" * 100_000,
+    "high bytes": b"\xff" * 100_000,  # the longest lengths of all formats
+}
+BOMBS |= {f"packed {name}": b"\1" + bomb for name, bomb in BOMBS.items()}  # by dictionary 1
 
 
 def _chosen(client: redis.Redis, random: Random) -> Iterator[bytes]:
@@ -118,6 +136,11 @@ def _damages(client: Any, key: bytes, random: Random) -> Iterator[tuple[str, Act
         for field, value in fields:
             name = field.decode(errors="replace")
             yield f"{name} deleted", lambda c, field=field: c.hdel(key, field)
+            bomb = random.choice(sorted(BOMBS))
+            yield (
+                f"{name} a bomb: {bomb}",
+                partial(_write_field, key=key, field=field, value=BOMBS[bomb]),
+            )
             for text in _instead(value):
                 if text != value:
                     write = partial(_write_field, key=key, field=field, value=text)
@@ -147,6 +170,8 @@ def _damaged_strings(held: bytes, key: bytes, random: Random) -> Iterator[tuple[
     for cut in {0, 1, len(held) // 2, len(held) - 1}:
         yield f"cut to {cut}", lambda c, cut=cut: c.set(key, held[:cut])
     yield "longer", lambda c: c.append(key, b"\0x")
+    for name in random.sample(sorted(BOMBS), 3):
+        yield f"a bomb: {name}", lambda c, name=name: c.set(key, BOMBS[name])
     for at in random.sample(range(8 * len(held)), min(8 * len(held), 6)):
         yield f"bit {at}", lambda c, at=at: c.setbit(key, at, 1 - c.getbit(key, at))
 

@@ -62,6 +62,7 @@ from shardkit.network.connections.slot_owner import (
 )
 from shardkit.operations.commands import Script
 from shardkit.operations.forks import ForkSafeLock
+from shardkit.recent import Recent
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
@@ -90,7 +91,7 @@ _OF_CLUSTER_CLIENTS = (
 
 C = TypeVar("C", bound=Any)
 
-registered_scripts: dict[str, Script] = {}
+registered_scripts: Recent[str, Script] = Recent()
 """The scripts that were registered with clients, by SHA-1."""
 
 

@@ -90,6 +90,7 @@ from shardkit.operations.commands import (
     coalesced,
 )
 from shardkit.operations.deadlines import current, earliest
+from shardkit.recent import MOST
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
@@ -560,6 +561,8 @@ class Dispatcher:
         if attempt.error is None:
             if handlers:
                 server_request.tell_loaded()
+            if len(server_request.loaded) >= MOST:  # they are sent as text once more
+                server_request.loaded.clear()
             server_request.loaded.update(server_request.brought)
             if not attempt.refused:
                 replies = server_request.values(attempt.replies)

@@ -37,6 +37,7 @@ from shardkit.errors import (
     ShardFailure,
     ShardUnavailable,
     few,
+    shortened,
 )
 from shardkit.events import CommandsSent, ScriptLoaded, emit, sent
 from shardkit.network.connections.connector import SOCKET_TIMEOUT
@@ -456,7 +457,7 @@ class ServerRequest:
         partly = isinstance(request, Command) and request.script is not None
         partly = partly and not isinstance(error, _CHECKED_FIRST)
         partly = partly and getattr(error, "maybe_executed", True)  # SELECT's says no
-        message = f"{where}: {request.name} was refused: {text}"
+        message = f"{where}: {request.name} was refused: {shortened(text)}"
         return CommandRefused(message, remedy, maybe_executed=partly, **details)
 
 

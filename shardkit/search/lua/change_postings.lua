@@ -4,7 +4,7 @@ local SHORT = 56 -- bytes of postings that a listpack takes
 
 -- Where in postings, from a position on, the first one is that is not before a place.
 local function find(of, place, from)
-  local low, high = (from - 1) / 4, #of / 4
+  local low, high = (from - 1) / 4, floor(#of / 4)
   while low < high do
     local middle = floor((low + high) / 2)
     local a, b = byte(of, 4 * middle + 1, 4 * middle + 2)
@@ -39,7 +39,7 @@ local function apply_in_place(key, one, size)
   for i = one.first, one.last do
     local posting = one.postings[one.numbers[i]]
     local place = one.numbers[i] % CHUNK
-    local low, high, found = 0, size / 4, nil
+    local low, high, found = 0, floor(size / 4), nil
     while low < high do
       local middle = floor((low + high) / 2)
       local a, b = byte(call('GETRANGE', key, int(4 * middle), int(4 * middle + 1)), 1, 2)
@@ -66,7 +66,7 @@ local function apply_long(key, one)
   end
   local size, number = call('STRLEN', key), one.numbers[one.first]
   local posting = one.first == one.last and one.postings[number]
-  if posting and size > 0 then
+  if posting and size >= 4 then
     local a, b = byte(call('GETRANGE', key, int(size - 4), int(size - 3)), 1, 2)
     if a * 256 + b < number % CHUNK then
       call('APPEND', key, posting)

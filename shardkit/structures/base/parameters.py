@@ -73,7 +73,13 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from shardkit import log_records
-from shardkit.errors import DamagedDataError, NewerFormatError, ParameterMismatchError, ShardFailure
+from shardkit.errors import (
+    DamagedDataError,
+    NewerFormatError,
+    ParameterMismatchError,
+    ShardFailure,
+    shortened,
+)
 from shardkit.network.rules import evicted
 from shardkit.operations.commands import (
     Argument,
@@ -540,7 +546,7 @@ def send_opened(
 def differences(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
     """Return a text with the parameters that differ between two structures."""
     return ", ".join(
-        f"{name} is {theirs.get(name)!r}, not {ours.get(name)!r}"
+        f"{name} is {shortened(repr(theirs.get(name)))}, not {ours.get(name)!r}"
         for name in {**theirs, **ours}
         if theirs.get(name) != ours.get(name)
     )

@@ -14,9 +14,9 @@ from datetime import UTC, date, datetime
 
 from shardkit.operations.commands import Argument, Command, Key, To
 from shardkit.operations.operation import Operation
+from shardkit.recent import Recent
 
 FRESH = 60.0
-MOST_MEASURED = 1000
 
 
 class ServerClock:
@@ -40,7 +40,7 @@ class ServerClock:
         self.fixed = now
         self._made_id = new_id
         # For each target: its server's offset, and when the measurement expires.
-        self._measured: dict[tuple[To, Key], tuple[float, float]] = {}
+        self._measured: Recent[tuple[To, Key], tuple[float, float]] = Recent()
 
     def seconds(self, to: To, key: Key) -> Operation[float]:
         """Return the time in seconds since 1970, by the server that ``key`` lives on.
@@ -56,8 +56,6 @@ class ServerClock:
         [reply] = yield [Command(to, key, ("TIME",))]
         after = self.monotonic()
         ahead = int(reply[0]) + int(reply[1]) / 1e6 - (before + after) / 2
-        if len(self._measured) >= MOST_MEASURED:
-            self._measured.clear()
         self._measured[to, key] = ahead, after + FRESH
         return ahead + after
 

@@ -130,6 +130,7 @@ def disturb(server: LocalServer, random: Random, ends: float) -> None:
                 admin.config_set("maxmemory", 0)
 
 
+@pytest.mark.bounded
 @pytest.mark.parametrize("kind", FACES)
 async def test_no_value_reaches_another_database(kind: str) -> None:
     config = {"busy-reply-threshold": 5}
