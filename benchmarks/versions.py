@@ -1,7 +1,8 @@
 """Compare the calls of two checkouts: ``python benchmarks/versions.py OTHER [word of a call ...]``.
 
 Each version is a process, and both use the same servers: they take turns in many short rounds, so
-that other load on the machine affects both. A figure is the shortest round's. Documented calls only.
+that other load on the machine affects both. A figure is the shortest round's. Long calls find no
+quiet round on a busy machine: their processor time says more. Documented calls only.
 """
 
 from __future__ import annotations
@@ -16,12 +17,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 SERVERS, SHARDS = 4, (4, 256, 1024)
-ROUNDS, LEAST = 60, 0.008  # of at least so many seconds
+ROUNDS, LEAST = 300, 0.001  # of at least so many seconds
 VALUE = "v" * 16
 KEYS = [f"user:{n}:name" for n in range(10_000)]
 MAPPING = dict.fromkeys(KEYS, VALUE)
@@ -85,7 +85,7 @@ def bulk(kit: Any) -> Calls:
     for shards in SHARDS:
         router = kit.key_sharded(f"of{shards}", shards=shards)
         for size in (64, 10_000):
-            keys, mapping = KEYS[:size], {key: VALUE for key in KEYS[:size]}
+            keys, mapping = KEYS[:size], dict.fromkeys(KEYS[:size], VALUE)
             name = f"{size:,} keys, {shards:,} shards"
             calls[f"mget {name}"] = lambda router=router, keys=keys: router.mget(keys)
             calls[f"mset {name}"] = lambda router=router, mapping=mapping: router.mset(mapping)
@@ -132,24 +132,21 @@ def work(map_text: str) -> None:
     calls = blocking(kit)
     awaited = {f"await {n}": call for n, call in loop.run_until_complete(awaiting(akit)).items()}
 
-    async def repeated(call: Callable[[], Any], times: int) -> float:
-        began = time.perf_counter()
+    async def repeated(call: Callable[[], Any], times: int) -> None:
         for _ in range(times):
             await call()
-        return time.perf_counter() - began
 
     print(json.dumps([*calls, *awaited]), flush=True)
     for line in sys.stdin:
         name, times = json.loads(line)
+        began, used = time.perf_counter(), time.process_time()
         if name in awaited:
-            seconds = loop.run_until_complete(repeated(awaited[name], times))
+            loop.run_until_complete(repeated(awaited[name], times))
         else:
             call = calls[name]
-            began = time.perf_counter()
             for _ in range(times):
                 call()
-            seconds = time.perf_counter() - began
-        print(seconds, flush=True)
+        print([time.perf_counter() - began, time.process_time() - used], flush=True)
     loop.run_until_complete(akit.aclose())
     kit.close()
 
@@ -177,11 +174,11 @@ def told(process: subprocess.Popen[str]) -> Any:
     return json.loads(process.stdout.readline())
 
 
-def asked(process: subprocess.Popen[str], name: str, times: int) -> float:
-    """Return the seconds of a call in a round of a version."""
+def asked(process: subprocess.Popen[str], name: str, times: int) -> list[float]:
+    """Return the microseconds of a call in a round of a version, and those of the processor."""
     assert process.stdin is not None
     print(json.dumps([name, times]), file=process.stdin, flush=True)
-    return float(told(process)) / times
+    return [1e6 * seconds / times for seconds in told(process)]
 
 
 def compared(before: Any, now: Any, words: list[str]) -> dict[str, dict[str, float]]:
@@ -191,17 +188,19 @@ def compared(before: Any, now: Any, words: list[str]) -> dict[str, dict[str, flo
     for name in names:
         for process in (before, now):  # data, scripts and connections are there
             asked(process, name, 3)
-        times = max(1, round(LEAST / min(asked(before, name, 3) for _ in range(3))))
-        took: dict[Any, list[float]] = {before: [], now: []}
-        for _ in range(ROUNDS if times > 1 else ROUNDS // 2):
+        times = max(1, round(LEAST / min(asked(before, name, 3)[0] for _ in range(3))))
+        took: dict[Any, list[list[float]]] = {before: [], now: []}
+        for _ in range(ROUNDS if times > 1 else ROUNDS // 6):
             for process in random.sample([before, now], 2):
                 took[process].append(asked(process, name, times))
-        ratios = [new / old for old, new in zip(took[before], took[now], strict=True)]
+        (old, old_own), (new, new_own) = (
+            map(min, zip(*took[each], strict=True)) for each in (before, now)
+        )
         found[name] = {
-            "before, us": round(min(took[before]) * 1e6, 1),
-            "now, us": round(min(took[now]) * 1e6, 1),
-            "ratio": round(min(took[now]) / min(took[before]), 3),
-            "median ratio of rounds": round(median(ratios), 3),
+            "before, us": round(old, 1),
+            "now, us": round(new, 1),
+            "ratio": round(new / old, 3),
+            "ratio of processor time": round(new_own / old_own, 3),
         }
         print(name, *found[name].values(), flush=True)
     return found
@@ -231,7 +230,7 @@ def main(other: str, *words: str) -> None:
         figures = compared(before, now, list(words))
     show(
         "Shortest rounds",
-        ["call", "before, us", "now, us", "ratio", "median ratio"],
+        ["call", "before, us", "now, us", "ratio", "processor"],
         [(name, *row.values()) for name, row in figures.items()],
     )
     if not words:

@@ -19,13 +19,13 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
-from operator import call
+from operator import attrgetter, call
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -55,6 +55,7 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
+    node_of_one,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -88,6 +89,7 @@ from shardkit.routing.placement import slots_of
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
 HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
+_NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
 
 
 class BlockingLink(Link):
@@ -158,13 +160,18 @@ class BlockingLink(Link):
             endpoint = clients.endpoints(component, raw)[number]
         except ShardFailure:
             return None
+        node, owner = None, endpoint.owner
         if endpoint.lane is None:  # a cluster
-            return None
-        packed = pack_few(batch, self._dispatcher.loaded, endpoint.access.way)
+            node = node_of_one(owner, batch)
+            if node is None:
+                return None
+        names = () if node is None else (node.name,)
+        packed = pack_few(batch, self._dispatcher.loaded, owner, *names)
         if packed is None:
             return None
         data, does = packed
-        pool = endpoint.pool
+        holder = endpoint.pool if node is None else owner.get_redis_connection(node)
+        pool = holder if node is None else holder.connection_pool
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
@@ -197,7 +204,7 @@ class BlockingLink(Link):
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
-        attempt = Attempt.of_all(batch, endpoint)
+        attempt = Attempt.of_all(batch, endpoint, node)
         attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
         if complete:
             attempt.replies, attempt.refused = replies, True
@@ -275,9 +282,10 @@ def endpoints_or_failures(
     endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
 ) -> list[Endpoint | ShardFailure]:
     """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    with suppress(ShardFailure):
+    try:
         return list(map(endpoints.__getitem__, numbers))
-    found: list[Endpoint | ShardFailure] = []
+    except ShardFailure:
+        found: list[Endpoint | ShardFailure] = []
     for number in numbers:
         try:
             found.append(endpoints[number])
@@ -292,9 +300,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     Return the attempts. Where databases could not be opened, they are several in place of one.
     """
     # All calls take connections in this order. So two calls never wait for each other's.
-    exchanges = sorted(
-        [Exchange(attempt, raw) for attempt in attempts], key=lambda exchange: exchange.pool.number
-    )
+    exchanges = sorted([Exchange(attempt, raw) for attempt in attempts], key=_NUMBER)
     complete = False
     try:
         connected = [exchange for exchange in exchanges if exchange.reserve()]
@@ -403,7 +409,7 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
         return blind
     while True:
         now = time.monotonic()
-        first = min(exchange.until for exchange in exchanges)
+        first = min(map(_UNTIL, exchanges))
         answered = poll.poll(None if first == inf else max(0.0, 1000 * (first - now)))
         if answered:
             return [by_number[number] for number, _ in answered]
@@ -416,9 +422,9 @@ class Exchange:
     """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     __slots__ = (
-        *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
-        *("attempts", "block", "connection", "deadline", "due", "fenced", "helped", "in_time"),
-        *("form", "must_connect", "pool", "raw", "timeout_changed", "until"),
+        *("_attempt", "_chunks", "_databases", "_expected", "_read", "_refused", "_replies"),
+        *("_written", "attempts", "block", "connection", "deadline", "due", "fenced", "form"),
+        *("helped", "must_connect", "pool", "raw", "timeout_changed", "until"),
     )
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
@@ -428,8 +434,10 @@ class Exchange:
         if attempt.node is not None:
             client = endpoint.access.client
             self.pool = client.get_redis_connection(attempt.node).connection_pool
+            self._databases: Sequence[Any] = [self.pool.database]
         else:
             self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
+            self._databases = request.databases
         self.raw = raw
         self._attempt = attempt
         self.attempts = [attempt]  # and those at databases that cannot be used
@@ -444,14 +452,12 @@ class Exchange:
         self._expected: list[int] = []  # replies up to the end of each chunk
         self._written = self._read = 0  # chunks
         self._replies: list[Any] = []
-        self.deadline = earliest(attempt.allowed)
-        self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
+        self.deadline = attempt.deadline
 
     def reserve(self) -> bool:
         """Take a connection from the pool; return whether it can be written to at once."""
         try:
-            with self.in_time:
-                self.connection = self.pool.reserve(time.monotonic())
+            self.connection = self._in_time(self.pool.reserve, time.monotonic())
         except ATTEMPT_ERRORS as error:
             self._fail(error)
             return False
@@ -468,22 +474,26 @@ class Exchange:
 
     def connect(self) -> None:
         """Do what takes exchanges of their own: connect, check the server, open databases."""
-        connection, self.connection = self.connection, None
         try:
-            with self.in_time:
-                if health_check_is_due(connection, time.monotonic()):
-                    connection.check_health()  # closes it if it is dead
-                if not getattr(connection, "is_connected", True):
-                    self.pool.connect(connection)
-                self.connection = connection
-                self._open()
+            self._in_time(self._connect)
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
 
-    @property
-    def _databases(self) -> Sequence[Any]:
-        request = self._attempt.server_request
-        return request.databases if self._attempt.node is None else [self.pool.database]
+    def _connect(self) -> None:
+        connection, self.connection = self.connection, None
+        if health_check_is_due(connection, time.monotonic()):
+            connection.check_health()  # closes it if it is dead
+        if not getattr(connection, "is_connected", True):
+            self.pool.connect(connection)
+        self.connection = connection
+        self._open()
+
+    def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call a function within the deadline."""
+        if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
+            return call(*args)
+        with within(self.deadline):
+            return call(*args)
 
     def begin(self) -> None:
         """Write the first chunks."""
@@ -555,9 +565,8 @@ class Exchange:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
-        with self.in_time:
-            packed = PackedCommands((self._chunks[n].data,))
-            connection.send_packed_command(packed, check_health=False)
+        packed = PackedCommands((self._chunks[n].data,))
+        self._in_time(connection.send_packed_command, packed, False)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
             self.until = min(self.until, self.deadline.at)
@@ -571,9 +580,8 @@ class Exchange:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
             read = read_replies_of(self.connection)
-            with self.in_time:
-                if read(self._replies, expected, self.raw, more):
-                    self._refused = True
+            if self._in_time(read, self._replies, expected, self.raw, more):
+                self._refused = True
             if self.timeout_changed and self.block is None:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1

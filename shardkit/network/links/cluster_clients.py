@@ -52,7 +52,15 @@ from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import Command, Replies, Reply, Shard, Transaction
+from shardkit.operations.commands import (
+    Batch,
+    Command,
+    PlainCommands,
+    Replies,
+    Reply,
+    Shard,
+    Transaction,
+)
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
@@ -83,6 +91,14 @@ class _Route(Topology):
     def __init__(self, client: Any) -> None:
         self._client = client
         self._place = client.place
+        policy = client.policy
+        endpoint = Endpoint(
+            Shard(client.place.component.name),
+            policy.address,
+            Access(client, None, policy, None, RLock()),
+            None,
+        )
+        self._endpoints: Mapping[Any, Endpoint] = {None: endpoint}
 
     def component(self, name: str) -> Component:
         found: Component = self._place.left() or self._place.component
@@ -107,21 +123,17 @@ class _Route(Topology):
         if component is not self._place.component:
             others: Mapping[Any, Endpoint] = self._place.endpoints(component, raw)
             return others
-        shard = Shard(component.name)
-        client, policy = self._client, self._client.policy
-        access = Access(client, None, policy, None, _LOCK)
-        return {None: Endpoint(shard, policy.address, access, None)}
+        return self._endpoints
 
     aendpoints = endpoints
-
-
-_LOCK = RLock()  # of an access that has no pools
 
 
 class _OnLink:
     """What both faces share."""
 
     place: Any = None  # where its component is; None for a client without a kit
+    _route: Any = None
+    _link: Any = None
     policy: Any
     encoder: Any
     retry: Any
@@ -147,10 +159,10 @@ class _OnLink:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
         if isinstance(reply, ShardFailure):
             raise self.error(reply)
-        kept = options and {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
         own: Mapping[Any, Callable[..., Any]] = getattr(self, "cluster_response_callbacks", {})
         for callbacks in (reply_callbacks(self), own):
             if (callback := callbacks.get(args[0])) is not None:
+                kept = {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
                 reply = callback(reply, **kept)
         return reply
 
@@ -205,28 +217,29 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     After one holder has closed it, it discovers the cluster again, because others share it.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._link = BlockingLink(None, None, raw=False)
-
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
         if batch is not None:
-            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+            try:
                 [reply] = self.send(batch)
-                return self.value(args, options, reply)
+            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
+                batch = None
+        if batch is not None:
+            return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             self._open()
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
-    def send(self, batch: list[Any]) -> Replies:
+    def send(self, batch: Batch) -> Replies:
         """Send requests over the link."""
         require_open(self)
         self._open()
-        route: Any = _Route(self)
-        return self._link.send(batch, route, route)
+        if self._route is None:
+            self._link, self._route = BlockingLink(None, None, raw=False), _Route(self)
+        replies: Replies = self._link.send(batch, self._route, self._route)
+        return replies
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -244,26 +257,26 @@ class LinkedClusterClient(_OnLink, ClusterClient):
 class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client over a link."""
 
-    _link: Any = None
-
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
         if batch is not None:
-            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+            try:
                 [reply] = await self.send(batch)
-                return self.value(args, options, reply)
+            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
+                batch = None
+        if batch is not None:
+            return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             return await super().execute_command(*args, **options)
 
-    async def send(self, batch: list[Any]) -> Replies:
+    async def send(self, batch: Batch) -> Replies:
         """Send requests over the link."""
         require_open(self)
-        if self._link is None:
-            self._link = AwaitingLink(None, None, raw=False)
-        route: Any = _Route(self)
-        replies: Replies = await self._link.send(batch, route, route)
+        if self._route is None:
+            self._link, self._route = AwaitingLink(None, None, raw=False), _Route(self)
+        replies: Replies = await self._link.send(batch, self._route, self._route)
         return replies
 
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
@@ -307,15 +320,16 @@ class _Pipeline:
         collected, self.collected = self.collected, []
         return collected
 
-    def batch(
-        self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
-    ) -> list[Any] | None:
+    def batch(self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
         if self.watches:
             return None
         name, commands = self.client.place.component.name, []
+        plain = [args for args, options in collected if _is_plain(args, options)]
+        if len(plain) == len(collected) and not self.is_transaction:
+            return PlainCommands(name, [args[1] for args in plain], plain)
         for args, options in collected:
-            if _OF_REDIS_PY.isdisjoint(options) and args and has_plain_form(args[0], len(args)):
+            if _is_plain(args, options):
                 commands.append(Command(name, args[1], args))
                 continue
             keys, named = _keys(args), options.get("target_nodes")
@@ -369,6 +383,10 @@ class _Pipeline:
                 raise error
             values.append(error)
         return values
+
+
+def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    return bool(args) and _OF_REDIS_PY.isdisjoint(options) and has_plain_form(args[0], len(args))
 
 
 def _shown(args: Sequence[Any]) -> str:

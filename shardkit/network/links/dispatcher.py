@@ -89,7 +89,7 @@ from shardkit.operations.commands import (
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import current, earliest
+from shardkit.operations.deadlines import Deadline, current, earliest
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
@@ -151,9 +151,10 @@ class Attempt:
         self.ended = self.written = 0.0
 
     @classmethod
-    def of_all(cls, batch: Batch, endpoint: Endpoint) -> Attempt:
+    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
         """Return the attempt for a whole batch."""
-        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch))
+        more = {} if node is None else {"node": node.name, "in_slots": True}
+        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch, **more), node)
 
     @property
     def owner(self) -> Any:
@@ -161,13 +162,13 @@ class Attempt:
         return self.server_request.endpoints[0].owner
 
     @property
-    def allowed(self) -> float | None:
-        """The seconds that the entry allows: its deadline, plus the time that it may block."""
+    def deadline(self) -> Deadline | None:
+        """The caller's deadline; or the entry's, plus the time that it may block."""
         seconds = self.server_request.endpoints[0].access.policy.deadline
         block = self.server_request.block
-        if seconds is None or block is None:
-            return seconds
-        return seconds + block if block else None
+        if seconds is not None and block is not None:
+            seconds = seconds + block if block else None
+        return earliest(seconds)
 
     @property
     def refusal(self) -> Exception | None:
@@ -340,7 +341,11 @@ class Dispatcher:
         pending: dict[int, _OrderScope] = {}  # what was not executed, or has to be once more
         redirected: dict[int, tuple[str, int] | None] = {}
         uncertain: set[int] = set()
-        attempts = [attempt] if attempt else []
+        attempts = []
+        if attempt is not None:
+            request = attempt.server_request
+            request.loaded = self.loaded(attempt.owner, request.node)
+            attempts = [attempt]
         waited = asked = 0.0
         retry = -1  # rounds since the last one in which something was executed
         tries = 0  # of these, those that did not only wait for a server
@@ -421,6 +426,7 @@ class Dispatcher:
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
+        scripts = groups.rows is None and groups.uniform is None  # perhaps
         for name, by_number in groups.by_shard.items():
             component = components[name]
             endpoints = yield NeedEndpoints(component, list(by_number))
@@ -445,7 +451,7 @@ class Dispatcher:
             endpoints, lists = map(list, zip(*shards, strict=True))
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
             starts = [0, *accumulate(map(len, lists))]
-            loaded = self.loaded(endpoints[0].owner)
+            loaded = self.loaded(endpoints[0].owner) if scripts else set()
             request = ServerRequest(endpoints, positions, starts, batch, loaded=loaded, **common)
             attempts.append(Attempt(request))
         if groups.uniform is not None:
@@ -469,12 +475,12 @@ class Dispatcher:
                 attempts.append(Attempt(request))
         for attempt in attempts:
             request = attempt.server_request
-            if request.loaded and groups.rows is None and groups.uniform is None:
+            if scripts and request.loaded:
                 request.texts = order.as_text(request.requests, request.loaded)
             if handlers:
                 attempt.told = request.tell()
         attempts = yield attempts
-        for attempt in attempts:
+        for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts
 
@@ -795,6 +801,16 @@ def _nodes_of(
         except KeyError:
             by_name[node.name] = node, [position]
     return list(by_name.values())
+
+
+def node_of_one(client: Any, batch: Batch) -> Any:
+    """Return the node of a cluster to which a single command goes; None if that is not so easy."""
+    if len(batch) != 1 or handlers or reads_replicas(client):
+        return None
+    try:
+        return slot_owners(client)[slot_of(batch[0].key)][0]
+    except (AttributeError, LookupError):
+        return None
 
 
 def _may_be_read(client: Any, request: Command | Transaction) -> bool:

@@ -241,7 +241,7 @@ class QueuedRequest:
     @property
     def unwritten(self) -> int:
         """How many replies there will be to what was not written."""
-        return self.count + sum([chunk.replies for chunk in self.more or ()])
+        return self.count + (sum([each.replies for each in self.more]) if self.more else 0)
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         """Fail when a deadline passes; the connection stays in use."""
@@ -338,8 +338,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more, request.given = deque(more), chunks
-        size = sum(len(chunk.data) for chunk in chunks)
-        return self._queue(request, request.unwritten, size, deadline)
+            count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
+            return self._queue(request, count, size, deadline)
+        return self._queue(request, first.replies, len(first.data), deadline)
 
     def submit(
         self,
@@ -374,7 +375,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return future
         lane._waiting += replies
         lane._queued.append(request)
-        lane._write_soon()
+        if not lane._write_scheduled:
+            lane._write_soon()
+        elif len(lane._queued) == _WRITTEN_EARLY:  # the server begins while others join
+            lane._write()
+            lane._write_scheduled = True
         return future
 
     def _lane_for(self, size: int) -> MultiplexedConnection:
@@ -422,13 +427,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _write_soon(self) -> None:
         """Write what is queued, now or at the end of the turn of the loop."""
-        if self._write_scheduled:
-            if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
-                self._write()
-                self._write_scheduled = True
-        elif self._transport is None and not self._joined:
+        if self._transport is None and not self._joined:
             self._acquire()
-        else:  # later requests of this turn join the same write
+        elif not self._write_scheduled:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
 
@@ -811,14 +812,17 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             delivered += count
             freed += size
             if last:
-                self._end(request)
+                if request.form or request.behind is not None:
+                    self._end_framed(request)
+                elif not request.future.done():
+                    request.future.set_result(replies)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
 
-    def _end(self, request: QueuedRequest) -> None:
+    def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
         replies, behind, refused = request.replies, request.behind, False
         if request.form:

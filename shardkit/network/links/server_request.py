@@ -562,7 +562,7 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
 
 
 def pack_few(
-    batch: Batch, loaded: Callable[[Any], set[str]], owner: Any
+    batch: Batch, loaded: Callable[..., set[str]], owner: Any, *node: str
 ) -> tuple[bytes, int] | None:
     """Pack a few plain commands for a server, in one piece; return also what they do.
 
@@ -580,7 +580,7 @@ def pack_few(
             for command in batch:
                 _, _, args, script, _, _ = command
                 if script is not None:
-                    if script.sha not in loaded(owner):
+                    if script.sha not in loaded(owner, *node):
                         return None
                     does |= effects_of(command)
                 else:
