@@ -37,6 +37,7 @@ from shardkit.network.links.dispatcher import (
     NeedRefresh,
     limited,
     node_of_one,
+    turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -336,9 +337,9 @@ class AwaitingLink(Link):
             usable, failed, fenced = attempt.without(unopened)
             done += failed
             again += fenced if usable is None else [usable, *fenced]
-        for confirming in [each for each in again if each.confirms]:
-            again.remove(confirming)  # one by one, over a connection of their own
-            done += await self._exchange([confirming])
+        for turn in turns_of(each for each in again if each.confirms):
+            done += await self._exchange(turn)
+        again = [each for each in again if not each.confirms]
         return done + await self._exchange(again) if again else done
 
     def _connection_to(

@@ -25,7 +25,7 @@ from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
-from operator import attrgetter, call
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -56,6 +56,7 @@ from shardkit.network.links.dispatcher import (
     NeedRefresh,
     limited,
     node_of_one,
+    turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
@@ -314,15 +315,17 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
         for exchange in exchanges:
             exchange.close(complete)
     done: list[Attempt] = []
-    # One by one: each waits at its fence, while nobody waits for it, or for SELECT's reply.
-    again = [attempt for exchange in exchanges for attempt in exchange.fenced]
+    again: list[Attempt] = []
     for exchange in exchanges:
         for attempt in exchange.attempts:
             ended, refused = attempt.outcomes()
             done += ended
             again += refused
-    for attempt in again:
-        done += exchange_all([attempt], raw)
+    for turn in turns_of(again):
+        done += exchange_all(turn, raw)
+    for exchange in exchanges:
+        for attempt in exchange.fenced:  # one by one: each waits, while nobody waits for it
+            done += exchange_all([attempt], raw)
     return done
 
 
@@ -496,11 +499,11 @@ class Exchange:
             return call(*args)
 
     def begin(self) -> None:
-        """Write the first chunks."""
+        """Write the first chunks; SELECT alone if it must be confirmed."""
         if self.connection is None:
             return
         try:
-            for _ in self._chunks[:2]:
+            for _ in self._chunks[: 1 if self.form == CONFIRMED else 2]:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
@@ -543,10 +546,8 @@ class Exchange:
         does = ALONE if self.block is not None else request.does
         form = form_of(does, size, count, connection.may_multi)
         if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
-            error = run_steps(connection.select(database), call)
-            if error is not None:
-                self._attempt.refuse(error)
-                self._chunks = []
+            self.form = CONFIRMED
+            self._chunks = [Chunk(database.select, 1), *chunks]
             return
         first = chunks[0]
         self.form = form
@@ -558,10 +559,11 @@ class Exchange:
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
-        self._attempt.sent = True
+        selects = self.form == CONFIRMED  # and nothing else is sent before it is answered
+        self._attempt.sent = not selects
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
-        if self.block is not None:
+        if self.block is not None and not selects:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
@@ -585,13 +587,28 @@ class Exchange:
             if self.timeout_changed and self.block is None:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1
+            if self.form == CONFIRMED and not self._has_selected():
+                return
             if more:
-                if self._written < len(self._chunks):
+                while self._written < min(len(self._chunks), n + 3):
                     self._write()
             else:
                 self._deliver()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
+
+    def _has_selected(self) -> bool:
+        """Take the reply to SELECT; return whether the database was selected."""
+        [reply] = self._replies
+        self.form, self._replies = PLAIN, []
+        self._expected = [count - 1 for count in self._expected]
+        if isinstance(reply, Exception):
+            self.due = 0
+            self._attempt.refuse(reply)
+            return False
+        self.due -= 1
+        self.connection.entering(self._databases[0])
+        return True
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if what comes next cannot be seen there."""

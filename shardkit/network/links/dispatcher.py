@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -197,12 +197,12 @@ class Attempt:
         start = first_run = 0
         for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
             part = Attempt(alone)
-            part.refused, part.sent = self.refused, self.sent
+            form = request.forms[n]
+            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
             part.ended, part.written = self.ended, self.written
             if request.runs:
                 part.server_request.runs = request.runs[first_run : request.run_ends[n]]
                 first_run = request.run_ends[n]
-            form = request.forms[n]
             if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
                 part.error = self.error
             else:
@@ -287,6 +287,18 @@ class Attempt:
                 ended=part.ended,
                 written=part.written,
             )
+
+
+def turns_of(attempts: Iterable[Attempt]) -> list[list[Attempt]]:
+    """Group attempts that need a connection each, so that a server has one at a time."""
+    turns: list[list[Attempt]] = []
+    before: Counter[Any] = Counter()
+    for attempt in attempts:
+        server = attempt.owner, attempt.server_request.node
+        turns += [[]] * (before[server] == len(turns))
+        turns[before[server]] += [attempt]
+        before[server] += 1
+    return turns
 
 
 @dataclass(slots=True)
