@@ -10,10 +10,13 @@ If the cluster's component was split into shards, commands with keys go there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from threading import RLock
 from typing import Any, Final
 
@@ -22,10 +25,12 @@ from redis.cluster import ClusterPipeline, PipelineCommand
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     CrossSlotTransactionError,
+    MovedError,
     RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
+    WatchError,
 )
 
 from shardkit.config.component import Component
@@ -50,6 +55,8 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.dispatcher import MOVING
+from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -61,6 +68,8 @@ from shardkit.operations.commands import (
     Shard,
     Transaction,
 )
+from shardkit.operations.deadlines import earliest
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
@@ -295,11 +304,12 @@ class _Pipeline:
     is_transaction: bool
     collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
     watches: bool  # then redis-py's own code does everything
+    watched: tuple[int, str] | None  # the slot and the node of watched keys
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         """Start to collect."""
         self.client, self.is_transaction = client, is_transaction
-        self.collected, self.watches = [], False
+        self.collected, self.watches, self.watched = [], False, None
 
     def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
         """Collect a command; return whether redis-py's own code must do that."""
@@ -314,6 +324,38 @@ class _Pipeline:
         self.watches = self.is_transaction
         for args, options in self.take() if self.watches else ():
             self.execute_command(*args, **options)  # type: ignore[attr-defined]
+
+    def attempts(self, args: Sequence[Any]) -> Generator[float, Any, Any]:
+        """Yield the pause before each attempt at redis-py's own code; return its value.
+
+        Raises:
+            WatchError: the slot of watched keys has moved.
+        """
+        waited, deadline = 0.0, earliest(self.client.policy.deadline)
+        for attempt in count():
+            pause = pause_before(attempt)
+            if deadline is not None and deadline.left() <= pause:
+                raise deadline.passed()
+            try:
+                if self.watched is not None and self._owner(self.watched[0]) != self.watched[1]:
+                    raise MovedError(f"{self.watched[0]} {self._owner(self.watched[0])}")
+                value = yield pause
+                break
+            except MOVING as error:
+                if self.watched is not None:
+                    raise WatchError("Slot rebalancing occurred while watching keys") from error
+                waited += pause_before(attempt + 1)
+                if waited > patience_with(self.client):
+                    raise
+        if args and str_if_bytes(args[0]).upper() == "WATCH":
+            slot = slot_of(args[1])
+            self.watched = slot, self._owner(slot)
+        elif args and str_if_bytes(args[0]).upper() == "UNWATCH":
+            self.watched = None
+        return value
+
+    def _owner(self, slot: int) -> str:
+        return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
 
     def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return what was collected; the pipeline is empty."""
@@ -400,9 +442,20 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
         if self.collect(args, options):
-            with self.client.watching(args):
-                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return self._follow(partial(super().execute_command, *args, **options), args)
         return self
+
+    def _follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Any:
+        """Call redis-py's own code, and again if a slot has moved."""
+
+        def attempt(pause: float) -> Any:
+            if pause:
+                time.sleep(pause)
+                learn_slots(self.client)
+            with self.client.watching(*commands):
+                return call()
+
+        return run_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -411,13 +464,14 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected]):
-                if not self.is_transaction:  # without sending anything again
-                    stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+            commands = [args for args, _ in collected]
+            if not self.is_transaction:  # without sending anything again
+                stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+                with self.client.watching(*commands):
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-                for args, options in collected:
-                    super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-                return super().execute(raise_on_error)
+            for args, options in collected:
+                super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return self._follow(partial(super().execute, raise_on_error), *commands)  # type: ignore[no-any-return]
         finally:
             self.reset()
 
@@ -432,8 +486,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def watch(self, *names: Any) -> Any:
         """Watch keys, if it is a transaction."""
         self.start_watching()
-        with self.client.watching(("WATCH", *names)):
-            return super().watch(*names)  # type: ignore[no-untyped-call]
+        return self._follow(partial(super().watch, *names), ("WATCH", *names))
 
     def discard(self) -> Any:
         """Drop what was collected, if it is a transaction."""
@@ -460,9 +513,27 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
-        if self.collect(args, options):
-            return super().execute_command(*args, **options)
-        return self
+        if not self.collect(args, options):
+            return self
+        call = partial(super().execute_command, *args, **options)
+        found: Any = call()
+        return self._follow(call, args, found=found) if asyncio.iscoroutine(found) else found
+
+    async def _follow(
+        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
+    ) -> Any:
+        """Call redis-py's own code, and again if a slot has moved."""
+
+        async def attempt(pause: float) -> Any:
+            nonlocal found
+            if pause:
+                await asyncio.sleep(pause)
+                await learn_slots(self.client)
+            with self.client.watching(*commands):
+                made, found = found, None
+                return await (made or call())
+
+        return await arun_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
@@ -471,10 +542,10 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, await self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected]):
-                for args, options in collected:
-                    super().execute_command(*args, **options)
-                return await super().execute(raise_on_error, False)  # nothing is sent again
+            for args, options in collected:
+                super().execute_command(*args, **options)
+            call = partial(super().execute, raise_on_error, False)  # nothing is sent again
+            return await self._follow(call, *[args for args, _ in collected])
         finally:
             await self.reset()
 
@@ -490,8 +561,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         """Watch keys, if it is a transaction."""
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
-        with self.client.watching(("WATCH", *names)):
-            return await super().watch(*names)  # type: ignore[no-untyped-call]
+        return await self._follow(partial(super().watch, *names), ("WATCH", *names))
 
     async def discard(self) -> Any:
         """Drop what was collected, if it is a transaction."""

@@ -94,7 +94,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
-_MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
+MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # Answers of a cluster's replica to a read that its master may answer.
 _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
@@ -178,7 +178,7 @@ class Attempt:
         replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
         errors = (one for one in replies if isinstance(one, Exception))
         return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, _MOVING)),
+            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
             None,
         )
 
@@ -665,7 +665,7 @@ class Dispatcher:
             left = attempt.node is not None and is_closed(reply)
             left = left and (retry == 0 or getattr(attempt.owner, "held", False))
             refused = unblocked or left or is_unready(reply)
-            moving = attempt.node is not None and isinstance(reply, _MOVING)
+            moving = attempt.node is not None and isinstance(reply, MOVING)
             tries = moving and isinstance(reply, TryAgainError)
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
