@@ -36,7 +36,7 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
-    node_of_one,
+    node_of_few,
     turns_of,
 )
 from shardkit.network.links.grouping import (
@@ -160,7 +160,7 @@ class AwaitingLink(Link):
         database, access, node = endpoint.database, endpoint.access, None
         owner, names = endpoint.owner, list[str]()
         if database is None:  # a cluster
-            node = node_of_one(owner, batch)
+            node = node_of_few(owner, batch)
             if node is None:
                 return None
             names = [node.name]
@@ -337,9 +337,10 @@ class AwaitingLink(Link):
             usable, failed, fenced = attempt.without(unopened)
             done += failed
             again += fenced if usable is None else [usable, *fenced]
-        for turn in turns_of(each for each in again if each.confirms):
-            done += await self._exchange(turn)
+        confirming = [each for each in again if each.confirms]
         again = [each for each in again if not each.confirms]
+        for turn in turns_of(confirming):
+            done += await self._exchange(turn)
         return done + await self._exchange(again) if again else done
 
     def _connection_to(

@@ -55,7 +55,7 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
-    node_of_one,
+    node_of_few,
     turns_of,
 )
 from shardkit.network.links.grouping import (
@@ -163,7 +163,7 @@ class BlockingLink(Link):
             return None
         node, owner = None, endpoint.owner
         if endpoint.lane is None:  # a cluster
-            node = node_of_one(owner, batch)
+            node = node_of_few(owner, batch)
             if node is None:
                 return None
         names = () if node is None else (node.name,)

@@ -90,6 +90,7 @@ from shardkit.operations.commands import (
     coalesced,
 )
 from shardkit.operations.deadlines import Deadline, current, earliest
+from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
@@ -289,9 +290,11 @@ class Attempt:
             )
 
 
-def turns_of(attempts: Iterable[Attempt]) -> list[list[Attempt]]:
+def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
     """Group attempts that need a connection each, so that a server has one at a time."""
     turns: list[list[Attempt]] = []
+    if not attempts:
+        return turns
     before: Counter[Any] = Counter()
     for attempt in attempts:
         server = attempt.owner, attempt.server_request.node
@@ -815,14 +818,27 @@ def _nodes_of(
     return list(by_name.values())
 
 
-def node_of_one(client: Any, batch: Batch) -> Any:
-    """Return the node of a cluster to which a single command goes; None if that is not so easy."""
-    if len(batch) != 1 or handlers or reads_replicas(client):
+def node_of_few(client: Any, batch: Batch) -> Any:
+    """Return the node of a cluster to which a few commands go; None if that is not so easy.
+
+    They are one, or have one key each, so that a slot on the move refuses none of them alone.
+    """
+    if handlers or reads_replicas(client):
         return None
     try:
-        return slot_owners(client)[slot_of(batch[0].key)][0]
+        owners = slot_owners(client)
+        if len(batch) == 1:
+            return owners[slot_of(batch[0].key)][0]
+        if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
+            return None
+        nodes = {owners[slot][0] for slot in slots_of(batch.keys)}
     except (AttributeError, LookupError):
         return None
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _is_plain(row: Sequence[Any]) -> bool:
+    return has_plain_form(row[0], len(row))
 
 
 def _may_be_read(client: Any, request: Command | Transaction) -> bool:
