@@ -36,7 +36,7 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
-    node_of_few,
+    node_of_short,
     turns_of,
 )
 from shardkit.network.links.grouping import (
@@ -44,8 +44,8 @@ from shardkit.network.links.grouping import (
     components_of,
     locate,
     place,
-    place_few,
-    target_of_few,
+    place_short,
+    target_of_short,
 )
 from shardkit.network.links.multiplexer import (
     ConnectionLost,
@@ -55,7 +55,7 @@ from shardkit.network.links.multiplexer import (
     multiplexed,
 )
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -103,7 +103,7 @@ class AwaitingLink(Link):
             return await arun_steps(self._dispatcher.dispatch(batch), provide)
         if not handlers:
             return await self.finish(batch, started, topology, clients)
-        told = tell_few(started[1].policy, batch)
+        told = tell_short(started[1].policy, batch)
         received = await started[0]
         if not received.refused:
             settled(told, None, written=received.written)
@@ -140,7 +140,7 @@ class AwaitingLink(Link):
             if script is None:
                 plain = args
         else:
-            target = target_of_few(batch)
+            target = target_of_short(batch)
             if target is None:
                 return None
             to, key = target, None
@@ -150,20 +150,20 @@ class AwaitingLink(Link):
         if key is not None and type(to) is str:  # without further calls
             number = component.number_of(key)
         else:
-            number = place_few(batch, to, component)
+            number = place_short(batch, to, component)
             if number == SEVERAL:
                 return None
         try:
             endpoint = clients.aendpoints(component, self._raw)[number]
         except ShardFailure:
             return None
-        database, access, node = endpoint.database, endpoint.access, None
-        owner, names = endpoint.owner, list[str]()
+        database, access, owner = endpoint.database, endpoint.access, endpoint.owner
+        node, name = None, ""
         if database is None:  # a cluster
-            node = node_of_few(owner, batch)
+            node = node_of_short(owner, batch)
             if node is None:
                 return None
-            names = [node.name]
+            name = node.name
             _, database, connection = self._connection_to(owner, node)
         elif database.left or owner.draining:  # the entry has changed
             return None
@@ -179,7 +179,7 @@ class AwaitingLink(Link):
             does = effects(plain)  # type: ignore[arg-type]
             if does & (STATE | WATCHES):
                 return None  # it is refused
-        elif (packed := pack_few(batch, self._dispatcher.loaded, owner, *names)) is not None:
+        elif (packed := pack_short(batch, self._dispatcher.loaded, owner, name)) is not None:
             data, does = packed
         else:
             return None

@@ -55,7 +55,7 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
-    node_of_few,
+    node_of_short,
     turns_of,
 )
 from shardkit.network.links.grouping import (
@@ -63,11 +63,11 @@ from shardkit.network.links.grouping import (
     components_of,
     locate,
     place,
-    place_few,
-    target_of_few,
+    place_short,
+    target_of_short,
 )
 from shardkit.network.links.resp import Chunk
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -119,8 +119,8 @@ class BlockingLink(Link):
             if in_use.any and self._reads is not None:
                 return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        to = target_of_few(batch)
-        attempt = None if to is None else self._send_few(batch, to, topology, clients)
+        to = target_of_short(batch)
+        attempt = None if to is None else self._send_short(batch, to, topology, clients)
         if type(attempt) is Replies:
             return attempt
         steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ class BlockingLink(Link):
             return exchange_all(need, self._raw)
         return None
 
-    def _send_few(
+    def _send_short(
         self, batch: Batch, to: To, topology: Topology, clients: Clients
     ) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
@@ -154,7 +154,7 @@ class BlockingLink(Link):
         Return the attempt if it failed, or None if nothing was sent.
         """
         component = topology.component(to if isinstance(to, str) else to.component)
-        number, raw = place_few(batch, to, component), self._raw
+        number, raw = place_short(batch, to, component), self._raw
         if number == SEVERAL or component.splits_tags:
             return None
         try:
@@ -163,11 +163,11 @@ class BlockingLink(Link):
             return None
         node, owner = None, endpoint.owner
         if endpoint.lane is None:  # a cluster
-            node = node_of_few(owner, batch)
+            node = node_of_short(owner, batch)
             if node is None:
                 return None
-        names = () if node is None else (node.name,)
-        packed = pack_few(batch, self._dispatcher.loaded, owner, *names)
+        name = "" if node is None else node.name
+        packed = pack_short(batch, self._dispatcher.loaded, owner, name)
         if packed is None:
             return None
         data, does = packed
@@ -176,7 +176,7 @@ class BlockingLink(Link):
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
-        told = tell_few(pool.policy, batch) if handlers else None
+        told = tell_short(pool.policy, batch) if handlers else None
         connection: Any = None
         error: Exception | None = None
         sent = complete = False

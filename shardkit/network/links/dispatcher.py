@@ -452,11 +452,11 @@ class Dispatcher:
                 elif (lane := endpoint.lane) is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield NeedRefresh(endpoint.owner)
-                    held = order.waiting(batch, positions)
-                    for position in held:
+                    delayed = order.waiting(batch, positions)
+                    for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
-                    if held:
-                        positions = [each for each in positions if each not in held]
+                    if delayed:
+                        positions = [each for each in positions if each not in delayed]
                     attempts += self._attempts_on_nodes(
                         batch, endpoint, positions, redirected, out, **common
                     )
@@ -818,7 +818,7 @@ def _nodes_of(
     return list(by_name.values())
 
 
-def node_of_few(client: Any, batch: Batch) -> Any:
+def node_of_short(client: Any, batch: Batch) -> Any:
     """Return the node of a cluster to which a few commands go; None if that is not so easy.
 
     They are one, or have one key each, so that a slot on the move refuses none of them alone.

@@ -29,7 +29,7 @@ import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from itertools import islice
@@ -354,7 +354,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._bytes = bytearray(READ_BYTES)
         self._buffer = memoryview(self._bytes)
         self._connecting: asyncio.Task[None] | None = None  # or opening databases
-        self._apart: set[asyncio.Task[None]] = set()
+        self._others: set[asyncio.Task[None]] = set()
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
@@ -689,16 +689,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Send a request over a connection of its own, behind a confirmed SELECT."""
         self._confirming.append(request)
         if len(self._confirming) == 1:
-            task = self._loop.create_task(self._send_confirmed(), context=Context())
-            self._apart.add(task)
-            task.add_done_callback(self._apart.discard)
+            self._run(self._send_confirmed())
+
+    def _run(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(sending, context=Context())
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
 
     async def _send_confirmed(self) -> None:
         while self._confirming:
             request = self._confirming[0]
             try:
                 assert request.database is not None
-                await self._send_apart(request.database, [request])
+                await self._send_on_another(request.database, [request])
             finally:
                 self._confirming.popleft()
 
@@ -748,9 +751,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 for request in own:
                     request.fail(errors[database], sent=False)
             else:
-                apart = self._loop.create_task(self._send_apart(database, own), context=Context())
-                self._apart.add(apart)
-                apart.add_done_callback(self._apart.discard)
+                self._run(self._send_on_another(database, own))
         self._attach(connection)
         self._write()
 
@@ -767,7 +768,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.future.set_result(request.replies)
         self._queued = kept
 
-    async def _send_apart(self, database: ClientDatabase, requests: list[QueuedRequest]) -> None:
+    async def _send_on_another(
+        self, database: ClientDatabase, requests: list[QueuedRequest]
+    ) -> None:
         """Send requests over a connection of their own, after waiting at the database's fence."""
         try:
             connection = await self.source.borrow()

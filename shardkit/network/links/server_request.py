@@ -110,7 +110,7 @@ _most_arguments: Recent[str, int] = (
 )  # by SHA-1: with how many a script only reads; -1 for none
 # Commands for a database, on average, from which joining them takes less time than it saves. SETs
 # are always joined, as MSET is atomic.
-_FEW_JOINED = 1.5
+_LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
 ATTEMPT_ERRORS = (
@@ -253,7 +253,7 @@ class ServerRequest:
             uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
-            if starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET":
+            if starts[-1] < _LEAST_JOINED * len(selects) and uniform.name != "SET":
                 kind = None
             form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
             if does & CHANGES:
@@ -509,7 +509,7 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
-def tell_few(policy: CallPolicy, batch: Batch) -> CommandsSent:
+def tell_short(policy: CallPolicy, batch: Batch) -> CommandsSent:
     """Emit the event that a few commands are sent to one server."""
     return sent(
         policy.shard,
@@ -544,8 +544,8 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
     return does
 
 
-def pack_few(
-    batch: Batch, loaded: Callable[..., set[str]], owner: Any, *node: str
+def pack_short(
+    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: str
 ) -> tuple[bytes, int] | None:
     """Pack a few plain commands for a server, in one piece; return also what they do.
 
@@ -563,7 +563,7 @@ def pack_few(
             for command in batch:
                 _, _, args, script, _, _ = command
                 if script is not None:
-                    if script.sha not in loaded(owner, *node):
+                    if script.sha not in loaded(owner, node):
                         return None
                     does |= effects_of(command)
                 else:
