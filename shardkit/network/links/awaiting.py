@@ -157,9 +157,10 @@ class AwaitingLink(Link):
             endpoint = clients.aendpoints(component, self._raw)[number]
         except ShardFailure:
             return None
-        database, access, owner = endpoint.database, endpoint.access, endpoint.owner
-        node, name = None, ""
+        database, access = endpoint.database, endpoint.access
+        owner, node, name = access.way, None, ""
         if database is None:  # a cluster
+            owner = access.client
             node = node_of_short(owner, batch)
             if node is None:
                 return None

@@ -161,8 +161,10 @@ class BlockingLink(Link):
             endpoint = clients.endpoints(component, raw)[number]
         except ShardFailure:
             return None
-        node, owner = None, endpoint.owner
-        if endpoint.lane is None:  # a cluster
+        access, node = endpoint.access, None
+        owner = access.way
+        if owner is None:  # a cluster
+            owner = access.client
             node = node_of_short(owner, batch)
             if node is None:
                 return None
