@@ -324,7 +324,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             settled(told, None, refused=refused, refusal=failure, written=written)
         if failure is not None:
             raise pool.policy.named(failure)
-        callback: Any = self.response_callbacks.get(name)  # type: ignore[no-untyped-call]
+        callback: Any = self.response_callbacks.get(name)
         if callback is None:
             return reply
         options.pop("keys", None)
