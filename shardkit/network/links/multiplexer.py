@@ -587,7 +587,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _give_up(self, error: Exception) -> None:
         """There is no connection, and nothing was sent: the first lane may still have one."""
-        if self._first is None:
+        if self._first is None or (self._queued and self._queued[0].is_copy):
             self._fail_queued(error)
         else:
             self._hand_over(self._first)

@@ -325,7 +325,7 @@ async def test_a_watched_slot_that_moves_is_never_lost(
         if when == "before WATCH":
             assert len(await add()) == 1
         else:
-            with pytest.raises(redis.WatchError):
+            with pytest.raises(redis.WatchError, match="Slot rebalancing"):
                 await add()
         expected = 2 if when in ("before WATCH", "learned") else 1
         when = "done"
