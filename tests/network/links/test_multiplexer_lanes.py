@@ -140,7 +140,7 @@ async def test_calls_wait_for_a_large_reply_if_there_is_no_other_connection(
     assert await asyncio.gather(large, *small) == [b"x" * SIZE, b"1", b"1", b"1"]
     rest.clear()
     huge = [asyncio.ensure_future(client.get(key)) for key in ("huge", "small", "huge")]
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # in which the small one would be sent once more
     rest.set()
     values = [b"x" * (10 * SIZE), b"1", b"x" * (10 * SIZE)]
     assert await asyncio.wait_for(asyncio.gather(*huge), 20) == values
