@@ -23,7 +23,6 @@ exchange of its own, between those of its predecessors and its successors.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import suppress
 from functools import wraps
 from itertools import starmap
 from operator import itemgetter
@@ -238,8 +237,10 @@ class _Prepared:
         self._apart: list[_ShardCommand] = []
         kinds: set[tuple[Any, int]] = set()
         if set(map(type, commands)) <= {tuple} and all(commands):
-            with suppress(TypeError):  # an unhashable name
+            try:
                 kinds = set(zip(map(_NAME, commands), map(len, commands), strict=True))
+            except TypeError:  # an unhashable name
+                kinds = set()
         if kinds and all(starmap(has_plain_form, kinds)):
             self._keys = list(map(_KEY, commands))
         else:

@@ -343,7 +343,7 @@ Batch: TypeAlias = Sequence[Command | Transaction]
 
 def coalesced(batch: Batch) -> bool:
     """Whether neighbours in a batch may be joined."""
-    return batch.coalesced if isinstance(batch, Columns) else isinstance(batch, Coalesced)
+    return batch.coalesced if type(batch) is Columns else type(batch) is Coalesced
 
 
 class Replies(list[Reply]):

@@ -24,6 +24,7 @@ from typing import Any, Self
 
 from shardkit.errors import DeadlineExceeded
 
+_UNLIMITED = nullcontext()
 LONG_ENOUGH = 0.1  # seconds of silence after which a server counts as not answering
 
 
@@ -135,7 +136,7 @@ def has_begun() -> bool:
 
 def call() -> AbstractContextManager[object]:
     """Return the context of one call, in which the deadlines of entries count from now."""
-    return within(begin()) if in_use.by_entries and not has_begun() else nullcontext()
+    return within(begin()) if in_use.by_entries and not has_begun() else _UNLIMITED
 
 
 def extend(seconds: float) -> None:

@@ -232,9 +232,6 @@ class Clients:
 
         A shard is looked up at the first access, which raises as `get`.
         """
-        table = self._blocking.tables.get((component.name, raw))
-        if table is not None and table.component is component:
-            return table
         return self._table(self._blocking, component, raw)
 
     def aendpoints(self, component: Component, raw: bool) -> Mapping[Number, Endpoint]:
@@ -242,9 +239,6 @@ class Clients:
         held = self._last()
         if held is None or held.loop is not asyncio.get_running_loop():
             held = self._of_loop()
-        table = held.tables.get((component.name, raw))
-        if table is not None and table.component is component:
-            return table
         return self._table(held, component, raw)
 
     def callbacks(
@@ -277,6 +271,9 @@ class Clients:
 
     def _table(self, held: _Held, component: Component, raw: bool | None) -> _Endpoints:
         """Return the table of a version of a component."""
+        known = held.tables.get((component.name, raw))
+        if known is not None and known.component is component:
+            return known
         with self._lock:
             self._require_open()
             table, displaced = self._current(held, component, raw)
@@ -810,10 +807,12 @@ class _Successors:
     def left(self) -> Component | None:
         """Return the component if a split has moved it out of its cluster, or holds it."""
         if alive := _alive(self._clients):
-            with suppress(ShardKitError):
+            try:
                 latest: Component = alive[1].last_known(self._shard.component)
-                if latest.entry is None or latest.entry.held:
-                    return latest
+            except ShardKitError:
+                return None
+            if latest.entry is None or latest.entry.held:
+                return latest
         return None
 
     def reread(self) -> Any:

@@ -76,9 +76,9 @@ class HeaderCheck:
         """Return where a long header or the beginning of one is; else the end."""
         self.suspect, first = False, end
         for kind in self._types:
-            at = data.find(b"\n" + kind, start, first)  # faster, where there is none
-            if data.startswith(kind, start):
-                at = start
+            at = data.find(kind, start, first)  # faster, where there is none
+            if at > start:
+                at = data.find(b"\n" + kind, at - 1, first)
             for match in _LONG[kind].finditer(data, at, end) if at >= 0 else ():
                 if match.start() >= first:
                     break

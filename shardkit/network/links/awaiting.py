@@ -21,6 +21,7 @@ from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.connection import kept_to_deadline
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of
@@ -35,14 +36,16 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
+    node_of_short,
+    turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
     locate,
     place,
-    place_few,
-    target_of_few,
+    place_short,
+    target_of_short,
 )
 from shardkit.network.links.multiplexer import (
     ConnectionLost,
@@ -52,7 +55,7 @@ from shardkit.network.links.multiplexer import (
     multiplexed,
 )
 from shardkit.network.links.resp import Chunk, pack_command
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, AsyncSubscription, AsyncSubscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -71,8 +74,8 @@ from shardkit.operations.deadlines import current, earliest, extend, within
 from shardkit.operations.kept import kept_with
 from shardkit.operations.steps import arun_steps
 
-# The future of a batch's replies, and where it was sent.
-Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint]
+# The future of a batch's replies, and where it was sent: also the node of a cluster.
+Started: TypeAlias = tuple[asyncio.Future[Received], Endpoint, Any]
 
 
 class AwaitingLink(Link):
@@ -100,7 +103,7 @@ class AwaitingLink(Link):
             return await arun_steps(self._dispatcher.dispatch(batch), provide)
         if not handlers:
             return await self.finish(batch, started, topology, clients)
-        told = tell_few(started[1].policy, batch)
+        told = tell_short(started[1].policy, batch)
         received = await started[0]
         if not received.refused:
             settled(told, None, written=received.written)
@@ -137,7 +140,7 @@ class AwaitingLink(Link):
             if script is None:
                 plain = args
         else:
-            target = target_of_few(batch)
+            target = target_of_short(batch)
             if target is None:
                 return None
             to, key = target, None
@@ -147,7 +150,7 @@ class AwaitingLink(Link):
         if key is not None and type(to) is str:  # without further calls
             number = component.number_of(key)
         else:
-            number = place_few(batch, to, component)
+            number = place_short(batch, to, component)
             if number == SEVERAL:
                 return None
         try:
@@ -155,11 +158,19 @@ class AwaitingLink(Link):
         except ShardFailure:
             return None
         database, access = endpoint.database, endpoint.access
-        if database is None or database.left:  # a cluster, or the entry has changed
+        owner, node, name = access.way, None, ""
+        if database is None:  # a cluster
+            owner = access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+            name = node.name
+            _, database, connection = self._connection_to(owner, node)
+        elif database.left or owner.draining:  # the entry has changed
             return None
-        way = access.way
-        connection = way.multiplexed or multiplexed(way)
-        if connection is None or way.draining:
+        else:
+            connection = owner.multiplexed or multiplexed(owner)
+        if connection is None:
             return None
         try:
             data = None if plain is None else pack_command(plain)
@@ -169,14 +180,15 @@ class AwaitingLink(Link):
             does = effects(plain)  # type: ignore[arg-type]
             if does & (STATE | WATCHES):
                 return None  # it is refused
-        elif (packed := pack_few(batch, self._dispatcher.loaded, way)) is not None:
+        elif (packed := pack_short(batch, self._dispatcher.loaded, owner, name)) is not None:
             data, does = packed
         else:
             return None
         deadline, seconds = current.get(), access.policy.deadline
         if deadline is not None or seconds is not None:
             deadline = earliest(seconds)
-        return connection.submit(data, len(batch), database, self._raw, deadline, does), endpoint
+        future = connection.submit(data, len(batch), database, self._raw, deadline, does)
+        return future, endpoint, node
 
     async def finish(
         self,
@@ -196,8 +208,11 @@ class AwaitingLink(Link):
     async def _provide(self, topology: Topology, clients: Clients, need: Need) -> Any:
         """Carry out a step of the dispatcher."""
         if isinstance(need, NeedComponents):
-            async with kept_to_deadline():
-                return {name: await topology.acomponent(name) for name in need.names}
+            found = {name: topology.fresh(name) for name in need.names}
+            if None in found.values():
+                async with kept_to_deadline():
+                    found = {name: await topology.acomponent(name) for name in need.names}
+            return found
         if isinstance(need, NeedEndpoints):
             return await self._endpoints(clients, need)
         if isinstance(need, NeedEntries):
@@ -284,11 +299,9 @@ class AwaitingLink(Link):
             connection = None
             confirms, attempt.confirms = attempt.confirms, False
             if attempt.node is not None:
-                client = endpoint.access.client
-                holder = getattr(attempt.node, "connection_pool", attempt.node)
-                databases = [getattr(holder, "database", None) or holder.connection_class.database]
-                if request.block is None:
-                    connection = self._connection_to(client, holder, attempt.node.name)
+                found = self._connection_to(endpoint.access.client, attempt.node)
+                holder, databases = found[0], [found[1]]
+                connection = found[2] if request.block is None else None
             elif not (
                 request.block is not None or confirms or databases[0].left or holder.draining
             ):
@@ -301,7 +314,7 @@ class AwaitingLink(Link):
                 source = ConnectionSource(holder, self._raw)
                 alone.append(_exchange_alone(source, attempt, chunks))
             else:  # a future: a task for each would cost more than all the rest
-                deadline = earliest(attempt.allowed)
+                deadline = attempt.deadline
                 future = connection.submit_chunks(
                     chunks, databases, request.ends, self._raw, deadline, request.does
                 )
@@ -325,21 +338,29 @@ class AwaitingLink(Link):
             usable, failed, fenced = attempt.without(unopened)
             done += failed
             again += fenced if usable is None else [usable, *fenced]
-        for confirming in [each for each in again if each.confirms]:
-            again.remove(confirming)  # one by one, over a connection of their own
-            done += await self._exchange([confirming])
+        confirming = [each for each in again if each.confirms]
+        again = [each for each in again if not each.confirms]
+        for turn in turns_of(confirming):
+            done += await self._exchange(turn)
         return done + await self._exchange(again) if again else done
 
-    def _connection_to(self, client: Any, node: Any, name: str) -> MultiplexedConnection | None:
-        """Return the connection to a cluster's node; None if its connections cannot be shared."""
+    def _connection_to(
+        self, client: Any, node: Any
+    ) -> tuple[Any, ClientDatabase, MultiplexedConnection | None]:
+        """Return the pool of a cluster's node, its database, and the connection that all share.
+
+        That is None if its connections cannot be shared.
+        """
+        holder = getattr(node, "connection_pool", node)
+        database = getattr(holder, "database", None) or holder.connection_class.database
         connections = kept_with(client, self)  # it belongs to one loop
-        connection: MultiplexedConnection | None = connections.get(name)
-        if connection is None or connection.source.source is not node:
-            if not hasattr(node.connection_class, "is_reusable"):
-                return None
-            source = ConnectionSource(node, self._raw)
-            connection = connections[name] = MultiplexedConnection(source, policy_of(client))
-        return connection
+        connection: MultiplexedConnection | None = connections.get(node.name)
+        if connection is None or connection.source.source is not holder:
+            if not hasattr(holder.connection_class, "is_reusable"):
+                return holder, database, None
+            source = ConnectionSource(holder, self._raw)
+            connection = connections[node.name] = MultiplexedConnection(source, policy_of(client))
+        return holder, database, connection
 
 
 def _note_end(attempt: Attempt, future: object) -> None:
@@ -355,15 +376,14 @@ async def _initialized(client: Any) -> None:
 
 async def _attempt(batch: Batch, started: Started) -> Attempt:
     """Return the attempt at a batch that was started, once that has ended."""
-    future, endpoint = started
-    attempt = Attempt.of_all(batch, endpoint)
-    await _await_replies([(attempt, future)])
+    attempt = Attempt.of_all(batch, *started[1:])
+    await _await_replies([(attempt, started[0])])
     return attempt
 
 
 async def _exchange_alone(source: ConnectionSource, attempt: Attempt, chunks: list[Chunk]) -> None:
     try:
-        with within(earliest(attempt.allowed)):
+        with within(attempt.deadline):
             attempt.replies = await source.exchange(attempt.server_request.block, chunks)
         attempt.refused = True
     except ConnectionLost as lost:

@@ -19,13 +19,13 @@ import threading
 import time
 from _thread import start_new_thread
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from itertools import accumulate
 from math import inf
-from operator import call
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -55,17 +55,19 @@ from shardkit.network.links.dispatcher import (
     NeedEntries,
     NeedRefresh,
     limited,
+    node_of_short,
+    turns_of,
 )
 from shardkit.network.links.grouping import (
     SEVERAL,
     components_of,
     locate,
     place,
-    place_few,
-    target_of_few,
+    place_short,
+    target_of_short,
 )
 from shardkit.network.links.resp import Chunk
-from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_few, tell_few
+from shardkit.network.links.server_request import ATTEMPT_ERRORS, pack_short, tell_short
 from shardkit.network.links.wakeups import LONGEST_POLL, Subscription, Subscriptions
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
@@ -88,6 +90,7 @@ from shardkit.routing.placement import slots_of
 MIN_TIMEOUT = 0.1  # seconds that a server gets to answer after others have timed out
 CONNECT_THREADS = 32
 HELPED_WITHIN = 0.02  # seconds, or the caller connects by itself
+_NUMBER, _UNTIL = attrgetter("pool.number"), attrgetter("until")
 
 
 class BlockingLink(Link):
@@ -116,8 +119,8 @@ class BlockingLink(Link):
             if in_use.any and self._reads is not None:
                 return self._reads.send(self, batch, topology)  # type: ignore[no-any-return]
             clients = self._clients
-        to = target_of_few(batch)
-        attempt = None if to is None else self._send_few(batch, to, topology, clients)
+        to = target_of_short(batch)
+        attempt = None if to is None else self._send_short(batch, to, topology, clients)
         if type(attempt) is Replies:
             return attempt
         steps = self._dispatcher.dispatch(batch, attempt)  # type: ignore[arg-type]
@@ -143,7 +146,7 @@ class BlockingLink(Link):
             return exchange_all(need, self._raw)
         return None
 
-    def _send_few(
+    def _send_short(
         self, batch: Batch, to: To, topology: Topology, clients: Clients
     ) -> Replies | Attempt | None:
         """Send a few plain commands to one server without the dispatcher: the fast path.
@@ -151,24 +154,31 @@ class BlockingLink(Link):
         Return the attempt if it failed, or None if nothing was sent.
         """
         component = topology.component(to if isinstance(to, str) else to.component)
-        number, raw = place_few(batch, to, component), self._raw
+        number, raw = place_short(batch, to, component), self._raw
         if number == SEVERAL or component.splits_tags:
             return None
         try:
             endpoint = clients.endpoints(component, raw)[number]
         except ShardFailure:
             return None
-        if endpoint.lane is None:  # a cluster
-            return None
-        packed = pack_few(batch, self._dispatcher.loaded, endpoint.access.way)
+        access, node = endpoint.access, None
+        owner = access.way
+        if owner is None:  # a cluster
+            owner = access.client
+            node = node_of_short(owner, batch)
+            if node is None:
+                return None
+        name = "" if node is None else node.name
+        packed = pack_short(batch, self._dispatcher.loaded, owner, name)
         if packed is None:
             return None
         data, does = packed
-        pool = endpoint.pool
+        holder = endpoint.pool if node is None else owner.get_redis_connection(node)
+        pool = holder if node is None else holder.connection_pool
         deadline = current.get()
         if deadline is not None or pool.policy.deadline is not None:
             deadline = earliest(pool.policy.deadline)
-        told = tell_few(pool.policy, batch) if handlers else None
+        told = tell_short(pool.policy, batch) if handlers else None
         connection: Any = None
         error: Exception | None = None
         sent = complete = False
@@ -197,7 +207,7 @@ class BlockingLink(Link):
                 if not complete:
                     connection.disconnect()
                 pool.release(connection)
-        attempt = Attempt.of_all(batch, endpoint)
+        attempt = Attempt.of_all(batch, endpoint, node)
         attempt.error, attempt.sent = error, sent and getattr(error, "maybe_executed", True)
         if complete:
             attempt.replies, attempt.refused = replies, True
@@ -275,9 +285,10 @@ def endpoints_or_failures(
     endpoints: Mapping[Any, Endpoint], numbers: Sequence[int | None]
 ) -> list[Endpoint | ShardFailure]:
     """Return endpoints by their numbers; in place of one that cannot be reached, its failure."""
-    with suppress(ShardFailure):
+    try:
         return list(map(endpoints.__getitem__, numbers))
-    found: list[Endpoint | ShardFailure] = []
+    except ShardFailure:
+        found: list[Endpoint | ShardFailure] = []
     for number in numbers:
         try:
             found.append(endpoints[number])
@@ -292,9 +303,7 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
     Return the attempts. Where databases could not be opened, they are several in place of one.
     """
     # All calls take connections in this order. So two calls never wait for each other's.
-    exchanges = sorted(
-        [Exchange(attempt, raw) for attempt in attempts], key=lambda exchange: exchange.pool.number
-    )
+    exchanges = sorted([Exchange(attempt, raw) for attempt in attempts], key=_NUMBER)
     complete = False
     try:
         connected = [exchange for exchange in exchanges if exchange.reserve()]
@@ -308,15 +317,17 @@ def exchange_all(attempts: Sequence[Attempt], raw: bool = True) -> list[Attempt]
         for exchange in exchanges:
             exchange.close(complete)
     done: list[Attempt] = []
-    # One by one: each waits at its fence, while nobody waits for it, or for SELECT's reply.
-    again = [attempt for exchange in exchanges for attempt in exchange.fenced]
+    again: list[Attempt] = []
     for exchange in exchanges:
         for attempt in exchange.attempts:
             ended, refused = attempt.outcomes()
             done += ended
             again += refused
-    for attempt in again:
-        done += exchange_all([attempt], raw)
+    for turn in turns_of(again):
+        done += exchange_all(turn, raw)
+    for exchange in exchanges:
+        for attempt in exchange.fenced:  # one by one: each waits, while nobody waits for it
+            done += exchange_all([attempt], raw)
     return done
 
 
@@ -403,7 +414,7 @@ def _readable(exchanges: Sequence[Exchange]) -> Sequence[Exchange]:
         return blind
     while True:
         now = time.monotonic()
-        first = min(exchange.until for exchange in exchanges)
+        first = min(map(_UNTIL, exchanges))
         answered = poll.poll(None if first == inf else max(0.0, 1000 * (first - now)))
         if answered:
             return [by_number[number] for number, _ in answered]
@@ -416,9 +427,9 @@ class Exchange:
     """An attempt at one server over one connection: writes chunks and reads their replies."""
 
     __slots__ = (
-        *("_attempt", "_chunks", "_expected", "_read", "_refused", "_replies", "_written"),
-        *("attempts", "block", "connection", "deadline", "due", "fenced", "helped", "in_time"),
-        *("form", "must_connect", "pool", "raw", "timeout_changed", "until"),
+        *("_attempt", "_chunks", "_databases", "_expected", "_read", "_refused", "_replies"),
+        *("_written", "attempts", "block", "connection", "deadline", "due", "fenced", "form"),
+        *("helped", "must_connect", "pool", "raw", "timeout_changed", "until"),
     )
 
     def __init__(self, attempt: Attempt, raw: bool) -> None:
@@ -428,8 +439,10 @@ class Exchange:
         if attempt.node is not None:
             client = endpoint.access.client
             self.pool = client.get_redis_connection(attempt.node).connection_pool
+            self._databases: Sequence[Any] = [self.pool.database]
         else:
             self.pool = endpoint.pool if len(request.endpoints) == 1 else endpoint.access.way
+            self._databases = request.databases
         self.raw = raw
         self._attempt = attempt
         self.attempts = [attempt]  # and those at databases that cannot be used
@@ -444,14 +457,12 @@ class Exchange:
         self._expected: list[int] = []  # replies up to the end of each chunk
         self._written = self._read = 0  # chunks
         self._replies: list[Any] = []
-        self.deadline = earliest(attempt.allowed)
-        self.in_time: Any = within(self.deadline) if self.deadline is not None else nullcontext()
+        self.deadline = attempt.deadline
 
     def reserve(self) -> bool:
         """Take a connection from the pool; return whether it can be written to at once."""
         try:
-            with self.in_time:
-                self.connection = self.pool.reserve(time.monotonic())
+            self.connection = self._in_time(self.pool.reserve, time.monotonic())
         except ATTEMPT_ERRORS as error:
             self._fail(error)
             return False
@@ -468,29 +479,33 @@ class Exchange:
 
     def connect(self) -> None:
         """Do what takes exchanges of their own: connect, check the server, open databases."""
-        connection, self.connection = self.connection, None
         try:
-            with self.in_time:
-                if health_check_is_due(connection, time.monotonic()):
-                    connection.check_health()  # closes it if it is dead
-                if not getattr(connection, "is_connected", True):
-                    self.pool.connect(connection)
-                self.connection = connection
-                self._open()
+            self._in_time(self._connect)
         except Exception as error:  # whatever it is, only this server's requests fail
             self._fail(error)
 
-    @property
-    def _databases(self) -> Sequence[Any]:
-        request = self._attempt.server_request
-        return request.databases if self._attempt.node is None else [self.pool.database]
+    def _connect(self) -> None:
+        connection, self.connection = self.connection, None
+        if health_check_is_due(connection, time.monotonic()):
+            connection.check_health()  # closes it if it is dead
+        if not getattr(connection, "is_connected", True):
+            self.pool.connect(connection)
+        self.connection = connection
+        self._open()
+
+    def _in_time(self, call: Callable[..., Any], *args: Any) -> Any:
+        """Call a function within the deadline."""
+        if self.deadline is None:  # as mostly: a context manager would cost more than all the rest
+            return call(*args)
+        with within(self.deadline):
+            return call(*args)
 
     def begin(self) -> None:
-        """Write the first chunks."""
+        """Write the first chunks; SELECT alone if it must be confirmed."""
         if self.connection is None:
             return
         try:
-            for _ in self._chunks[:2]:
+            for _ in self._chunks[: 1 if self.form == CONFIRMED else 2]:
                 self._write()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
@@ -533,10 +548,8 @@ class Exchange:
         does = ALONE if self.block is not None else request.does
         form = form_of(does, size, count, connection.may_multi)
         if confirms or form == CONFIRMED or (len(chunks) > 1 and form != SELECTED):
-            error = run_steps(connection.select(database), call)
-            if error is not None:
-                self._attempt.refuse(error)
-                self._chunks = []
+            self.form = CONFIRMED
+            self._chunks = [Chunk(database.select, 1), *chunks]
             return
         first = chunks[0]
         self.form = form
@@ -548,16 +561,16 @@ class Exchange:
         n = self._written
         if self.deadline is not None:
             self.deadline.require_left()
-        self._attempt.sent = True
+        selects = self.form == CONFIRMED  # and nothing else is sent before it is answered
+        self._attempt.sent = not selects
         connection, self._written = self.connection, n + 1
         timeout = connection.socket_timeout
-        if self.block is not None:
+        if self.block is not None and not selects:
             connection.for_block = True
             timeout = timeout_for(self.block, timeout)
             self._set_timeout(timeout)
-        with self.in_time:
-            packed = PackedCommands((self._chunks[n].data,))
-            connection.send_packed_command(packed, check_health=False)
+        packed = PackedCommands((self._chunks[n].data,))
+        self._in_time(connection.send_packed_command, packed, False)
         self.until = inf if timeout is None else time.monotonic() + timeout
         if self.deadline is not None:
             self.until = min(self.until, self.deadline.at)
@@ -571,19 +584,33 @@ class Exchange:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
             read = read_replies_of(self.connection)
-            with self.in_time:
-                if read(self._replies, expected, self.raw, more):
-                    self._refused = True
+            if self._in_time(read, self._replies, expected, self.raw, more):
+                self._refused = True
             if self.timeout_changed and self.block is None:
                 self._set_timeout(self.connection.socket_timeout)
             self._read += 1
+            if self.form == CONFIRMED and not self._has_selected():
+                return
             if more:
-                if self._written < len(self._chunks):
+                while self._written < min(len(self._chunks), n + 3):
                     self._write()
             else:
                 self._deliver()
         except ATTEMPT_ERRORS as error:
             self._fail(error)
+
+    def _has_selected(self) -> bool:
+        """Take the reply to SELECT; return whether the database was selected."""
+        [reply] = self._replies
+        self.form, self._replies = PLAIN, []
+        self._expected = [count - 1 for count in self._expected]
+        if isinstance(reply, Exception):
+            self.due = 0
+            self._attempt.refuse(reply)
+            return False
+        self.due -= 1
+        self.connection.entering(self._databases[0])
+        return True
 
     def poll_number(self) -> int | None:
         """Return the number of the socket; None if what comes next cannot be seen there."""

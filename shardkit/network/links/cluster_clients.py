@@ -10,10 +10,13 @@ If the cluster's component was split into shards, commands with keys go there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+import asyncio
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain
+from functools import partial
+from itertools import chain, count
 from threading import RLock
 from typing import Any, Final
 
@@ -22,10 +25,12 @@ from redis.cluster import ClusterPipeline, PipelineCommand
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     CrossSlotTransactionError,
+    MovedError,
     RedisClusterException,
     RedisError,
     ResponseError,
     TimeoutError,  # noqa: A004 - redis-py's own
+    WatchError,
 )
 
 from shardkit.config.component import Component
@@ -50,9 +55,21 @@ from shardkit.network.connections.redis_private import (
 )
 from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
+from shardkit.network.links.dispatcher import MOVING
+from shardkit.network.links.server_request import patience_with, pause_before
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed
 from shardkit.network.topology import Topology
-from shardkit.operations.commands import Command, Replies, Reply, Shard, Transaction
+from shardkit.operations.commands import (
+    Batch,
+    Command,
+    PlainCommands,
+    Replies,
+    Reply,
+    Shard,
+    Transaction,
+)
+from shardkit.operations.deadlines import earliest
+from shardkit.operations.steps import arun_steps, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
@@ -83,6 +100,14 @@ class _Route(Topology):
     def __init__(self, client: Any) -> None:
         self._client = client
         self._place = client.place
+        policy = client.policy
+        endpoint = Endpoint(
+            Shard(client.place.component.name),
+            policy.address,
+            Access(client, None, policy, None, RLock()),
+            None,
+        )
+        self._endpoints: Mapping[Any, Endpoint] = {None: endpoint}
 
     def component(self, name: str) -> Component:
         found: Component = self._place.left() or self._place.component
@@ -107,21 +132,17 @@ class _Route(Topology):
         if component is not self._place.component:
             others: Mapping[Any, Endpoint] = self._place.endpoints(component, raw)
             return others
-        shard = Shard(component.name)
-        client, policy = self._client, self._client.policy
-        access = Access(client, None, policy, None, _LOCK)
-        return {None: Endpoint(shard, policy.address, access, None)}
+        return self._endpoints
 
     aendpoints = endpoints
-
-
-_LOCK = RLock()  # of an access that has no pools
 
 
 class _OnLink:
     """What both faces share."""
 
     place: Any = None  # where its component is; None for a client without a kit
+    _route: Any = None
+    _link: Any = None
     policy: Any
     encoder: Any
     retry: Any
@@ -147,10 +168,10 @@ class _OnLink:
         """Return a reply as redis-py's methods do; raise the error of a failure."""
         if isinstance(reply, ShardFailure):
             raise self.error(reply)
-        kept = options and {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
         own: Mapping[Any, Callable[..., Any]] = getattr(self, "cluster_response_callbacks", {})
         for callbacks in (reply_callbacks(self), own):
             if (callback := callbacks.get(args[0])) is not None:
+                kept = {n: v for n, v in options.items() if n not in _NOT_OF_CALLBACKS}
                 reply = callback(reply, **kept)
         return reply
 
@@ -205,28 +226,29 @@ class LinkedClusterClient(_OnLink, ClusterClient):
     After one holder has closed it, it discovers the cluster again, because others share it.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._link = BlockingLink(None, None, raw=False)
-
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
         if batch is not None:
-            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+            try:
                 [reply] = self.send(batch)
-                return self.value(args, options, reply)
+            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
+                batch = None
+        if batch is not None:
+            return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             self._open()
             return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
-    def send(self, batch: list[Any]) -> Replies:
+    def send(self, batch: Batch) -> Replies:
         """Send requests over the link."""
         require_open(self)
         self._open()
-        route: Any = _Route(self)
-        return self._link.send(batch, route, route)
+        if self._route is None:
+            self._link, self._route = BlockingLink(None, None, raw=False), _Route(self)
+        replies: Replies = self._link.send(batch, self._route, self._route)
+        return replies
 
     def _open(self) -> None:
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
@@ -244,26 +266,26 @@ class LinkedClusterClient(_OnLink, ClusterClient):
 class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client over a link."""
 
-    _link: Any = None
-
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Execute a command, over the link if it has keys."""
         batch = self._batch(args, options)
         if batch is not None:
-            with suppress(InvalidArgumentError):  # redis-py takes more kinds, and names the others
+            try:
                 [reply] = await self.send(batch)
-                return self.value(args, options, reply)
+            except InvalidArgumentError:  # redis-py takes more kinds, and names the others
+                batch = None
+        if batch is not None:
+            return self.value(args, options, reply)
         self.refuse_keyless(args)
         with self.watching(args):
             return await super().execute_command(*args, **options)
 
-    async def send(self, batch: list[Any]) -> Replies:
+    async def send(self, batch: Batch) -> Replies:
         """Send requests over the link."""
         require_open(self)
-        if self._link is None:
-            self._link = AwaitingLink(None, None, raw=False)
-        route: Any = _Route(self)
-        replies: Replies = await self._link.send(batch, route, route)
+        if self._route is None:
+            self._link, self._route = AwaitingLink(None, None, raw=False), _Route(self)
+        replies: Replies = await self._link.send(batch, self._route, self._route)
         return replies
 
     def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
@@ -283,11 +305,12 @@ class _Pipeline:
     collected: list[tuple[tuple[Any, ...], dict[str, Any]]]
     watches: bool  # then redis-py's own code does everything
     queues: bool
+    watched: tuple[int, str] | None  # the slot and the node of watched keys
 
     def begin(self, client: Any, is_transaction: bool) -> None:
         """Start to collect."""
         self.client, self.is_transaction = client, is_transaction
-        self.collected, self.watches = [], False
+        self.collected, self.watches, self.watched = [], False, None
         self.queues = False  # after MULTI
 
     def collect(self, args: tuple[Any, ...], options: dict[str, Any]) -> bool:
@@ -304,20 +327,53 @@ class _Pipeline:
         for args, options in self.take() if self.watches else ():
             self.execute_command(*args, **options)  # type: ignore[attr-defined]
 
+    def attempts(self, args: Sequence[Any]) -> Generator[float, Any, Any]:
+        """Yield the pause before each attempt at redis-py's own code; return its value.
+
+        Raises:
+            WatchError: the slot of watched keys has moved.
+        """
+        waited, deadline = 0.0, earliest(self.client.policy.deadline)
+        for attempt in count():
+            pause = pause_before(attempt)
+            if deadline is not None and deadline.left() <= pause:
+                raise deadline.passed()
+            try:
+                if self.watched is not None and self._owner(self.watched[0]) != self.watched[1]:
+                    raise MovedError(f"{self.watched[0]} {self._owner(self.watched[0])}")
+                value = yield pause
+                break
+            except MOVING as error:
+                if self.watched is not None:
+                    raise WatchError("Slot rebalancing occurred while watching keys") from error
+                waited += pause_before(attempt + 1)
+                if waited > patience_with(self.client):
+                    raise
+        if args and str_if_bytes(args[0]).upper() == "WATCH":
+            slot = slot_of(args[1])
+            self.watched = slot, self._owner(slot)
+        elif args and str_if_bytes(args[0]).upper() == "UNWATCH":
+            self.watched = None
+        return value
+
+    def _owner(self, slot: int) -> str:
+        return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
+
     def take(self) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
         """Return what was collected; the pipeline is empty."""
         collected, self.collected = self.collected, []
         return collected
 
-    def batch(
-        self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]
-    ) -> list[Any] | None:
+    def batch(self, collected: Sequence[tuple[tuple[Any, ...], dict[str, Any]]]) -> Batch | None:
         """Return the requests for the link; None if redis-py's own code sends them."""
         if self.watches:
             return None
         name, commands = self.client.place.component.name, []
+        plain = [args for args, options in collected if _is_plain(args, options)]
+        if len(plain) == len(collected) and not self.is_transaction:
+            return PlainCommands(name, [args[1] for args in plain], plain)
         for args, options in collected:
-            if _OF_REDIS_PY.isdisjoint(options) and args and has_plain_form(args[0], len(args)):
+            if _is_plain(args, options):
                 commands.append(Command(name, args[1], args))
                 continue
             keys, named = _keys(args), options.get("target_nodes")
@@ -373,6 +429,10 @@ class _Pipeline:
         return values
 
 
+def _is_plain(args: Sequence[Any], options: Mapping[str, Any]) -> bool:
+    return bool(args) and _OF_REDIS_PY.isdisjoint(options) and has_plain_form(args[0], len(args))
+
+
 def _shown(args: Sequence[Any]) -> str:
     text = " ".join(str(str_if_bytes(each)) for each in args)
     return text if len(text) <= 100 else f"{text[:97]}..."
@@ -383,15 +443,27 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
-        if self.collect(args, options):
-            with nullcontext() if self.queues else self.client.watching(args):
-                return super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-        return self
+        if not self.collect(args, options):
+            return self
+        call = partial(super().execute_command, *args, **options)
+        return call() if self.queues else self._follow(call, args)
 
     def multi(self) -> None:
         """Collect commands from now on, even if keys are watched."""
         super().multi()  # type: ignore[no-untyped-call]
         self.queues = self.watches
+
+    def _follow(self, call: Callable[[], Any], *commands: Sequence[Any]) -> Any:
+        """Call redis-py's own code, and again if a slot has moved."""
+
+        def attempt(pause: float) -> Any:
+            if pause:
+                time.sleep(pause)
+                learn_slots(self.client)
+            with self.client.watching(*commands or [("EXEC",)]):
+                return call()
+
+        return run_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Execute what was collected."""
@@ -400,13 +472,14 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected] or [("EXEC",)]):
-                if not self.is_transaction:  # without sending anything again
-                    stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+            commands = [args for args, _ in collected]
+            if not self.is_transaction:  # without sending anything again
+                stack = [PipelineCommand(*each, n) for n, each in enumerate(collected)]  # type: ignore[no-untyped-call]
+                with self.client.watching(*commands):
                     return self.send_cluster_commands(stack, raise_on_error, False)  # type: ignore[no-any-return, no-untyped-call]
-                for args, options in collected:
-                    super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
-                return super().execute(raise_on_error)
+            for args, options in collected:
+                super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+            return self._follow(partial(super().execute, raise_on_error), *commands)  # type: ignore[no-any-return]
         finally:
             self.reset()
 
@@ -421,8 +494,7 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
     def watch(self, *names: Any) -> Any:
         """Watch keys, if it is a transaction."""
         self.start_watching()
-        with self.client.watching(("WATCH", *names)):
-            return super().watch(*names)  # type: ignore[no-untyped-call]
+        return self._follow(partial(super().watch, *names), ("WATCH", *names))
 
     def discard(self) -> Any:
         """Drop what was collected, if it is a transaction."""
@@ -449,9 +521,27 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
-        if self.collect(args, options):
-            return super().execute_command(*args, **options)
-        return self
+        if not self.collect(args, options):
+            return self
+        call = partial(super().execute_command, *args, **options)
+        found: Any = call()
+        return self._follow(call, args, found=found) if asyncio.iscoroutine(found) else found
+
+    async def _follow(
+        self, call: Callable[[], Any], *commands: Sequence[Any], found: Any = None
+    ) -> Any:
+        """Call redis-py's own code, and again if a slot has moved."""
+
+        async def attempt(pause: float) -> Any:
+            nonlocal found
+            if pause:
+                await asyncio.sleep(pause)
+                await learn_slots(self.client)
+            with self.client.watching(*commands or [("EXEC",)]):
+                made, found = found, None
+                return await (made or call())
+
+        return await arun_steps(self.attempts(commands[0] if len(commands) == 1 else ()), attempt)
 
     async def execute(self, raise_on_error: bool = True, allow_redirections: bool = True) -> Any:
         """Execute what was collected."""
@@ -460,10 +550,10 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
             if (batch := self.batch(collected)) is not None:
                 with suppress(InvalidArgumentError):
                     return self.values(collected, await self.client.send(batch), raise_on_error)
-            with self.client.watching(*[args for args, _ in collected] or [("EXEC",)]):
-                for args, options in collected:
-                    super().execute_command(*args, **options)
-                return await super().execute(raise_on_error, False)  # nothing is sent again
+            for args, options in collected:
+                super().execute_command(*args, **options)
+            call = partial(super().execute, raise_on_error, False)  # nothing is sent again
+            return await self._follow(call, *[args for args, _ in collected])
         finally:
             await self.reset()
 
@@ -479,8 +569,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         """Watch keys, if it is a transaction."""
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
-        with self.client.watching(("WATCH", *names)):
-            return await super().watch(*names)  # type: ignore[no-untyped-call]
+        return await self._follow(partial(super().watch, *names), ("WATCH", *names))
 
     async def discard(self) -> Any:
         """Drop what was collected, if it is a transaction."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 import weakref
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -89,13 +89,14 @@ from shardkit.operations.commands import (
     Transaction,
     coalesced,
 )
-from shardkit.operations.deadlines import current, earliest
+from shardkit.operations.deadlines import Deadline, current, earliest
 from shardkit.recent import MOST
+from shardkit.routing.command_keys import has_plain_form
 from shardkit.routing.keys import key_bytes
 from shardkit.routing.placement import SLOTS, slot_of, slots_of
 
 # A cluster node's answers while slots move or masters are elected; nothing was executed.
-_MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
+MOVING = (AskError, ClusterDownError, MovedError, TryAgainError)
 # Answers of a cluster's replica to a read that its master may answer.
 _REPLICA_REFUSES = (ClusterDownError, MasterDownError)
 # For retries after NOSCRIPT, a moved slot or, of an idempotent request, a lost connection. Servers
@@ -152,9 +153,10 @@ class Attempt:
         self.ended = self.written = 0.0
 
     @classmethod
-    def of_all(cls, batch: Batch, endpoint: Endpoint) -> Attempt:
+    def of_all(cls, batch: Batch, endpoint: Endpoint, node: Any = None) -> Attempt:
         """Return the attempt for a whole batch."""
-        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch))
+        more = {} if node is None else {"node": node.name, "in_slots": True}
+        return cls(ServerRequest.of_shard(endpoint, range(len(batch)), batch, **more), node)
 
     @property
     def owner(self) -> Any:
@@ -162,13 +164,13 @@ class Attempt:
         return self.server_request.endpoints[0].owner
 
     @property
-    def allowed(self) -> float | None:
-        """The seconds that the entry allows: its deadline, plus the time that it may block."""
+    def deadline(self) -> Deadline | None:
+        """The caller's deadline; or the entry's, plus the time that it may block."""
         seconds = self.server_request.endpoints[0].access.policy.deadline
         block = self.server_request.block
-        if seconds is None or block is None:
-            return seconds
-        return seconds + block if block else None
+        if seconds is not None and block is not None:
+            seconds = seconds + block if block else None
+        return earliest(seconds)
 
     @property
     def refusal(self) -> Exception | None:
@@ -178,7 +180,7 @@ class Attempt:
         replies = (one for each in self.replies for one in (each if type(each) is list else [each]))
         errors = (one for one in replies if isinstance(one, Exception))
         return next(
-            (one for one in errors if not is_script_missing(one) and not isinstance(one, _MOVING)),
+            (one for one in errors if not is_script_missing(one) and not isinstance(one, MOVING)),
             None,
         )
 
@@ -197,12 +199,12 @@ class Attempt:
         start = first_run = 0
         for n, (end, alone) in enumerate(zip(request.ends, request.by_shard(), strict=True)):
             part = Attempt(alone)
-            part.refused, part.sent = self.refused, self.sent
+            form = request.forms[n]
+            part.refused, part.sent = self.refused, self.sent and form != CONFIRMED
             part.ended, part.written = self.ended, self.written
             if request.runs:
                 part.server_request.runs = request.runs[first_run : request.run_ends[n]]
                 first_run = request.run_ends[n]
-            form = request.forms[n]
             if end > len(self.replies) or (self.error is not None and form == CONFIRMED):
                 part.error = self.error
             else:
@@ -289,6 +291,20 @@ class Attempt:
             )
 
 
+def turns_of(attempts: Sequence[Attempt]) -> list[list[Attempt]]:
+    """Group attempts that need a connection each, so that a server has one at a time."""
+    turns: list[list[Attempt]] = []
+    if not attempts:
+        return turns
+    before: Counter[Any] = Counter()
+    for attempt in attempts:
+        server = attempt.owner, attempt.server_request.node
+        turns += [[]] * (before[server] == len(turns))
+        turns[before[server]] += [attempt]
+        before[server] += 1
+    return turns
+
+
 @dataclass(slots=True)
 class _Outcome:
     """What the attempts of one round mean for the next."""
@@ -341,7 +357,11 @@ class Dispatcher:
         pending: dict[int, _OrderScope] = {}  # what was not executed, or has to be once more
         redirected: dict[int, tuple[str, int] | None] = {}
         uncertain: set[int] = set()
-        attempts = [attempt] if attempt else []
+        attempts = []
+        if attempt is not None:
+            request = attempt.server_request
+            request.loaded = self.loaded(attempt.owner, request.node)
+            attempts = [attempt]
         waited = asked = 0.0
         retry = -1  # rounds since the last one in which something was executed
         tries = 0  # of these, those that did not only wait for a server
@@ -422,6 +442,7 @@ class Dispatcher:
         attempts: list[Attempt] = []
         lanes: defaultdict[Any, list[tuple[Endpoint, list[int]]]] = defaultdict(list)
         common: dict[str, Any] = {"rows": groups.rows, "joins": joins}
+        scripts = groups.rows is None and groups.uniform is None  # perhaps
         for name, by_number in groups.by_shard.items():
             component = components[name]
             endpoints = yield NeedEndpoints(component, list(by_number))
@@ -432,11 +453,11 @@ class Dispatcher:
                 elif (lane := endpoint.lane) is None:
                     if not pending and self._lacks_slots(endpoint, batch, positions):
                         yield NeedRefresh(endpoint.owner)
-                    held = order.waiting(batch, positions)
-                    for position in held:
+                    delayed = order.waiting(batch, positions)
+                    for position in delayed:
                         pending[position] = _OrderScope.of(endpoint, batch[position])
-                    if held:
-                        positions = [each for each in positions if each not in held]
+                    if delayed:
+                        positions = [each for each in positions if each not in delayed]
                     attempts += self._attempts_on_nodes(
                         batch, endpoint, positions, redirected, out, **common
                     )
@@ -446,7 +467,7 @@ class Dispatcher:
             endpoints, lists = map(list, zip(*shards, strict=True))
             positions = lists[0] if len(lists) == 1 else list(chain.from_iterable(lists))
             starts = [0, *accumulate(map(len, lists))]
-            loaded = self.loaded(endpoints[0].owner)
+            loaded = self.loaded(endpoints[0].owner) if scripts else set()
             request = ServerRequest(endpoints, positions, starts, batch, loaded=loaded, **common)
             attempts.append(Attempt(request))
         if groups.uniform is not None:
@@ -470,12 +491,12 @@ class Dispatcher:
                 attempts.append(Attempt(request))
         for attempt in attempts:
             request = attempt.server_request
-            if request.loaded and groups.rows is None and groups.uniform is None:
+            if scripts and request.loaded:
                 request.texts = order.as_text(request.requests, request.loaded)
             if handlers:
                 attempt.told = request.tell()
         attempts = yield attempts
-        for attempt in attempts:
+        for attempt in attempts if handlers else ():
             attempt.tell_end()
         return attempts
 
@@ -650,7 +671,7 @@ class Dispatcher:
             left = attempt.node is not None and is_closed(reply)
             left = left and (retry == 0 or getattr(attempt.owner, "held", False))
             refused = unblocked or left or is_unready(reply)
-            moving = attempt.node is not None and isinstance(reply, _MOVING)
+            moving = attempt.node is not None and isinstance(reply, MOVING)
             tries = moving and isinstance(reply, TryAgainError)
             if of_replica and (is_unready(reply) or isinstance(reply, _REPLICA_REFUSES)):
                 outcome.redirected[position] = None
@@ -798,6 +819,29 @@ def _nodes_of(
         except KeyError:
             by_name[node.name] = node, [position]
     return list(by_name.values())
+
+
+def node_of_short(client: Any, batch: Batch) -> Any:
+    """Return the node of a cluster to which a few commands go; None if that is not so easy.
+
+    They are one, or have one key each, so that a slot on the move refuses none of them alone.
+    """
+    if handlers or reads_replicas(client):
+        return None
+    try:
+        owners = slot_owners(client)
+        if len(batch) == 1:
+            return owners[slot_of(batch[0].key)][0]
+        if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
+            return None
+        nodes = {owners[slot][0] for slot in slots_of(batch.keys)}
+    except (AttributeError, LookupError):
+        return None
+    return nodes.pop() if len(nodes) == 1 else None
+
+
+def _is_plain(row: Sequence[Any]) -> bool:
+    return has_plain_form(row[0], len(row))
 
 
 def _may_be_read(client: Any, request: Command | Transaction) -> bool:

@@ -37,7 +37,7 @@ _TO, _KEY, _ARGS, _SCRIPT, _BLOCK = map(
 )
 _TARGET, _TARGET_KEY = itemgetter(0), itemgetter(1)
 _MIN_AT_ONCE = 8  # a shorter batch is grouped one by one
-FEW = 4  # commands of a batch that is sent to one server without the dispatcher
+SHORT = 4  # commands of a batch that is sent to one server without the dispatcher
 SEVERAL = -1
 # Scripts of parameters, whose second key no other command uses: it may be on any server.
 _PARAMETERS = "structures/base/"
@@ -74,7 +74,7 @@ def components_of(targets: Iterable[To]) -> set[str]:
 
 def components_in(batch: Batch, todo: Sequence[int]) -> set[str]:
     """Return the components of the requests at the positions ``todo``."""
-    if isinstance(batch, Columns | PlainCommands):
+    if type(batch) is Columns or type(batch) is PlainCommands:
         return components_of((batch.to,))
     if len(todo) == len(batch):
         return components_of(set(map(_TO_OF, batch)))
@@ -125,7 +125,7 @@ def group_by_shard(batch: Batch, todo: Sequence[int], components: Components) ->
 
 def require_together(batch: Batch, component: Component) -> None:
     """Refuse scripts whose keys live on several shards, as their common tag is not obeyed."""
-    if isinstance(batch, Columns | PlainCommands):
+    if type(batch) is Columns or type(batch) is PlainCommands:
         return
     for request in batch:
         commands = request.commands if isinstance(request, Transaction) else (request,)
@@ -207,13 +207,13 @@ def place(to: To, key: Key, components: Components) -> Shard:
     return component.shard_of(key)
 
 
-def target_of_few(batch: Batch) -> To | None:
+def target_of_short(batch: Batch) -> To | None:
     """Return the common target of a few non-blocking commands; None for any other batch."""
     size = len(batch)
     if type(batch) is PlainCommands:
         several = batch.numbers is not None and len(set(batch.numbers)) > 1
-        return batch.to if 0 < size <= FEW and not several else None
-    if size != 1 and (type(batch) is not list or not 0 < size <= FEW):
+        return batch.to if 0 < size <= SHORT and not several else None
+    if size != 1 and (type(batch) is not list or not 0 < size <= SHORT):
         return None
     target: To | None = None
     for command in batch:
@@ -226,10 +226,10 @@ def target_of_few(batch: Batch) -> To | None:
     return target
 
 
-def place_few(batch: Batch, to: To, component: Component) -> int | None:
+def place_short(batch: Batch, to: To, component: Component) -> int | None:
     """Return the number of the only shard that a few commands go to; SEVERAL if there are more."""
     if type(batch) is PlainCommands and batch.numbers is not None:
-        return batch.numbers[0]  # see `target_of_few`
+        return batch.numbers[0]  # see `target_of_short`
     number = _number(to, batch[0].key, component)
     for n in range(1, len(batch)):
         if _number(to, batch[n].key, component) != number:

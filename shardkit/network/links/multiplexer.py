@@ -12,7 +12,9 @@ to redis-py's pool. One that failed, or was silent for the socket timeout, is cl
 in flight on it fail; unwritten ones use the next connection.
 
 While more than 64 KB of one reply have come, and more are to come, requests take another *lane*: a
-further connection with the same rules. A request of more than 1 MB has a lane of its own.
+further connection with the same rules. A request of more than 1 MB has a lane of its own. Reads
+that were sent before, and are behind a reply of more than 2 MB, are sent once more, over a lane for
+them alone: they change nothing, and the first reply counts.
 
 redis-py connects and authenticates. While a connection is multiplexed, `MultiplexedConnection`
 replaces asyncio's stream as the protocol of its transport, so that no task waits for each write.
@@ -21,11 +23,13 @@ replaces asyncio's stream as the protocol of its transport, so that no task wait
 from __future__ import annotations
 
 import asyncio
+import io
 import math
+import re
 import time
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import nullcontext, suppress
 from contextvars import Context
 from itertools import islice
@@ -47,6 +51,7 @@ from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
     ADDED,
+    CHANGES,
     CONFIRMED,
     INSERTED,
     MULTI,
@@ -69,6 +74,8 @@ MAX_REPLIES = 2 * CHUNK_REQUESTS
 # Sizes for which others do not wait, of a reply that has not come as a whole, and of a request.
 LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
 MOST_LANES = 4
+READ_AGAIN_BEHIND, MOST_READ_AGAIN = 2 * 1024 * 1024, 64  # bytes of a reply; requests
+_LARGE_STRING, _DOLLAR = re.compile(rb"\$([0-9]{7,10})\r\n"), ord("$")
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
@@ -216,6 +223,7 @@ class QueuedRequest:
     form = PLAIN  # how it reached its database; see `framing`
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
+    is_copy = False  # of a request that is in flight on another lane
     given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks, or framed
     # Of a request for several databases, whose data has SELECT in front of each.
     databases: Sequence[ClientDatabase] | None = None
@@ -241,7 +249,21 @@ class QueuedRequest:
     @property
     def unwritten(self) -> int:
         """How many replies there will be to what was not written."""
-        return self.count + sum([chunk.replies for chunk in self.more or ()])
+        return self.count + (sum([each.replies for each in self.more]) if self.more else 0)
+
+    def copy(self, loop: asyncio.AbstractEventLoop) -> QueuedRequest:
+        """Return a copy that reads once more; its replies count if they come first."""
+        future, second = self.future, loop.create_future()
+
+        def take(second: asyncio.Future[Received]) -> None:
+            if not (second.cancelled() or future.done() or second.result().lost):
+                future.set_result(second.result())
+
+        second.add_done_callback(take)
+        future.add_done_callback(lambda _: second.cancel())
+        copied = QueuedRequest(self.data, self.count, second, self.database, self.raw, self.does)
+        copied.is_copy = True
+        return copied
 
     def limit(self, deadline: Deadline, loop: asyncio.AbstractEventLoop) -> None:
         """Fail when a deadline passes; the connection stays in use."""
@@ -262,6 +284,35 @@ class QueuedRequest:
         if not self.future.done():
             self.replies.lost, self.replies.refused = ConnectionLost(error, sent), True
             self.future.set_result(self.replies)
+
+
+class _LargeString:
+    """A reply that comes in pieces, of which hiredis would copy all at its end: others would wait.
+
+    `BytesIO` gives away what it has collected without a copy.
+    """
+
+    __slots__ = ("_collected", "_length")
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+        self._collected = io.BytesIO()
+
+    def feed(self, data: memoryview) -> memoryview:
+        """Take what belongs to the string; return the rest."""
+        missing = self._length + 2 - self._collected.tell()
+        self._collected.write(data[:missing])
+        return data[missing:]
+
+    def value(self) -> Any:
+        """Return the string; INCOMPLETE if some of it is still to come."""
+        if self._collected.tell() < self._length + 2:
+            return INCOMPLETE
+        self._collected.seek(self._length)
+        if self._collected.read() != b"\r\n":
+            raise InvalidResponse("a string does not end where it should")
+        self._collected.truncate(self._length)
+        return self._collected.getvalue()
 
 
 class MultiplexedConnection(asyncio.BufferedProtocol):
@@ -303,7 +354,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._bytes = bytearray(READ_BYTES)
         self._buffer = memoryview(self._bytes)
         self._connecting: asyncio.Task[None] | None = None  # or opening databases
-        self._apart: set[asyncio.Task[None]] = set()
+        self._others: set[asyncio.Task[None]] = set()
         self._write_scheduled = False
         self._joined = False  # whether several requests shared the last write
         self._must_close: bool
@@ -315,6 +366,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._first_since = 0.0  # when the first in flight became that
         self._received = 0  # bytes since then
         self._incomplete = 0  # bytes of the reply that has begun to come
+        self._string: _LargeString | None = None  # that reply
 
     def submit_chunks(
         self,
@@ -338,8 +390,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             request.databases, request.ends = databases, ends
         if more:
             request.more, request.given = deque(more), chunks
-        size = sum(len(chunk.data) for chunk in chunks)
-        return self._queue(request, request.unwritten, size, deadline)
+            count, size = request.unwritten, sum(len(chunk.data) for chunk in chunks)
+            return self._queue(request, count, size, deadline)
+        return self._queue(request, first.replies, len(first.data), deadline)
 
     def submit(
         self,
@@ -374,7 +427,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return future
         lane._waiting += replies
         lane._queued.append(request)
-        lane._write_soon()
+        if not lane._write_scheduled:
+            lane._write_soon()
+        elif len(lane._queued) == _WRITTEN_EARLY:  # the server begins while others join
+            lane._write()
+            lane._write_scheduled = True
         return future
 
     def _lane_for(self, size: int) -> MultiplexedConnection:
@@ -420,15 +477,26 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         if moved:
             lane._write_soon()
 
+    def _read_again(self) -> None:
+        """Send reads that wait behind a very large reply over another lane, too."""
+        reads: list[QueuedRequest] = []
+        for request, _, _, last in islice(self._in_flight, 1, 1 + MOST_READ_AGAIN):
+            if request.does & CHANGES or not last or request.more is not None or request.is_copy:
+                break  # what follows a write might read too early
+            if request.database is not None and not request.future.done():
+                reads.append(request)
+        lane = (self._first or self)._new_lane(is_taken=True) if reads else None
+        if lane is not None:
+            copies = [request.copy(self._loop) for request in reads]
+            lane._queued.extend(copies)
+            lane._waiting += sum(request.count for request in copies)
+            lane._write_soon()
+
     def _write_soon(self) -> None:
         """Write what is queued, now or at the end of the turn of the loop."""
-        if self._write_scheduled:
-            if len(self._queued) == _WRITTEN_EARLY:  # the server begins while others join
-                self._write()
-                self._write_scheduled = True
-        elif self._transport is None and not self._joined:
+        if self._transport is None and not self._joined:
             self._acquire()
-        else:  # later requests of this turn join the same write
+        elif not self._write_scheduled:  # later requests of this turn join the same write
             self._write_scheduled = True
             self._loop.call_soon(self._write)
 
@@ -482,7 +550,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._transport.set_protocol(self)
         self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
-        self._must_close, self._selecting = False, None
+        self._must_close, self._selecting, self._string = False, None, None
 
     def _release(self) -> None:
         """Release the connection: every reply has come."""
@@ -519,7 +587,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     def _give_up(self, error: Exception) -> None:
         """There is no connection, and nothing was sent: the first lane may still have one."""
-        if self._first is None:
+        if self._first is None or (self._queued and self._queued[0].is_copy):
             self._fail_queued(error)
         else:
             self._hand_over(self._first)
@@ -621,16 +689,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         """Send a request over a connection of its own, behind a confirmed SELECT."""
         self._confirming.append(request)
         if len(self._confirming) == 1:
-            task = self._loop.create_task(self._send_confirmed(), context=Context())
-            self._apart.add(task)
-            task.add_done_callback(self._apart.discard)
+            self._run(self._send_confirmed())
+
+    def _run(self, sending: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(sending, context=Context())
+        self._others.add(task)
+        task.add_done_callback(self._others.discard)
 
     async def _send_confirmed(self) -> None:
         while self._confirming:
             request = self._confirming[0]
             try:
                 assert request.database is not None
-                await self._send_apart(request.database, [request])
+                await self._send_on_another(request.database, [request])
             finally:
                 self._confirming.popleft()
 
@@ -680,9 +751,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 for request in own:
                     request.fail(errors[database], sent=False)
             else:
-                apart = self._loop.create_task(self._send_apart(database, own), context=Context())
-                self._apart.add(apart)
-                apart.add_done_callback(self._apart.discard)
+                self._run(self._send_on_another(database, own))
         self._attach(connection)
         self._write()
 
@@ -699,7 +768,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 request.future.set_result(request.replies)
         self._queued = kept
 
-    async def _send_apart(self, database: ClientDatabase, requests: list[QueuedRequest]) -> None:
+    async def _send_on_another(
+        self, database: ClientDatabase, requests: list[QueuedRequest]
+    ) -> None:
         """Send requests over a connection of their own, after waiting at the database's fence."""
         try:
             connection = await self.source.borrow()
@@ -749,13 +820,26 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._last_read = self._loop.time()
         self._received += nbytes
         self._incomplete += nbytes
+        if self._incomplete > READ_AGAIN_BEHIND >= self._incomplete - nbytes:
+            self._read_again()
         try:
             headers = self._parser.headers
-            headers.feed(self._bytes, nbytes)
+            begins = self._string is None and self._bytes[0] == _DOLLAR
+            start = self._begin_string(nbytes) if begins else 0
+            if self._string is None:
+                headers.feed(self._bytes, nbytes)
+            else:
+                rest = bytes(self._string.feed(self._buffer[start:nbytes]))
+                headers.feed(rest, len(rest))
             self._deliver()
             while headers.suspect and self._in_flight:
                 headers.go_on()
                 self._deliver()
+            large = self._incomplete > LARGE_REPLY and bool(self._in_flight)
+            if large and self._in_flight[0][0].is_copy:
+                self._in_flight.clear()  # the reply is large itself: it is read only once
+                self._break_off(ConnectionError("the reply is large"))
+                return
             if self._received > READ_BYTES:
                 seconds = self._last_read - self._first_since
                 self._connection.check_reply(seconds, self._received)
@@ -774,6 +858,17 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             else:
                 self._release()
 
+    def _begin_string(self, nbytes: int) -> int:
+        """Collect the next reply by itself if it is a large string; return where that begins."""
+        header = _LARGE_STRING.match(self._bytes, 0, nbytes)
+        if header is None or not self._in_flight or self._pushes or self._parser.has_more():
+            return 0
+        request, _, count, _ = self._in_flight[0]
+        if count > 1 or not (request.raw or not self._connection.encoder.decode_responses):
+            return 0
+        self._string = _LargeString(int(header[1]))
+        return header.end()
+
     def _deliver(self) -> None:
         """Deliver the replies received so far to the requests in flight."""
         parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
@@ -784,9 +879,10 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             replies = request.replies
             missing = 0
             if count == 1 and not pushes:
-                reply = gets()
+                reply = gets() if self._string is None else self._string.value()
                 if reply is INCOMPLETE:
                     break
+                self._string = None
                 replies.append(reply)
             else:
                 missing = due = count - self._replies_to_first
@@ -811,14 +907,17 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             delivered += count
             freed += size
             if last:
-                self._end(request)
+                if request.form or request.behind is not None:
+                    self._end_framed(request)
+                elif not request.future.done():
+                    request.future.set_result(replies)
         if delivered:
             self._received = self._incomplete = 0
             self._first_since = self._answered_at = self._last_read
             self._bytes_in_flight -= freed
             self._replies_in_flight -= delivered
 
-    def _end(self, request: QueuedRequest) -> None:
+    def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
         replies, behind, refused = request.replies, request.behind, False
         if request.form:

@@ -62,18 +62,18 @@ def sent_in_pieces(
         stalled: where requests have to wait for the server. Of those, only the first is sent.
     """
     destinations: dict[Any, object] = {}
-    held = set()
+    delayed = set()
     todo = []
     for position in sorted(pending):
         place, where = pending[position], redirected.get(position)
-        if place in held:
+        if place in delayed:
             continue
         if destinations.setdefault(place, where) != where:
-            held.add(place)
+            delayed.add(place)
             continue
         todo.append(position)
         if place in stalled:
-            held.add(place)
+            delayed.add(place)
     return todo
 
 
@@ -89,17 +89,17 @@ def waiting(batch: Batch, positions: Sequence[int]) -> set[int]:
         if all(starmap(has_plain_form, kinds)):
             return set()
     exposed: Keys = set()
-    held: set[int] = set()
+    delayed: set[int] = set()
     for position in positions:
         request = batch[position]
         if not exposed and isinstance(request, Command) and _has_one_key(request):
             continue
         keys = keys_in(request)
-        if exposed and _meet(keys, exposed) and (held or not changes_nothing(request)):
-            held.add(position)
-        if len(keys) > 1 or held:
+        if exposed and _meet(keys, exposed) and (delayed or not changes_nothing(request)):
+            delayed.add(position)
+        if len(keys) > 1 or delayed:
             exposed |= keys
-    return held
+    return delayed
 
 
 def again(

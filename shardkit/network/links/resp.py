@@ -51,8 +51,10 @@ class Chunk:
 
 def pack_command(args: tuple[Any, ...]) -> bytes:
     """Pack one command whose arguments have the right types; others raise what hiredis raises."""
-    if not PRINTABLE.issuperset(map(type, args)):
-        require_printable(args)
+    for argument in args:  # less time than all at once takes
+        if type(argument) not in PRINTABLE:
+            require_printable(args)
+            break
     return _pack(args)
 
 
@@ -104,9 +106,12 @@ def pack_each(commands: Sequence[Arguments]) -> list[bytes]:
 
 def join(packed: Sequence[bytes], counts: Sequence[int] | None = None) -> list[Chunk]:
     """Join packed requests into chunks; ``counts`` are their numbers of replies (None for one)."""
+    sizes = list(map(len, packed))
+    if len(sizes) <= CHUNK_REQUESTS and sum(sizes) <= CHUNK_BYTES:
+        return [Chunk(b"".join(packed), len(sizes) if counts is None else sum(counts))]
     return [
         Chunk(b"".join(packed[a:b]), b - a if counts is None else sum(counts[a:b]))
-        for a, b in _cuts(list(map(len, packed)), CHUNK_REQUESTS)
+        for a, b in _cuts(sizes, CHUNK_REQUESTS)
     ]
 
 

@@ -84,7 +84,6 @@ from shardkit.network.links.resp import (
     pack,
     pack_all,
     pack_command,
-    pack_each,
 )
 from shardkit.operations.commands import (
     Argument,
@@ -112,7 +111,7 @@ _most_arguments: Recent[str, int] = (
 )  # by SHA-1: with how many a script only reads; -1 for none
 # Commands for a database, on average, from which joining them takes less time than it saves. SETs
 # are always joined, as MSET is atomic.
-_FEW_JOINED = 1.5
+_LEAST_JOINED = 1.5
 _ARGS, _SCRIPT = itemgetter(2), itemgetter(3)  # of a Command; many times faster than its names
 _DATABASE = attrgetter("database")
 ATTEMPT_ERRORS = (
@@ -245,16 +244,8 @@ class ServerRequest:
         return does | ALONE if does & WHOLE and len(self.positions) > 1 else does
 
     def _chunks_of_several(self) -> list[Chunk]:
-        """Pack the requests; none if each database's need a confirmed SELECT."""
-        self.forms = self.ends = self.run_ends = []
-        chunks = self._framed_chunks(self.endpoints[0].access.way.may_multi)
-        if not chunks or CONFIRMED in self.forms:
-            self.forms = [CONFIRMED] * len(self.endpoints)
-            self.ends, self.runs, self.run_ends, self.sizes = [0] * len(self.forms), [], [], []
-            return []
-        return chunks
-
-    def _framed_chunks(self, may_multi: bool) -> list[Chunk]:
+        """Pack the requests, without those of databases that need a confirmed SELECT."""
+        may_multi = self.endpoints[0].access.way.may_multi
         selects = [endpoint.database.select for endpoint in self.endpoints]  # type: ignore[union-attr]
         starts, uniform, rows = self.starts, self.uniform, self.rows
         self.ends, self.run_ends, self.forms = [], [], []
@@ -263,58 +254,50 @@ class ServerRequest:
             uniform = UniformCommands.of(rows) if len(rows) >= resp.MIN_UNIFORM else None
         if uniform is not None:
             kind = joined_kind(uniform) if self.joins else None
-            if starts[-1] < _FEW_JOINED * len(selects) and uniform.name != "SET":
+            if starts[-1] < _LEAST_JOINED * len(selects) and uniform.name != "SET":
                 kind = None
             form, does = SELECTED, _harmless(effects((uniform.name,)), (uniform.name,))
             if does & CHANGES:
                 most = 1 if kind else max(end - start for start, end in pairwise(starts))
                 form = form_of(does, uniform.largest(starts), most, may_multi)
-            self.forms = [form] * len(selects)
-            if form == CONFIRMED:
-                return []
-            if kind is None:
-                chunks, self.ends = uniform.in_parts(starts, selects, form == WRAPPED)
-                return chunks
-            joined = uniform.joined_in_parts(starts, selects, *kind, form == WRAPPED)
-            if joined is not None:
-                self.sizes = [end - start for start, end in pairwise(starts)]
-                added = 1 + ADDED[form]
-                self.ends = list(range(added, added * len(starts), added))
-                return joined
-            self.forms = []
-        packed: list[bytes] = []
-        counts: list[int] = []
-        for n, ((start, end), select) in enumerate(zip(pairwise(starts), selects, strict=True)):
-            first = len(packed)
+            if form != CONFIRMED:  # else perhaps a part does not need that
+                self.forms = [form] * len(selects)
+                if kind is None:
+                    chunks, self.ends = uniform.in_parts(starts, selects, form == WRAPPED)
+                    return chunks
+                joined = uniform.joined_in_parts(starts, selects, *kind, form == WRAPPED)
+                if joined is not None:
+                    self.sizes = [end - start for start, end in pairwise(starts)]
+                    added = 1 + ADDED[form]
+                    self.ends = list(range(added, added * len(starts), added))
+                    return joined
+                self.forms = []
+        all_chunks: list[Chunk] = []
+        for n, select in enumerate(selects):
             part = self.parts([n])
-            does = part.effects()
-            if self.joins:
-                part.brought = self.brought
-                for chunk in part.chunks():
-                    packed.append(chunk.data)
-                    counts.append(chunk.replies)
-                self.runs += part.runs or [JoinedRun(sum(counts[first:]))]
-                self.run_ends.append(len(self.runs))
-            elif rows is not None:
-                packed += pack_each(rows[start:end])
-                counts += [1] * (end - start)
-            else:
-                for data, count in map(self._pack, self._requests(self.positions[start:end])):
-                    packed.append(data)
-                    counts.append(count)
-            size = sum(map(len, packed[first:]))
-            form = form_of(does, size, len(packed) - first, may_multi)
+            part.brought = set(self.brought)
+            chunks = part.chunks()
+            count, size = sum(each.replies for each in chunks), sum(len(c.data) for c in chunks)
+            form = form_of(part.does, size, count, may_multi)
             self.forms.append(form)
-            if form == WRAPPED:
-                packed[first] = b"".join((MULTI, select, packed[first]))
-                packed[-1] += EXEC
-                counts[first] += 2
-                counts[-1] += 1
+            if form == CONFIRMED:
+                chunks, count = [], 0
             else:
-                packed[first] = framed(form, select, packed[first])
-                counts[first] += ADDED[form]
-            self.ends.append(sum(counts[first:]) + (self.ends[-1] if self.ends else 0))
-        return join(packed, counts)
+                self.brought |= part.brought
+                self.runs += (part.runs or [JoinedRun(count)]) if self.joins else []
+                first, last, count = chunks[0], chunks[-1], count + ADDED[form]
+                if form == WRAPPED:
+                    first.data, first.replies = MULTI + select + first.data, first.replies + 2
+                    last.data, last.replies = last.data + EXEC, last.replies + 1
+                else:
+                    first.data = framed(form, select, first.data)
+                    first.replies += ADDED[form]
+            all_chunks += chunks
+            self.run_ends.append(len(self.runs))
+            self.ends.append(count + (self.ends[-1] if self.ends else 0))
+        if not all_chunks:
+            return []
+        return join([each.data for each in all_chunks], [each.replies for each in all_chunks])
 
     def values(self, replies: Sequence[Reply]) -> Sequence[Reply]:
         """Return the replies to the requests, given all replies to what was sent."""
@@ -527,7 +510,7 @@ def commands_in(requests: Batch) -> Iterator[Sequence[Argument]]:
             yield request.args
 
 
-def tell_few(policy: CallPolicy, batch: Batch) -> CommandsSent:
+def tell_short(policy: CallPolicy, batch: Batch) -> CommandsSent:
     """Emit the event that a few commands are sent to one server."""
     return sent(
         policy.shard,
@@ -562,8 +545,8 @@ def _harmless(does: int, args: Sequence[Argument]) -> int:
     return does
 
 
-def pack_few(
-    batch: Batch, loaded: Callable[[Any], set[str]], owner: Any
+def pack_short(
+    batch: Batch, loaded: Callable[[Any, str], set[str]], owner: Any, node: str
 ) -> tuple[bytes, int] | None:
     """Pack a few plain commands for a server, in one piece; return also what they do.
 
@@ -581,7 +564,7 @@ def pack_few(
             for command in batch:
                 _, _, args, script, _, _ = command
                 if script is not None:
-                    if script.sha not in loaded(owner):
+                    if script.sha not in loaded(owner, node):
                         return None
                     does |= effects_of(command)
                 else:

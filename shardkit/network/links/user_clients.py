@@ -260,7 +260,7 @@ class DirectClient(_KitClient, redis.Redis):
             settled(told, None, refused=refused, refusal=failure)
         if failure is not None:
             raise pool.policy.named(failure)
-        callback: Any = reply_callbacks(self).get(name)
+        callback: Any = self.response_callbacks.get(name)  # type: ignore[no-untyped-call]
         if callback is None:
             return reply
         options.pop("keys", None)
@@ -369,7 +369,7 @@ class MultiplexedClient(_KitClient, aioredis.Redis):  # type: ignore[misc]  # re
             settled(told, None, refused=refused, refusal=failure, written=written)
         if failure is not None:
             raise pool.policy.named(failure)
-        callback = reply_callbacks(self).get(name)
+        callback: Any = self.response_callbacks.get(name)
         if callback is None:
             return reply
         options.pop("keys", None)

@@ -254,3 +254,25 @@ async def test_each_number_is_confirmed_once_for_a_connection(
         assert len(confirmed) <= 12, proxy.seen
     with server.client() as admin:
         admin.flushall()
+
+
+@pytest.mark.parametrize("kind", FACES)
+async def test_only_what_needs_a_confirmed_select_waits_for_it(kind: str) -> None:
+    with LocalServer() as one, LocalServer() as other, one.client() as a, other.client() as b:
+        places = [{**each.entry.fields, "db": n} for each in (one, other) for n in (1, 2, 3)]
+        shard_map = ShardMap.parse(json.dumps({"components": {"t": {"shards": places}}}))
+        async with opened(kind, shard_map) as face:
+            router = face.kit.key_sharded("t")
+            first = {router.shard_of(key): key for key in map(str, range(1000))}
+            names = [first[shard] for shard in range(6)]
+            await of(router.mset(dict.fromkeys(names, "old")))
+            for n, large in enumerate(("x" * 300_000, "y" * 300_000), 1):
+                multi = count_of(one, "multi")
+                reads = b.info("stats")["total_reads_processed"]
+                pipe = router.pipeline()
+                for key in names:
+                    pipe.set(key, large if key == names[0] else "new").incr(f"{{{key}}}n")
+                assert await of(pipe.execute()) == [True, n] * 6
+                assert count_of(one, "multi") == multi + 2  # in one exchange
+                assert b.info("stats")["total_reads_processed"] == reads + 2  # with this one
+        assert a.get(names[0]) is None

@@ -29,13 +29,14 @@ def rest() -> threading.Event:
 def server(rest: threading.Event) -> Iterator[ScriptedServer]:
     """It holds back most of a large value, and never answers SET."""
 
-    def in_pieces() -> Iterator[bytes]:
-        yield b"$%d\r\n" % SIZE + b"x" * BEGUN
+    def in_pieces(times: int) -> Iterator[bytes]:
+        yield b"$%d\r\n" % (times * SIZE) + b"x" * (times * BEGUN)
         rest.wait(20)
-        yield b"x" * (SIZE - BEGUN) + b"\r\n"
+        yield b"x" * (times * (SIZE - BEGUN)) + b"\r\n"
 
     def get(args: list[bytes]) -> Iterator[bytes] | bytes:
-        return in_pieces() if args[1] == b"large" else bulk(b"1")
+        sizes = {b"large": 1, b"huge": 10}
+        return in_pieces(sizes[args[1]]) if args[1] in sizes else bulk(b"1")
 
     with scripted(GET=get, SET=b"") as running:
         yield running
@@ -77,6 +78,38 @@ async def test_a_small_reply_does_not_wait_for_a_large_one(
 
 
 @many
+async def test_reads_behind_a_huge_reply_are_sent_once_more(
+    client: Any, server: ScriptedServer, rest: threading.Event
+) -> None:
+    assert await client.get("small") == b"1"
+    keys = ("huge", "small", "small")
+    huge, *small = [asyncio.ensure_future(client.get(key)) for key in keys]
+    waiting = asyncio.ensure_future(client.set("k", 1))
+    assert await asyncio.wait_for(asyncio.gather(*small), 20) == [b"1", b"1"]
+    assert not huge.done()
+    assert server.names().count("SET") <= 1
+    assert server.connections == 2
+    rest.set()
+    assert await huge == b"x" * (10 * SIZE)
+    assert server.names().count("GET") == 6
+    assert await eventually(lambda: server.names().count("SET") == 1)
+    waiting.cancel()
+
+
+@many
+async def test_a_huge_reply_is_read_once(
+    client: Any, server: ScriptedServer, rest: threading.Event
+) -> None:
+    assert await client.get("small") == b"1"
+    huge = [asyncio.ensure_future(client.get("huge")) for _ in range(2)]
+    assert await eventually(lambda: server.connections == 2)
+    await asyncio.sleep(0.2)  # in which the second connection is closed
+    assert await client.get("small") == b"1"
+    rest.set()
+    assert await asyncio.gather(*huge) == [b"x" * (10 * SIZE)] * 2
+
+
+@many
 async def test_a_large_request_has_a_connection_of_its_own(
     client: Any, server: ScriptedServer
 ) -> None:
@@ -105,6 +138,12 @@ async def test_calls_wait_for_a_large_reply_if_there_is_no_other_connection(
     assert not any(each.done() for each in small)
     rest.set()
     assert await asyncio.gather(large, *small) == [b"x" * SIZE, b"1", b"1", b"1"]
+    rest.clear()
+    huge = [asyncio.ensure_future(client.get(key)) for key in ("huge", "small", "huge")]
+    await asyncio.sleep(0.2)  # in which the small one would be sent once more
+    rest.set()
+    values = [b"x" * (10 * SIZE), b"1", b"x" * (10 * SIZE)]
+    assert await asyncio.wait_for(asyncio.gather(*huge), 20) == values
 
 
 async def test_writes_keep_their_order_over_lanes(own_map: ShardMap) -> None:

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 import redis
 from faces import own_client
-from link_helpers import Face, command, eventually, mapped, opened
+from link_helpers import Face, command, eventually, mapped, of, opened
 
 from shardkit import CommandRefused, ShardMap, ShardUnavailable
 from shardkit.local import LocalCluster
@@ -289,3 +289,46 @@ async def test_a_node_that_is_gone_was_sent_nothing_and_says_so(kind: str) -> No
                 assert "may have been executed" not in str(reply)
             else:
                 assert reply == 1
+
+
+@pytest.mark.parametrize("when", ["before WATCH", "before GET", "before EXEC", "learned"])
+async def test_a_watched_slot_that_moves_is_never_lost(
+    slots: Face, whole: LocalCluster, when: str
+) -> None:
+    client, key = await of(slots.kit.client("data")), KEYS[0]
+    await of(client.set(key, 1))
+    with Migration(whole) as migration:
+
+        def move(now: str) -> None:
+            if when == now:
+                migration.start()
+                migration.move(key)
+                migration.finish()
+
+        async def add() -> Any:
+            pipe = client.pipeline(transaction=True)
+            try:
+                move("before WATCH")
+                await of(pipe.watch(key))
+                move("before GET")
+                found = int(await of(pipe.get(key)))
+                move("before EXEC")
+                move("learned")
+                if when == "learned":
+                    await of(client.incr(key))  # by which the client learns of the move
+                pipe.multi()
+                pipe.set(key, found + 1)
+                return await of(pipe.execute())
+            finally:
+                await of(pipe.reset())
+
+        if when == "before WATCH":
+            assert len(await add()) == 1
+        else:
+            with pytest.raises(redis.WatchError, match="Slot rebalancing"):
+                await add()
+        expected = 2 if when in ("before WATCH", "learned") else 1
+        when = "done"
+        assert await of(client.get(key)) == b"%d" % expected
+        assert len(await add()) == 1
+        assert migration.target.get(key) == b"%d" % (expected + 1)
