@@ -28,6 +28,7 @@ from shardkit.structures.base.check import (
     read_or_note,
 )
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.glob import escaped
 from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
 
 # Parts to search for beyond a missing one.
@@ -153,7 +154,7 @@ def _each_part(
 ) -> Operation[None]:
     """Find the parts among all keys of the server."""
     key, prefix = scripts.keys[1], scripts.head[0]
-    pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", b"0"
+    pattern, cursor = escaped(prefix) + "*", b"0"
     while True:
         scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SEARCHED)
         [[cursor, names]] = yield [Command(scripts.component, key, scan)]
