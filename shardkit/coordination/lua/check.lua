@@ -6,15 +6,16 @@
 --@include coordination/base
 --@include structures/base/damages
 local first, holders, waiters = tonumber(ARGV[1]), {}, {}
-local function list(key)
-  return redis.call('ZRANGE', key, first, first + AT_ONCE - 1)
+local function list(key, from)
+  return redis.call('ZRANGE', key, from, '+inf', 'BYSCORE', 'LIMIT', first, AT_ONCE)
 end
 local found = damages(function(read) read() end, {
   function() check_format(KEYS[1], redis.call('HGET', KEYS[1], 'format')) end,
   limit_and_token,
   function() redis.call('HLEN', KEYS[3]) end,
-  function() holders = list(KEYS[2]) end,
-  function() waiters = list(KEYS[4]) end,
+  -- A hold that has ended needs no details.
+  function() holders = list(KEYS[2], digits(clock())) end,
+  function() waiters = list(KEYS[4], '-inf') end,
 })
 if #found == 0 then
   local strays = {}
