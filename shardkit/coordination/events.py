@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
@@ -36,10 +37,13 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
+    stream,
 )
 from shardkit.structures.base.arguments import check_integer, wait_seconds
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
 MOST_PARTIES = 1000
@@ -130,6 +134,11 @@ class CountdownLatch(_Awaited[Face]):
         """
         [(left, _)] = yield [self._call("ask", "", idempotent=True)]
         return int(left)
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Return what its calls would refuse as damaged; change nothing. Cost: one exchange."""
+        yield from check_reads(partial(CountdownLatch.count.steps, self))
 
     @operation
     def wait(self, timeout: Seconds | None = None) -> Operation[bool]:
@@ -223,6 +232,14 @@ class Barrier(_Awaited[Face]):
             return bool(reply[0])
 
         return (yield from self._wait(waiter, ask, withdraw, opened, timeout))
+
+    @stream
+    def check(self) -> Stream[Damage]:
+        """Return what its calls would refuse as damaged; change nothing. Cost: one exchange."""
+        yield from check_reads(self._look)
+
+    def _look(self) -> Operation[None]:
+        yield [self._call("look", "-", "-", 1)]
 
     def _call(self, what: str, waiter: str, channel: str, in_round: int) -> Command:
         keys = (self.key, f"{self.key}:arrived")

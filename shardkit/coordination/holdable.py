@@ -41,6 +41,8 @@ import copy
 import re
 import secrets
 from collections.abc import Callable
+from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, TypedDict
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
@@ -77,8 +79,18 @@ from shardkit.operations.commands import (
 )
 from shardkit.operations.forks import process
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Driver, Face, Operation, Structure, operation, pages
+from shardkit.operations.operation import (
+    Driver,
+    Face,
+    Operation,
+    Stream,
+    Structure,
+    operation,
+    pages,
+    stream,
+)
 from shardkit.structures.base.arguments import check_integer, wait_seconds
+from shardkit.structures.base.check import Damage, Suspicions, confirmed, found_by_script
 from shardkit.structures.base.server_clock import ServerClock
 
 TTL = 10.0
@@ -86,6 +98,7 @@ WAIT = 10.0
 DURABLE_TIMEOUT = 0.5
 # Seconds after which a waiter asks again; its place in the queue is kept five times as long.
 ASKS_AGAIN = 2.0
+_LISTED = 1_000  # holders and waiters, in one exchange
 # Pauses of a waiter that polls.
 FIRST_PAUSE, LONGEST_POLL = 0.005, 0.1
 _ROLE_LOST = re.compile("WAIT cannot be used with replica|UNBLOCKED ")  # of WAIT
@@ -531,6 +544,22 @@ class Holdable(Structure[Face]):
         """
         state = yield from Holdable.inspect.steps(self)
         return bool(state.holders)
+
+    @stream
+    def check_stored(self) -> Stream[Damage]:
+        """Return the damage that calls would refuse; change nothing.
+
+        Cost: one exchange for 1,000 holders and waiters.
+        """
+        for first in count(0, _LISTED):
+            yield (yield from confirmed(partial(self._check_page, first)))
+            [[_, listed]] = yield [self._call("check", first)]
+            if listed < _LISTED:
+                return
+
+    def _check_page(self, first: int) -> Operation[Suspicions]:
+        [[found, _]] = yield [self._call("check", first)]
+        return found_by_script(self.component, found)
 
     @operation
     def break_holds(self, reason: str, token: int | None = None) -> Operation[int]:

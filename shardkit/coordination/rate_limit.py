@@ -20,12 +20,14 @@ GCRA is ITU-T I.371's, stored as one time, as in throttled and redis-cell.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
+from itertools import count
 from typing import NamedTuple
 
 from shardkit.coordination.keys import MICROSECONDS, microseconds
 from shardkit.errors import InvalidArgumentError, ParameterMismatchError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Command, Key, Pause, script_call
+from shardkit.operations.commands import Argument, Command, Key, Pause, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import (
     Deferred,
@@ -33,12 +35,15 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
     pages,
+    stream,
 )
 from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
 GCRA = "gcra"
@@ -174,7 +179,7 @@ class RateLimit(Structure[Face]):
     @operation
     def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
         """Return whether hits would be allowed, without counting them; see `hit`."""
-        [reply] = yield [self._command(key, 0, idempotent=True)]
+        [reply] = yield [self._call(key)]
         now = self._decision(key, reply)
         self._check_hits(hits)
         if hits <= now.remaining:
@@ -222,18 +227,34 @@ class RateLimit(Structure[Face]):
         removed = yield [self._at(name, "DEL", name) for name in names]
         return sum(removed)
 
+    @stream
+    def check(self, key: Key) -> Stream[Damage]:
+        """Return what calls for a key would refuse as damaged; change nothing.
+
+        Cost: one exchange; in a sliding window one more for 1,000 entries.
+        """
+        yield from check_reads(partial(RateLimit.peek.steps, self, key), partial(self._all, key))
+
+    def _all(self, key: Key) -> Operation[None]:
+        """Read all entries of a sliding window."""
+        for start in count(0, AT_ONCE):
+            if self.algorithm == GCRA or not (yield [self._call(key, 0, start)])[0]:
+                return
+
     def _key(self, key: Key) -> bytes:
         return b"%b:%b" % (key_bytes(self.name), key_bytes(key))
 
     def _check_hits(self, hits: int) -> None:
         check_integer(self.name, "hits", hits, 1, MOST)
 
-    def _command(self, key: Key, hits: int, *, idempotent: bool = False) -> Command:
-        if not idempotent:
-            self._check_hits(hits)
-        args = (self._each, self.burst, hits)
+    def _command(self, key: Key, hits: int) -> Command:
+        self._check_hits(hits)
+        return self._call(key, hits)
+
+    def _call(self, key: Key, hits: int = 0, *start: int) -> Command:
+        args: list[Argument] = [self._each, self.burst, hits, *start]
         return script_call(
-            self.component, self._script, [self._key(key)], args, idempotent=idempotent
+            self.component, self._script, [self._key(key)], args, idempotent=not hits
         )
 
     def _decision(self, key: Key, reply: list[int] | bytes) -> RateDecision:

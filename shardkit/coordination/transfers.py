@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 from zlib import crc32
 
@@ -53,10 +54,13 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
+    stream,
 )
 from shardkit.structures.base.arguments import check_name, check_seconds, check_tag
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -300,6 +304,31 @@ class Transfers(Structure[Face]):
                 undone += yield from self._undo_unlogged(name, account.in_flight)
         return Recovered(finished, undone)
 
+    @stream
+    def check(self, *accounts: str) -> Stream[Damage]:
+        """Return what calls would refuse of accounts and of the log; change nothing.
+
+        Cost: one exchange for each account, and for 100 transfers in flight with each shard of the
+        log.
+        """
+        for name in accounts:
+            yield from check_reads(partial(Transfers.read.steps, self, name))
+        for number in range(LOGS):
+            yield from check_reads(partial(self._read_log, number))
+
+    def _read_log(self, number: int) -> Operation[None]:
+        key, times = self._log_keys(number)
+        cursor: Argument = 0
+        while cursor != b"0":
+            reads = (("ZCARD", times), ("HSCAN", key, cursor, "COUNT", 100))
+            [_, (cursor, flat)] = yield [self._at(read[1], *read) for read in reads]
+            ids = [id_.decode(errors="replace") for id_ in flat[::2]]
+            for id_, record in zip(
+                ids, (yield [self._log("read", id_) for id_ in ids]), strict=True
+            ):
+                if record:
+                    self._accounts_in(id_, record)
+
     def _undo_unlogged(self, account: str, ids: Iterable[str]) -> Operation[int]:
         """Undo the notes of transfers that are in no log; return how many."""
         asked = list(ids)
@@ -351,17 +380,20 @@ class Transfers(Structure[Face]):
         [record] = yield [self._log("abort", id_)]
         if not record:
             return None
+        accounts, committed = self._accounts_in(id_, record), _is_committed(record)
+        yield from self._resolve(id_, accounts, committed)
+        return committed
+
+    def _accounts_in(self, id_: str, record: bytes) -> list[str]:
         try:
-            accounts = json.loads(record.partition(b" ")[2])
+            accounts: list[str] = json.loads(record.partition(b" ")[2])
             for name in accounts:
                 check_tag(self.name, "name", name)
         except (ValueError, TypeError, RecursionError, InvalidArgumentError):
-            log = f"{self.name}:log:{{{_log_of(id_)}}}"
+            log, _ = self._log_keys(_log_of(id_))
             text = f"{id_}={shown(record)}"
             raise damage(self.component, log, text, "a record of a transfer") from None
-        committed = _is_committed(record)
-        yield from self._resolve(id_, accounts, committed)
-        return committed
+        return accounts
 
     def _recover_old(self, account: str, ids: Iterable[str]) -> Operation[int]:
         """Finish or undo an account's old transfers in flight; return how many."""
@@ -414,11 +446,12 @@ class Transfers(Structure[Face]):
         return self._log_call(_log_of(id_), what, id_, text)
 
     def _log_call(self, number: int, what: str, *args: Argument) -> Command:
+        call, keys = script("coordination/transfer_log"), self._log_keys(number)
+        return script_call(self.component, call, keys, (what, *args), idempotent=True)
+
+    def _log_keys(self, number: int) -> tuple[str, str]:
         key = f"{self.name}:log:{{{number}}}"
-        call = script("coordination/transfer_log")
-        return script_call(
-            self.component, call, (key, f"{key}:times"), (what, *args), idempotent=True
-        )
+        return key, f"{key}:times"
 
     def _account(self, name: str, reply: list[list[bytes]]) -> Account:
         account = Account({}, {}, {}, 0)

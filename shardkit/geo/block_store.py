@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -25,7 +26,7 @@ from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations, supe
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities, RangeTables
 from shardkit.geo.models import City
-from shardkit.operations.commands import Argument, Columns, Command
+from shardkit.operations.commands import Argument, Columns, Command, Locate
 from shardkit.operations.operation import Driver, Operation, Stream, pages
 from shardkit.structures.base.check import (
     Damage,
@@ -36,6 +37,7 @@ from shardkit.structures.base.check import (
     read_or_note,
 )
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.glob import escaped
 from shardkit.structures.hash.sharded_hash import ShardedHash
 
 logger = logging.getLogger("shardkit")
@@ -46,6 +48,8 @@ BLOCKS_AT_ONCE: Final = 1000
 BYTES_AT_ONCE: Final = 4_000_000
 CITIES_AT_ONCE: Final = 10_000
 CITIES_A_PART: Final = 128
+_KEYS_LOCATED: Final = 10_000  # by which servers are found
+_SCANNED: Final = 2_000  # of a server's keys, in one command
 _LISTED: Final = struct.Struct("<BIQ")
 _NO_PAGE: Final = 2**32 - 1
 
@@ -143,14 +147,48 @@ class BlockStore:
         yield from self._to_all_blocks(number, "EXPIRE", seconds)
         yield from self.table(number).hash.expire(seconds)
 
-    def remove(self, number: int, *, keep_lists: bool = False) -> Operation[None]:
-        """Remove a generation, even if it is incomplete.
+    def remove(self, number: int, *, keep_lists: bool = False) -> Operation[int]:
+        """Remove a generation, even if it is incomplete; return how many listed blocks it had.
 
         ``keep_lists`` leaves the lists of its blocks. By them a later removal finds the blocks that
         an interrupted import still writes before it stops.
         """
-        yield from self.table(number).hash.delete()
-        yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists)
+        yield from self.table(number).hash.delete(force=True)
+        return (yield from self._to_all_blocks(number, "UNLINK", lists=not keep_lists))
+
+    def remove_unlisted(self) -> Operation[int]:
+        """Remove what is left of all generations; return how many keys.
+
+        Cost: an exchange for each 2,000 keys of a server, with all servers at once.
+        """
+        places: dict[Any, str] = {}
+        for some in pages(range(_KEYS_LOCATED), BLOCKS_AT_ONCE):
+            keys = [f"{self._name}:{n}" for n in some]
+            located = yield Locate([(self._component, key) for key in keys])
+            places |= dict(zip(located, keys, strict=True))
+        [(shard, slot), *_] = places
+        if slot is not None:
+            [ranges] = yield [Command(self._component, places[shard, slot], ("CLUSTER", "SLOTS"))]
+            places = {
+                tuple(owner[:2]): key
+                for (_, slot), key in places.items()
+                for first, last, owner, *_ in ranges
+                if first <= slot <= last
+            }
+        own = re.compile(rb"%b:\d+:([46]|cities|keys):" % re.escape(self._name.encode()))
+        removed, cursors = 0, dict.fromkeys(places.values(), b"0")
+        while cursors:
+            scan = ("MATCH", f"{escaped(self._name)}:[0-9]*:*", "COUNT", _SCANNED)
+            replies = yield [
+                Command(self._component, key, ("SCAN", cursor, *scan))
+                for key, cursor in cursors.items()
+            ]
+            found = [key for _, keys in replies for key in keys if own.match(key)]
+            if found:
+                removed += sum((yield Columns.each(self._component, "UNLINK", found)))
+            following = zip(cursors, (cursor for cursor, _ in replies), strict=True)
+            cursors = {key: cursor for key, cursor in following if cursor != b"0"}
+        return removed
 
     def load(self, generation: Generation) -> Operation[LocalCities]:
         """Load a generation into this process."""
@@ -274,12 +312,13 @@ class BlockStore:
 
     def _to_all_blocks(
         self, number: int, name: str, *args: Argument, lists: bool = True
-    ) -> Operation[None]:
+    ) -> Operation[int]:
         """Send a command for every block, then for the lists if ``lists`` is set.
 
-        The first list comes last, so that a failed call can be repeated.
+        The first list comes last, so that a failed call can be repeated. Returns the sum of the
+        replies for blocks.
         """
-        turn = 0
+        turn = done = 0
         while True:
             try:
                 listed = yield from self._listed(number, turn)
@@ -292,11 +331,14 @@ class BlockStore:
                 break
             if listed:
                 keys = [self.block_key(number, *block) for block in listed]
-                yield Columns.each(self._component, name, keys, *args, idempotent=True)
+                done += sum(
+                    (yield Columns.each(self._component, name, keys, *args, idempotent=True))
+                )
             turn += 1
         for list_turn in reversed(range(turn if lists else 0)):
             key = self._list_key(number, list_turn)
             yield [Command(self._component, key, (name, key, *args), None, True)]
+        return done
 
     def _list_key(self, number: int, turn: int) -> str:
         return f"{self._name}:{number}:keys:{turn}"

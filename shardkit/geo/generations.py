@@ -117,14 +117,25 @@ class Generations:
         fields = [f"{state}:{generation}" for state in ("left", "retired")]
         yield [self._at("HDEL", *fields)]
 
-    def all(self) -> Operation[list[int]]:
-        """Return every generation that has keys."""
-        [fields] = yield [self._at("HKEYS")]
-        [current] = yield [self._at("HGET", "number")]
-        named = [field.split(b":", 1) for field in fields if b":" in field]
-        numbers = [number for state, number in named if state in _STATES]
-        numbers += [] if current is None else [current]
-        return sorted({stored_integer(self.home, self.key, "number", text) for text in numbers})
+    def read(self) -> Operation[tuple[Generation | None, dict[int, str]]]:
+        """Return the current generation, and the states of others that have keys."""
+        [flat] = yield [self._at("HGETALL")]
+        fields = dict(zip(flat[::2], flat[1::2], strict=True))
+
+        def number_of(text: bytes) -> int:
+            return stored_integer(self.home, self.key, "number", text)
+
+        states = {}
+        for field in fields:
+            state, _, number = field.partition(b":")
+            if state in _STATES:
+                states[number_of(number)] = state.decode()
+        if b"number" not in fields and b"current" not in fields:
+            return None, states
+        current, number = self.parse(fields.get(b"current", b"")), fields.get(b"number", b"")
+        if number_of(number) != current.number:
+            raise damage(self.home, self.key, f"number={shown(number)}", f"{current.number}")
+        return current, states
 
     def delete(self) -> Operation[None]:
         """Remove the HASH."""

@@ -49,13 +49,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_name
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicions,
-    confirmed,
-    raised_twice,
-    read_or_note,
-)
+from shardkit.structures.base.check import Damage, raised_twice, suspected
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -284,43 +278,37 @@ class IpToCity(Structure[Face]):
 
         Cost: as `local`, without its memory.
         """
-        typed = yield from confirmed(self._check_type)
-        yield typed
-        if typed:
-            return
         repair = "import_from() replaces everything"
-        unread = yield from raised_twice(self._read_generations, repair)
+        unread = yield from raised_twice(self._generations.read, repair)
         yield unread
         if not unread:
-            [stored] = yield [self._generations.read_current()]
-            if stored is not None:
-                generation = self._generations.parse(stored)
+            generation, _ = yield from self._generations.read()
+            if generation is not None:
                 yield from self._store.check(generation, repair)
-
-    def _check_type(self) -> Operation[Suspicions]:
-        notes, key = Suspicions(), self._generations.key
-        length = Command(self._generations.home, key, ("HLEN", key))
-        yield from read_or_note([length], notes, "delete the key, then import_from()")
-        return notes
-
-    def _read_generations(self) -> Operation[None]:
-        yield from self._generations.all()
-        [stored] = yield [self._generations.read_current()]
-        if stored is not None:
-            self._generations.parse(stored)
 
     @operation
     def delete(self) -> Operation[bool]:
-        """Remove all data; return whether any existed. Do not call it during an import.
+        """Remove all data, even damaged data; return whether any existed.
 
-        Cost: two exchanges per 1,000 blocks.
+        Do not call it during an import.
+
+        Cost: two exchanges per 1,000 blocks. If the record of generations or of blocks is damaged
+        or lost, or an import failed, also one per 2,000 keys of the servers.
         """
-        generations = yield from self._generations.all()
-        for generation in generations:
-            yield from self._store.remove(generation)
+        current: Generation | None = None
+        states: dict[int, str] = {}
+        damaged = yield from suspected(self._generations.read())
+        if not damaged:
+            current, states = yield from self._generations.read()
+        whole, removed = current is not None and not set(states.values()) - {"retired"}, 0
+        for number in (*([current.number] if current else []), *states):
+            blocks = yield from self._store.remove(number)
+            whole = whole and (number in states or current is None or blocks == current.blocks)
+        if not whole:
+            removed = yield from self._store.remove_unlisted()
         yield from self._generations.delete()
         self._cache.clear()
-        return bool(generations)
+        return bool(damaged or current or states or removed)
 
     # ---- look-ups
 

@@ -18,11 +18,12 @@ and accepts negative prices.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from shardkit.coordination.transfers import HIGHEST, Account, Leg, Transfers
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.operation import (
     Deferred,
@@ -30,10 +31,13 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
+    stream,
 )
 from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import damage, stored_integer
 
 MONEY = "money"
@@ -137,10 +141,11 @@ class Market(Structure[Face]):
         [account] = yield from Transfers.read.steps(self.transfers, offer)
         text = account.fields.get("price")
         key = f"{self.name}:{{{offer}}}"
-        if not account.in_flight and (text is None) != (not account.balances):
-            half = "an item without a price" if text is None else "a price without an item"
-            raise damage(self.component, key, half, "both or none")
-        if text is None or not account.balances:
+        held = account.balances.get(_item(item), 0)
+        if not account.in_flight and held != (text is not None):
+            found = f"{counted(held, 'item')} {'without' if text is None else 'with'} a price"
+            raise damage(self.component, key, found, "one item with a price, or neither")
+        if text is None or not held:
             return None
         return stored_integer(self.component, key, "f:price", text, 0, HIGHEST)
 
@@ -166,6 +171,21 @@ class Market(Structure[Face]):
                 )
             names.append(_offer(*offer))
         return (yield from Transfers.total.steps(self.transfers, names))
+
+    @stream
+    def check(
+        self, users: Iterable[str] = (), offers: Iterable[tuple[str, str]] = ()
+    ) -> Stream[Damage]:
+        """Return what calls would refuse as damaged; change nothing.
+
+        Args:
+            users: the users to check.
+            offers: the offers, each as item and seller.
+
+        Cost: one exchange for each, and those of `Transfers.check`.
+        """
+        yield from check_reads(*(partial(Market.price.steps, self, *offer) for offer in offers))
+        yield from Transfers.check.steps(self.transfers, *map(_user, users))
 
     def _carry_out(self, item: str, seller: str, *legs: Leg) -> Operation[bool | None]:
         result = yield from Transfers.transfer.steps(self.transfers, *legs)

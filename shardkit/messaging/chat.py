@@ -58,7 +58,13 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    found_by_script,
+)
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -593,7 +599,7 @@ class Chats(Tagged[Face]):
             [(users, found)] = yield [call]
         except DamagedDataError as error:
             return [Suspicion(error, _JOINS if error.key == key else "")]
-        notes, names = self._found(found), []
+        notes, names = found_by_script(self.component, found), []
         for user in users:
             try:
                 names.append(self._name(key, user))

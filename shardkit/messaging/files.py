@@ -85,7 +85,14 @@ from shardkit.structures.base.arguments import (
     check_tag,
     wait_seconds,
 )
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    found_by_script,
+    suspected,
+)
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -1122,7 +1129,7 @@ class Files(Tagged[Face]):
     def _check_records(self, channel: str, first: int, *numbers: int) -> Operation[Suspicions]:
         """Check entries of lists, and records of files, as the calls read them."""
         [[*_, found]] = yield [self._check(channel, first, *numbers)]
-        return [] if found == -1 else self._found(found, _SKIPS)
+        return [] if found == -1 else found_by_script(self.component, found, _SKIPS)
 
     def _check_file(
         self, channel: str, keys: Sequence[str], readers: Sequence[str], number: int

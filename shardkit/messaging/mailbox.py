@@ -59,7 +59,14 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_seconds, wait_seconds
-from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, suspected
+from shardkit.structures.base.check import (
+    Damage,
+    Suspicion,
+    Suspicions,
+    confirmed,
+    found_by_script,
+    suspected,
+)
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -397,7 +404,7 @@ class Mailboxes(Tagged[Face]):
         [leases] = yield [self._call("check", owner, start, start + MOST_AT_ONCE - 1)]
         acknowledges = "acknowledge(owner, [id]) removes it"
         notes = yield from self._check_messages(keys[0], start, acknowledges, _CLEARS)
-        return self._found(leases, _CLEARS) + notes
+        return found_by_script(self.component, leases, _CLEARS) + notes
 
     def _check_bytes(self, keys: Sequence[str]) -> Operation[Suspicions]:
         """Compare the count of bytes with the messages, if they are few enough for one read."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 from shardkit.errors import DamagedDataError
@@ -13,7 +12,6 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Driver, Face, Operation, Structure
 from shardkit.structures.base.arguments import check_prefix, check_tag
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
-from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 
@@ -38,11 +36,6 @@ class Tagged(Structure[Face]):
     def _call(self, action: str, tag: str, *args: Argument, idempotent: bool = False) -> Command:
         call = script(f"messaging/{self._scripts}_{action}")
         return script_call(self.component, call, self._keys(tag), args, idempotent=idempotent)
-
-    def _found(self, texts: Iterable[bytes], repair: str = "") -> Suspicions:
-        """Return the damage that a script has found, by reading as the calls' scripts do."""
-        found = (json.loads(text.partition(b" ")[2]) for text in texts)
-        return [Suspicion(damage(self.component, *each), repair) for each in found]
 
     def _check_messages(
         self, key: str, start: int, repair: str, of_ids: str = ""

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import secrets
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from datetime import timedelta
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
@@ -46,12 +48,16 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag, duration
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import MOST_STORED, damage
+from shardkit.structures.base.parameters import format_of
 
 K = TypeVar("K", bound=Hashable)
 
 MOST_SHOWN = 10_000
 _AT_ONCE = 1000
+# Added pages, how many there are, and their digest: see ``lua/totals_add.lua``.
+_PROGRESS = re.compile(rb"(\d+) (\d+) [0-9a-fA-F]+")
 _MOST_KNOWN = 100_000  # addresses whose cities are cached
 
 
@@ -246,12 +252,33 @@ class Totals(Structure[Face]):
 
         Cost: one exchange for 1,000.
         """
-        key = self._of(group, kind)
         cursor: Argument = 0
         while cursor != b"0":
-            scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
-            [(cursor, flat)] = yield [self._at(key, *scan)]
-            yield Page(self._pairs(key, flat))
+            cursor, pairs = yield from self._page(group, kind, cursor)
+            yield Page(pairs)
+
+    def _page(
+        self, group: str, kind: str, cursor: Argument
+    ) -> Operation[tuple[Argument, list[tuple[str, int]]]]:
+        key = self._of(group, kind)
+        [(cursor, flat)] = yield [self._at(key, "ZSCAN", key, cursor, "COUNT", _AT_ONCE)]
+        return cursor, self._pairs(key, flat)
+
+    @stream
+    def check(self, group: str, *kinds: str) -> Stream[Damage]:
+        """Return what calls would refuse of a group's sources and kinds; change nothing.
+
+        Cost: one exchange for 1,000 totals, and one.
+        """
+
+        def read(kind: str) -> Operation[None]:
+            cursor: Argument = 0
+            while cursor != b"0":
+                cursor, _ = yield from self._page(group, kind, cursor)
+
+        yield from check_reads(
+            partial(Totals.sources.steps, self, group), *(partial(read, kind) for kind in kinds)
+        )
 
     @operation
     def sources(self, group: str) -> Operation[dict[tuple[str, str], bool]]:
@@ -263,14 +290,17 @@ class Totals(Structure[Face]):
         [flat] = yield [self._at(key, "HGETALL", key)]
         sources = {}
         for field, progress in zip(flat[::2], flat[1::2], strict=True):
-            if field[:1] != b"[":  # the format, and fields of later releases
+            if field == b"format":
+                text = progress.decode(errors="replace")
+                format_of(self.component, key, {"format": text}, "use the release that wrote it")
+            if field[:1] != b"[":  # or fields of later releases
                 continue
             try:
                 aggregator, source = json.loads(field)
-                count, of, _ = progress.split(b" ")
-                if not (count.isdigit() and of.isdigit() and 0 < int(count) <= int(of)):
+                match = _PROGRESS.fullmatch(progress)
+                if match is None or not 0 < int(match[1]) <= int(match[2]):
                     raise ValueError
-                sources[str(aggregator), str(source)] = int(count) == int(of)
+                sources[str(aggregator), str(source)] = int(match[1]) == int(match[2])
             except (ValueError, TypeError, RecursionError):
                 wrong = f"{shown(field)}={shown(progress)}"
                 raise damage(self.component, key, wrong, "the added pages of a source") from None

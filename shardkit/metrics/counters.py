@@ -44,6 +44,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_name, check_seconds
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
 # Precisions in seconds, and the number of slices kept of each.
@@ -303,6 +304,22 @@ class TimeSliceCounters(RecordingStructure[Face]):
                     del cursors[group]
             yield names
 
+    @stream
+    def check(self, *names: str) -> Stream[Damage]:
+        """Return what calls would refuse of some counters; change nothing.
+
+        Cost: one exchange for each precision, and one.
+        """
+
+        def read() -> Operation[None]:
+            keys = sorted({self._known(group_of(name)) for name in names})
+            yield [self._at(key, "ZCARD", key) for key in keys]
+            for precision in self.precisions:
+                yield from TimeSliceCounters.sum.steps(self, names, precision)
+
+        if names:
+            yield from check_reads(read)
+
     # ---- cleaning
 
     @operation
@@ -391,7 +408,8 @@ class TimeSliceCounters(RecordingStructure[Face]):
     def _counts(self, command: Command, chunk: bytes) -> list[int]:
         head = int.from_bytes(chunk[:1], "little")  # 0 for an empty chunk
         width = head % 16
-        if head >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width:
+        wrong = head >> 4 != FORMAT or not 0 < width < 8 or (len(chunk) - 1) % width
+        if wrong or len(chunk) > 1 + SLICES * width:
             raise DamagedDataError(
                 str(command.key),
                 f"a chunk of {len(chunk)} bytes that begins with {chunk[:1]!r}",

@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
@@ -38,6 +39,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -325,6 +327,21 @@ class Logs(RecordingStructure[Face]):
             if stopped():
                 return
             yield Pause(POLL)
+
+    @stream
+    def check(self, name: str) -> Stream[Damage]:
+        """Return what calls would refuse of a log; change nothing. Cost: eleven exchanges."""
+
+        def look() -> Operation[None]:
+            rows = [(level, 0.0, "", "") for level in range(len(SEVERITIES))]
+            yield [self._write(name, rows, "at-once", "look")]
+
+        common = (
+            partial(Logs.common.steps, self, name, severity, period, MOST_MESSAGES + 1)
+            for severity in SEVERITIES
+            for period in ("current", "last")
+        )
+        yield from check_reads(look, *common)
 
     @operation
     def remove(self, name: str) -> Operation[bool]:

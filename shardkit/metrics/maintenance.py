@@ -26,11 +26,14 @@ from shardkit.operations.operation import (
     Driver,
     Face,
     Operation,
+    Stream,
     Structure,
     operation,
+    stream,
 )
 from shardkit.recent import Recent
 from shardkit.structures.base.arguments import check_name, check_prefix, check_seconds
+from shardkit.structures.base.check import Damage, check_reads
 from shardkit.structures.base.server_clock import ServerClock
 
 YES = b"yes"
@@ -125,6 +128,16 @@ class Maintenance(Structure[Face]):
         Cost: as `check`.
         """
         return (yield from self._state(part))
+
+    @stream
+    def check_stored(self, part: str = "") -> Stream[Damage]:
+        """Return what `check` would refuse as damaged; change nothing. Cost: one exchange."""
+
+        def read() -> Operation[None]:
+            self._known.clear()
+            yield from self._state(part)
+
+        yield from check_reads(read)
 
     def _state(self, part: str) -> Operation[MaintenanceState | None]:
         now = self._clock.monotonic()

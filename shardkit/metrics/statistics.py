@@ -36,9 +36,19 @@ from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, Transaction, script_call
 from shardkit.operations.lua import script
-from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
+from shardkit.operations.operation import (
+    Deferred,
+    DeferredFace,
+    Driver,
+    Face,
+    Operation,
+    Stream,
+    operation,
+    stream,
+)
 from shardkit.structures.base.arguments import check_integer, check_name
-from shardkit.structures.base.damage import damage
+from shardkit.structures.base.check import Damage, check_reads
+from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.server_clock import ServerClock
 
 ACCURACY = 0.01
@@ -361,6 +371,21 @@ class MeasuredValues(RecordingStructure[Face]):
             raise damage(self.component, key, f"{ranked[0]} … {ranked[-1]}", "averages")
         return ranked
 
+    @stream
+    def check(self, context: str, kind: str) -> Stream[Damage]:
+        """Return what calls would refuse as damaged; change nothing. Cost: five exchanges."""
+
+        def look() -> Operation[None]:
+            row = ((context, kind), 0.0, _Sum())
+            yield [self._observe(group_of(f"{context}/{kind}"), [row], "at-once", "look")]
+
+        def read() -> Operation[None]:
+            for period in PERIODS:
+                yield from MeasuredValues.get.steps(self, context, kind, period)
+                yield from MeasuredValues.slowest.steps(self, kind, period)
+
+        yield from check_reads(look, read)
+
     # ---- what several operations share
 
     def _read(
@@ -400,8 +425,12 @@ class MeasuredValues(RecordingStructure[Face]):
                 raise ValueError((*numbers, spread))
             if float(of) != count:
                 spread = max(0.0, squares - total * total / count)
-            buckets = {name: int(each) for name, each in known.items() if _BUCKET.fullmatch(name)}
-            if sum(buckets.values()) != count or min(buckets.values()) < 1:
+            buckets = {
+                name: stored_integer(self.component, key, name, each, 1)
+                for name, each in known.items()
+                if _BUCKET.fullmatch(name)
+            }
+            if sum(buckets.values()) != count:
                 raise ValueError(buckets)
             return Statistics(
                 datetime.fromtimestamp(int(known["hour"]), UTC),

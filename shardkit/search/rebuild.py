@@ -19,7 +19,6 @@ Words keep their ids if documents without text refer to them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from secrets import token_hex
 from typing import Any, Final, NamedTuple
@@ -40,6 +39,7 @@ from shardkit.search.parts import (
 )
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.glob import escaped
 from shardkit.structures.base.parameters import open_all
 from shardkit.structures.base.partitioned import restore_parameters
 
@@ -220,7 +220,6 @@ def _read(
 
 def _scan(part: IndexPart, kinds: str, cursor: Key) -> Operation[tuple[Key, list[bytes]]]:
     """Return the next cursor, and some of a part's keys of some kinds, such as ``d``."""
-    tag = re.sub(r"([*?\[\]\\])", r"\\\1", part.tag)
-    scan = ("SCAN", cursor, "MATCH", f"{tag}[{kinds}]:*", "COUNT", _SCANNED)
+    scan = ("SCAN", cursor, "MATCH", f"{escaped(part.tag)}[{kinds}]:*", "COUNT", _SCANNED)
     [(cursor, keys)] = yield [Command(part.to, part.state, scan)]
     return cursor, list(dict.fromkeys(keys))

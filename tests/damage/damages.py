@@ -363,12 +363,16 @@ class Driver:
         """Return the damages of what is stored now."""
         return [*cases(self.client, random), *swaps(self.client, random)]
 
-    def call(self, name: str, call: Callable[[Any], Any]) -> Any:
-        """Make a call on a new object."""
+    def open(self, name: str) -> Any:
+        """Return a new object, whose calls wait."""
         self.left = ENDLESS
         if self.runner is None:
-            return call(SUBJECTS[name].open(self.kit))
-        return call(Waited(SUBJECTS[name].open(self.awaiting), self.runner))
+            return SUBJECTS[name].open(self.kit)
+        return Waited(SUBJECTS[name].open(self.awaiting), self.runner)
+
+    def call(self, name: str, call: Callable[[Any], Any]) -> Any:
+        """Make a call on a new object."""
+        return call(self.open(name))
 
     def named(self, name: str) -> dict[str, str] | None:
         """Return the keys that `check` names, and what repairs them; None if it refuses."""

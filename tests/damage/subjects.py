@@ -252,7 +252,7 @@ def _holdable(make: Callable[..., Any], owner: str, **options: Any) -> Subject:
             "wait": lambda found: found.acquire(wait=0.01) and True,
             "break_holds": lambda found: found.break_holds("a test"),
         },
-        unchecked,
+        lambda found: found.check_stored(),
         {"inspect", "locked"},
     )
 
@@ -278,7 +278,7 @@ def _rate(algorithm: str) -> Subject:
             "wait": lambda rate: rate.wait("ada", 9, timeout=0.01),
             "reset": lambda rate: rate.reset("ada"),
         },
-        unchecked,
+        lambda rate: rate.check("ada"),
         {"peek"},
     )
 
@@ -558,7 +558,7 @@ SUBJECTS: dict[str, Subject] = {
             "purchase": lambda market: market.purchase("bo", "lamp", "ada", 30),
             "unlist": lambda market: market.unlist("lamp", "ada"),
         },
-        unchecked,
+        lambda market: market.check(["ada", "bo"], [("lamp", "ada")]),
     ),
     "strings": Subject(
         lambda kit: kit.strings("user", component="data", groups=2, part_size=16),
@@ -629,7 +629,7 @@ SUBJECTS: dict[str, Subject] = {
             ),
             "expire": lambda totals: totals.expire("d", 1000, "country"),
         },
-        unchecked,
+        lambda totals: totals.check("d", "country"),
     ),
     "lock": _holdable(
         lambda kit, owner: kit.lock("stock", component="data", renew=False, owner=owner, **_BY),
@@ -699,14 +699,12 @@ SUBJECTS: dict[str, Subject] = {
             "count_down": lambda latch: (latch.count_down(2), latch.count_down(), latch.count()),
             "wait": lambda latch: latch.wait(timeout=0.01),
         },
-        unchecked,
     ),
     "barrier": Subject(
         lambda kit: kit.barrier("begin", component="data", parties=3),
         lambda barrier: _send(barrier, barrier._call("arrive", "another", "-", 0)),
         {},
         {"wait": lambda barrier: barrier.wait(timeout=0.01)},
-        unchecked,
     ),
     "rate limit": _rate("gcra"),
     "window": _rate("sliding_window"),
@@ -734,7 +732,7 @@ SUBJECTS: dict[str, Subject] = {
             ),
             "recover": lambda transfers: (transfers.recover("ada", "bo"), _accounts(transfers)),
         },
-        unchecked,
+        lambda transfers: transfers.check("ada", "bo", "cy"),
     ),
     "logs": Subject(
         lambda kit: clocked(kit, now=now).logs(component="data"),
@@ -753,7 +751,7 @@ SUBJECTS: dict[str, Subject] = {
             ),
             "remove": lambda logs: logs.remove("shop"),
         },
-        unchecked,
+        lambda logs: logs.check("shop"),
     ),
     "counters": Subject(
         lambda kit: clocked(kit, now=now).counters(component="data", precisions=[1, 60]),
@@ -773,7 +771,7 @@ SUBJECTS: dict[str, Subject] = {
             "clean": lambda counters: tuple(counters.clean()),
             "remove": lambda counters: (counters.remove("hits"), counters.get("hits", 1)),
         },
-        unchecked,
+        lambda counters: counters.check("hits", "misses"),
     ),
     "statistics": Subject(
         lambda kit: clocked(kit, now=now).statistics(component="data"),
@@ -793,7 +791,7 @@ SUBJECTS: dict[str, Subject] = {
                 _described(stats.get("shop", "latency")),
             ),
         },
-        unchecked,
+        lambda stats: stats.check("shop", "latency"),
     ),
     "maintenance": Subject(
         lambda kit: kit.maintenance(component="data"),
@@ -803,6 +801,6 @@ SUBJECTS: dict[str, Subject] = {
             "turn_on": lambda flags: (flags.turn_on("shop"), flags.state("shop")),
             "turn_off": lambda flags: (flags.turn_off("shop"), flags.state("shop")),
         },
-        unchecked,
+        lambda flags: flags.check_stored("shop"),
     ),
 }

@@ -21,7 +21,7 @@ from geo_helpers import (
     telling_points,
 )
 
-from shardkit import ShardKit
+from shardkit import ShardKit, ShardMap, connect
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
 from shardkit.geo import block_store
 from shardkit.geo.block_store import portions
@@ -299,7 +299,7 @@ def test_a_check_names_what_is_lost_or_damaged_and_an_import_replaces_it(
 
 
 @pytest.mark.parametrize("stored", [b"\0\0\0", b"\4" + b"\0" * 12, None])
-def test_a_list_of_blocks_that_cannot_be_read_stops_no_import_and_no_removal(
+def test_a_list_of_blocks_that_cannot_be_read_stops_no_import_and_no_deletion(
     face: Face,
     kit: ShardKit,
     monkeypatch: pytest.MonkeyPatch,
@@ -323,9 +323,21 @@ def test_a_list_of_blocks_that_cannot_be_read_stops_no_import_and_no_removal(
             if field.startswith(b"retired:"):
                 known.hset("ip2city:generations", field, 0)
     assert "ip2city: blocks of a damaged list remain" in caplog.text
+    kit.client("many", 1).set("ip2city:7:other", "an application's")
     assert face.run(ip.delete()) is True
-    left = {key.partition(":")[2].partition(":")[2] for key in keys_of(kit, "many")}
-    assert left == {"4:0000", "4:0001"}  # which no list names, and which are of a few bytes
+    assert keys_of(kit, "many") == {"ip2city:7:other"}
+
+
+def test_a_deletion_finds_what_no_list_names_on_all_nodes_of_a_cluster(
+    cluster_map: ShardMap,
+) -> None:
+    with connect(cluster_map) as kit:
+        ip = kit.ip_to_city(component="cluster")
+        ip.import_from(IpRange(n << 16, (n << 16) + 9, BONN) for n in range(40))
+        client: Any = kit.client("cluster")
+        client.delete("ip2city:generations")
+        assert ip.delete() is True
+        assert list(client.scan_iter()) == []
 
 
 @pytest.mark.parametrize(
@@ -471,7 +483,6 @@ def test_a_record_of_generations_of_another_type_is_named_with_what_helps(
     client.set("ip2city:generations", "x")
     [damaged] = face.list(ip.check())
     assert (damaged.key, damaged.found) == ("ip2city:generations", "a value of another type")
-    assert damaged.repair == "delete the key, then import_from()"
-    client.delete("ip2city:generations")
+    assert damaged.repair == "import_from() replaces everything"
     face.run(ip.import_from(ranges(("1.0.0.0/24", BONN))))
     assert face.list(ip.check()) == []

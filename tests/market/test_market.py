@@ -109,7 +109,7 @@ def test_an_offer_that_lost_its_price_is_named_and_where_it_is(face: Face, kit: 
     assert face.run(market.list("x", "a", 7)) is True
     client: Any = kit.client("one")
     [key] = [key for key in client.scan_iter("market:*") if client.hdel(key, "f:price")]
-    with pytest.raises(DamagedDataError, match="an item without a price") as raised:
+    with pytest.raises(DamagedDataError, match="1 item without a price") as raised:
         face.run(market.price("x", "a"))
     assert (raised.value.shard, raised.value.key) == ("one", key.decode())
 

@@ -6,13 +6,17 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Any
 
 import pytest
+import redis
 from arranged import map_of
 from faces import Face, faced
 
+import shardkit
+from shardkit.admin import push
+from shardkit.dashboard import FleetWatch
 from shardkit.local import LocalServer
 from shardkit.queues import AsyncWorker, Worker
 
@@ -75,7 +79,9 @@ class Servers:
         # So what waits for the second one until it times out waits for longer than the test.
         ports = [a.port, self._relay.port, c.port]
         entries = [{"port": port, "socket_timeout": 120.0} for port in ports]
+        self.direct = [stack.enter_context(each.client()) for each in (a, self._second, c)]
         self.first = stack.enter_context(a.client(db=1))
+        self.entries = entries
         named = {name: {"entry": each} for name, each in zip("abc", entries, strict=True)}
         self.map = map_of(**named, both={"shards": [{**each, "db": 1} for each in entries[:2]]})
 
@@ -160,8 +166,8 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                     assert face.eventually(is_renewed)
             other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, wait=2)
             assert face.run(other.acquire())
-            backlogs = counters._outbox._backlogs
-            assert face.eventually(lambda: any(not each.request for each in backlogs.values()))
+            stored = "counters:*:of:c*"
+            assert face.eventually(lambda: any(True for _ in servers.first.scan_iter(stored)))
         assert face.run(lock.release(held))
     finally:
         ended.set()
@@ -170,3 +176,53 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
         else:
             face.runner.get_loop().call_soon(worker.stop)
         working()
+
+
+@pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
+def test_a_server_that_does_not_answer_hides_none_of_the_others(
+    face: Face, servers: Servers, kind: str
+) -> None:
+    """It is the config server, too, which gets heat and sends changes of entries."""
+    first, second, third = servers.direct
+    for replica in (second, third):
+        replica.execute_command("REPLICAOF", "127.0.0.1", servers.entries[0]["port"])
+    a, b, c = servers.entries
+    replicated = {**a, "replicas": [b, c], "read_from": "replica", "max_lag": 1}
+    known = map_of(a={"entry": replicated}, b={"entry": b}, c={"entry": c})
+
+    with ExitStack() as stack:
+        push(stack.enter_context(redis.Redis(port=a["port"], db=2)), known)
+        first.set("x", "1")
+        assert face.eventually(lambda: third.get("x") == second.get("x") == b"1")
+        url = f"redis://127.0.0.1:{b['port']}/2?socket_timeout=120"
+        kind_of_face = "awaiting" if face.runner else "blocking"
+        opened = stack.enter_context(faced(kind_of_face, url, heat=1.0))
+        watching = stack.enter_context(shardkit.connect(known))
+        fleet = stack.enter_context(closing(FleetWatch(watching, interval=0.1)))
+
+        async def aread(conn: Any) -> Any:
+            return await conn.get("x")
+
+        def read(conn: Any) -> Any:
+            return conn.get("x")
+
+        call = opened.kit.redis_connection("a")(aread if opened.runner else read)
+        others = [f"localhost:{port}" for port in (a["port"], c["port"])]
+        assert opened.eventually(lambda: {*others} < {*fleet.servers})
+        opened.run(call())
+        with servers.trouble(kind):
+            began = time.monotonic()
+            health = face.run(face.kit.health(0.5))
+            reached = {each.shard: each.reachable for each in health.shards}
+            assert reached == {"a": True, "b": False, "c": True, "both:0": True, "both:1": False}
+            for _ in range(2):
+                for server in (fleet.servers[other] for other in others):
+                    assert opened.eventually(growth(lambda of=server: len(of.samples)))
+            # Until its lag is too old, a replica that does not answer is still read from.
+            assert opened.eventually(lambda: time.monotonic() > began + 1.2)
+            reads = [third.info("commandstats")["cmdstat_get"]["calls"]]
+            for _ in range(3):  # with the entries that are known
+                assert opened.run(call()) == b"1"
+                assert opened.eventually(lambda: time.monotonic() > began + 2)
+            reads.append(third.info("commandstats")["cmdstat_get"]["calls"])
+            assert reads[1] > reads[0]

@@ -44,6 +44,10 @@ local function entry(id)
     acquired = acquired}
 end
 
+local function entry_of_holder(id)
+  return entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
+end
+
 local function store(id, e)
   redis.call('HSET', KEYS[3], id, string.format('1 %s %.0f %.0f %.0f %.0f %.0f %s %s%s',
     e.mode, e.ttl, e.deadline, e.since, e.token, e.count, e.channel, e.label,

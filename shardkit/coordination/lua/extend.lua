@@ -19,7 +19,7 @@ if held <= now then
   local whose, reason = string.match(broken, '^(%S+) (.*)$')
   return {0, now, now, whose == id and reason or ''}
 end
-local e = entry(id) or damaged(KEYS[3], 'no entry of a holder', 'one')
+local e = entry_of_holder(id)
 if ttl > 0 then
   held = now + ttl
   e.ttl = ttl

@@ -9,8 +9,8 @@
 --@include operations/wake
 local stored = redis.call('HMGET', KEYS[1], 'count', 'format')
 check_format(KEYS[1], stored[2])
-local text, MOST = stored[1], 2 ^ 40
-if not text and ARGV[1] ~= 'set' and (stored[2] or redis.call('EXISTS', KEYS[2]) == 1) then
+local text, waiting, MOST = stored[1], redis.call('SCARD', KEYS[2]) > 0, 2 ^ 40
+if not text and ARGV[1] ~= 'set' and (stored[2] or waiting) then
   damaged(KEYS[1], 'no count', 'one, as some wait for it')
 end
 local count = text and stored_integer(KEYS[1], 'count', text, 0, MOST) or 0

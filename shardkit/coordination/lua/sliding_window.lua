@@ -3,9 +3,10 @@
 -- ARGV[1]  the microseconds of the window
 -- ARGV[2]  how many hits it may have
 -- ARGV[3]  how many hits this is; 0 to look only
+-- ARGV[4]  nothing; or the rank of the first of 1,000 entries that are only read
 -- Reply    {1 if allowed, else 0, how many more may come now, the microseconds until this many are
 --          allowed, or -1 if they never are, the microseconds until the window is empty}; the other
---          algorithm if that has counted
+--          algorithm if that has counted; with ARGV[4] 1 if there may be more entries, else 0
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
 local window, limit, hits = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
@@ -21,6 +22,13 @@ local function read(at)
   return tonumber(sum), tonumber(count), tonumber(found[2])
 end
 
+if ARGV[4] then
+  local first = tonumber(ARGV[4])
+  for at = first, first + 999 do
+    if not read(at) then return 0 end
+  end
+  return 1
+end
 local past = string.format('%.0f', now - window)
 local removed = redis.pcall('ZREMRANGEBYSCORE', KEYS[1], '-inf', past)
 if type(removed) == 'table' then

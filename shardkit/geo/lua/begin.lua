@@ -10,6 +10,7 @@ local now = tonumber(redis.call('TIME')[1])
 local STATES = {importing = true, left = true, retired = true}
 local last = 0  -- damaged numbers are ignored
 local unused, interrupted = {}, {}
+if redis.call('TYPE', key).ok ~= 'hash' then redis.call('UNLINK', key) end
 local fields = redis.call('HGETALL', key)
 for n = 1, #fields, 2 do
   local field, value = fields[n], fields[n + 1]

@@ -1,5 +1,6 @@
 -- Included by the scripts of messaging: the time, stored numbers, and how those who wait are woken.
 --@include structures/base/damage
+--@include structures/base/damages
 --@include operations/once
 --@include operations/wake
 local MOST = 9007199254740991
@@ -46,19 +47,6 @@ local function last_id(state, messages)
   local stored = redis.call('HGET', state, 'last')
   if not stored and redis.call('HEXISTS', state, 'format') == 0 then return newest end
   return stored_integer(state, 'last', stored, newest, math.floor(MOST / 2))
-end
-
--- What is damaged of some records, told by the function that calls read each of them with.
-local function damages(read, records)
-  local found = {}
-  for _, record in ipairs(records) do
-    local sound, why = pcall(read, record)
-    if not sound then
-      found[#found + 1] = type(why) == 'table' and why.err or why -- as the server has it
-      if not string.find(found[#found], '^DAMAGED ') then error({err = found[#found]}) end
-    end
-  end
-  return found
 end
 
 -- Refuse what a later release wrote in another format.

@@ -3,14 +3,14 @@
 -- KEYS[2]  what is known of the log: for each severity its hours and how many were added, a HASH
 -- KEYS[3]  the recent messages of the first severity, a LIST; three keys for each severity
 -- ARGV[1]  the time in seconds, or nothing for the server's
--- ARGV[2]  the number of the request, or nothing
+-- ARGV[2]  the number of the request, or nothing; look to check what is there only
 -- ARGV[3]  how many recent messages are kept
 -- ARGV[4]  how many different messages an hour counts by themselves
 -- ARGV[5…] of each message: its severity from 0, its age in seconds, its text, what it counts as
 -- Reply    how many were older than the hours that are kept, and so were not counted; -1: repeated
 --@include structures/base/damage
 --@include metrics/once
-if is_repeated(KEYS[1], ARGV[2]) then return -1 end
+if ARGV[2] ~= 'look' and is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now, limit, most = clock(ARGV[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
 
@@ -67,6 +67,7 @@ for at = 5, #ARGV, 4 do
     checked[severity] = true
   end
 end
+if ARGV[2] == 'look' then return 0 end
 redis.call('HSETNX', KEYS[2], 'format', 1)
 local late, touched = 0, {}
 for at = 5, #ARGV, 4 do

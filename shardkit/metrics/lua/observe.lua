@@ -3,7 +3,7 @@
 -- KEYS[2]  the statistics of the current hour of the first, a HASH
 -- KEYS[3]  those of the last hour, a HASH; two keys for each
 -- ARGV[1]  the time in seconds, or nothing for the server's
--- ARGV[2]  the number of the request, or nothing
+-- ARGV[2]  the number of the request, or nothing; look to check what is there only
 -- ARGV[…]  of each sum: which of the keys' pairs from 1, its age in seconds, the count, sum, sum of
 -- squares, spread, least and greatest of its values, how many buckets, and of each its number and
 -- count
@@ -11,7 +11,7 @@
 -- older than what is kept; -1: repeated
 --@include structures/base/damage
 --@include metrics/once
-if is_repeated(KEYS[1], ARGV[2]) then return -1 end
+if ARGV[2] ~= 'look' and is_repeated(KEYS[1], ARGV[2]) then return -1 end
 local now = clock(ARGV[1])
 local HOUR, KEPT, MOST_HOUR, MOST = 3600, 172800, 253402300799, 9007199254740991
 local FIELDS = {'hour', 'count', 'sum', 'sumsq', 'min', 'max'}
@@ -70,6 +70,7 @@ for n = 2, #KEYS do
     end
   end
 end
+if ARGV[2] == 'look' then return {} end
 local at = 3
 while at <= #ARGV do
   local hour = math.floor(before(now, ARGV[at + 1]) / HOUR) * HOUR

@@ -150,6 +150,11 @@ for doc = at, #ARGV - 2, 5 do
   fresh = fresh and not removed
 end
 
+-- Without anything to remove, nothing is created.
+if next_number == state.next and not next(old_numbers) and not next(retired) then
+  return {state.version, count_pending(state), unpack(existed)}
+end
+
 -- A failure from here on, for a key of another type, leaves ids and numbers unused.
 call('HSET', KEYS[1], 'docs', int(state.docs), 'next', int(next_number), 'words', int(next_word),
   'version', int(state.version))

@@ -13,6 +13,7 @@ the wrong part; but they may change a count between two reads.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ from shardkit.operations.commands import (
     damage_in,
     raise_failures,
 )
-from shardkit.operations.operation import Operation, Page
+from shardkit.operations.operation import Operation, Page, Stream
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.part_registry import PartRegistry
 
@@ -121,6 +122,18 @@ def raised_twice(
 ) -> Operation[Page[Damage]]:
     """Run steps; return the damage that they raise, also when they are run again."""
     return confirmed(lambda: suspected(steps(), repair, loses))
+
+
+def check_reads(*reads: Callable[[], Operation[Any]]) -> Stream[Damage]:
+    """Yield the first damage that each of some calls' own reads raises twice."""
+    for read in reads:
+        yield (yield from raised_twice(read))
+
+
+def found_by_script(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:
+    """Return the damage that a script has found, by reading as the calls' scripts do."""
+    found = (json.loads(text.partition(b" ")[2]) for text in texts)
+    return [Suspicion(damage(to, *each), repair) for each in found]
 
 
 def read_or_note(

@@ -16,6 +16,11 @@ from shardkit.operations.commands import Key
 from shardkit.routing.keys import key_bytes
 
 
+def escaped(text: str) -> str:
+    """Return the pattern of a text."""
+    return re.sub(r"([*?\[\]\\])", r"\\\1", text)
+
+
 def glob_filter(pattern: Key | None) -> Callable[[bytes], bool]:
     """Return a function that tests whether a member matches; None matches all."""
     if pattern is None:

@@ -167,6 +167,7 @@ class Metadata:
         self.deleting = False  # a client began to delete it
         self.expiring = False  # a client began to change its expiry
         self.leased = False  # read again before a write after `LEASE`: parts do not name them
+        self.coded = False  # values depend on the generation: groups of parts compare that, too
         self.named = False  # groups of parts name them, and their generation
         self.generation = FIRST_GENERATION
         self._seen: dict[str, str] = {}  # those that decide, as last read
@@ -200,7 +201,7 @@ class Metadata:
 
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
-        if (create and self.leased) or self.follow is not None:
+        if (create and (self.leased or self.coded)) or self.follow is not None:
             lease = SHORT_LEASE if self.planning else LEASE
             if time.monotonic() - self._read_at > lease:
                 return False
@@ -267,6 +268,11 @@ class Metadata:
         if generation == FIRST_GENERATION or not self.leased:
             return due or -1
         return (due // _GENERATIONS * _GENERATIONS - _GENERATIONS if due else _NEVER) + generation
+
+    @property
+    def group_name(self) -> str:
+        """What a write names to groups: the fingerprint, and if `coded`, the generation."""
+        return f"{self.fingerprint}:{self.generation}" if self.coded else self.fingerprint
 
     @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:

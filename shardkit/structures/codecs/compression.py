@@ -81,7 +81,6 @@ class Compressed:
 
     Attributes:
         coders: the dictionaries' coders by number. Replaced, never changed.
-        encoded_without: how many values were encoded without a dictionary.
 
     Without a dictionary, a value is stored as the other codec writes it, behind one byte.
     """
@@ -93,14 +92,12 @@ class Compressed:
         self.packing = packing
         self.inner = inner
         self.coders: Mapping[int, Coder] = {}
-        self.encoded_without = 0
 
     def encode(self, value: Any) -> bytes:
         """See `Codec.encode`; packed with the latest dictionary, if that is shorter."""
         plain = self.inner.encode(value)
         coders = self.coders
         if not coders:
-            self.encoded_without += 1
             return _PLAIN + plain
         number = max(coders)
         packed = coders[number].pack(plain)

@@ -8,6 +8,10 @@ A dictionary is written once and never changed: with HSETNX the first of several
 the others read what it wrote. So every dictionary that a value refers to exists as long as the
 structure does. Values stored before one was trained stay readable too.
 
+Others may delete the structure and train again. So a process compares a digest of its dictionaries
+with the server's at most once a second, before it encodes and after it has read values. Within that
+second, parts refuse a write of an earlier generation, and the write is encoded again.
+
 A structure uses it in four lines::
 
     self._values = CodedValues(component, name, codec(given))    # in __init__
@@ -22,13 +26,16 @@ dictionaries pay nothing for all this.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Generic
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.operations.commands import Command, To
+from shardkit.operations.commands import Command, To, script_call
+from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import damage, stored_integer
+from shardkit.structures.base.parameters import LEASE
 from shardkit.structures.codecs.compression import (
     MOST_DICTIONARIES,
     Coder,
@@ -37,8 +44,7 @@ from shardkit.structures.codecs.compression import (
 )
 from shardkit.structures.codecs.plain import Codec, Raw, V
 
-# How many values to write without a dictionary before checking again for one.
-REREAD_AFTER = 1000
+T = TypeVar("T")
 
 
 class CodedValues(Generic[V]):
@@ -50,7 +56,8 @@ class CodedValues(Generic[V]):
         self._to = to
         self._name = name
         self.raw = isinstance(codec, Raw)
-        self._loaded = False
+        self._compared: float | None = None  # when; None if nothing was read
+        self._digest: bytes | None = None
         self._generation: int | None = None
         self._compressed: Compressed | None = None
         if isinstance(codec, Compressed):
@@ -62,26 +69,32 @@ class CodedValues(Generic[V]):
         return self.codec if self._compressed is None else self._compressed.inner
 
     def load(self) -> Operation[None]:
-        """Read the dictionaries.
+        """Read the dictionaries, if there are others than at the last comparison.
 
-        Cost: one exchange the first time, and after every 1,000 values that were encoded without a
-        dictionary; none for a codec without dictionaries.
+        Cost: an exchange a second, and one to read them; none for a codec without dictionaries.
         """
-        compressed = self._compressed
-        if compressed is None or (self._loaded and compressed.encoded_without < REREAD_AFTER):
+        compressed, now = self._compressed, time.monotonic()
+        if compressed is None or (self._compared is not None and now - self._compared < LEASE):
             return
-        yield from self._read(compressed)
+        if self._compared is not None:
+            [digest] = yield [self._digest_query]
+            if digest == self._digest:
+                self._compared = now
+                return
+        yield from self._read(compressed, anew=True)
 
     def load_missing(self, stored: Iterable[bytes | None]) -> Operation[None]:
-        """Read the dictionaries again if those that are here cannot decode these values.
+        """Read the dictionaries again if those that are here do not decode these values.
 
-        Cost: none; one exchange if another process has trained, or has deleted the structure.
+        Cost: an exchange a second; one if another process has trained, or deleted the structure.
         """
         compressed = self._compressed
         if compressed is None:
             return
         needed = {dictionary_of(value): value for value in stored if value}
         needed.pop(0, None)
+        if needed:
+            yield from self.load()
         replaced = not all(map(compressed.can_decode, needed.values()))
         if replaced or needed.keys() - compressed.coders.keys():
             yield from self._read(compressed, anew=replaced)
@@ -90,6 +103,22 @@ class CodedValues(Generic[V]):
             if missing and min(missing) < max(compressed.coders, default=MOST_DICTIONARIES + 1):
                 found = f"no dictionary {min(missing)}"
                 raise damage(self._to, self.key, found, "that of stored values")
+
+    def decode_with(self, stored: Iterable[bytes | None], decode: Callable[[], T]) -> Operation[T]:
+        """Decode values; again with the dictionaries of now if that fails.
+
+        Cost: see `load_missing`; one exchange if values are damaged.
+        """
+        yield from self.load_missing(stored)
+        try:
+            return decode()
+        except StructureError:
+            before = self._digest
+            self._compared = -LEASE if self._compared is not None else None
+            yield from self.load()
+            if self._digest == before:
+                raise
+            return decode()
 
     def of_generation(
         self, generation: int, pairs: Sequence[tuple[bytes, Any]]
@@ -140,12 +169,12 @@ class CodedValues(Generic[V]):
         if not stored:
             yield from self._read(compressed)
             return False
-        compressed.coders = {**compressed.coders, number: coder}
+        compressed.coders, self._digest = {**compressed.coders, number: coder}, None
         return True
 
     def reset(self) -> None:
         """Drop cached state after the structure is deleted, and this key with it."""
-        self._loaded = False
+        self._compared = None
         if self._compressed is not None:
             self._compressed.coders = {}
 
@@ -158,7 +187,9 @@ class CodedValues(Generic[V]):
         return self._compressed
 
     def _read(self, compressed: Compressed, *, anew: bool = False) -> Operation[None]:
-        [flat] = yield [Command(self._to, self.key, ("HGETALL", self.key))]
+        now = time.monotonic()
+        read = Command(self._to, self.key, ("HGETALL", self.key))
+        [self._digest, flat] = yield [self._digest_query, read]
         coders: dict[int, Coder] = {} if anew else dict(compressed.coders)
         for field, dictionary in zip(flat[::2], flat[1::2], strict=True):
             number = stored_integer(self._to, self.key, "a field", field, 1, MOST_DICTIONARIES)
@@ -169,6 +200,8 @@ class CodedValues(Generic[V]):
                     raise damage(
                         self._to, self.key, f"{number}: {error.message}", "a dictionary"
                     ) from None
-        compressed.coders = coders
-        compressed.encoded_without = 0
-        self._loaded = True
+        compressed.coders, self._compared = coders, now
+
+    @property
+    def _digest_query(self) -> Command:
+        return script_call(self._to, script("structures/base/dictionaries"), [self.key])

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
@@ -61,6 +62,7 @@ from shardkit.structures.base.damage import damage
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
+from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
@@ -156,6 +158,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             self.layout = NumberedLayout(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
+        self.meta.coded = isinstance(self.codec, Compressed)
         self._expiry = FieldExpiry(name, self.layout)
         self._largest_part = max(self.part_size, hashed)
 
@@ -249,8 +252,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         stored = yield from self.layout.read_one("HGET", sent)
         if stored is None or self._values.raw:
             return stored  # type: ignore[no-any-return]
-        yield from self._values.load_missing([stored])
-        return self._value(sent, stored)
+        value = partial(self._value, sent, stored)
+        return (yield from self._values.decode_with([stored], value))
 
     @operation
     def hmget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
@@ -262,7 +265,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange for 10,000 fields, one command per part.
         """
-        encode, value_of = self._fields.encode, self._value
+        encode = self._fields.encode
         numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
         check_some(self.name, "hmget", numbered, "field")
         values: list[V | None] = [None] * len(numbered)
@@ -270,9 +273,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         for page in pages(numbered, FIELDS_AT_ONCE):
             replies = yield from self.layout.read(page, lambda some, _: ("HMGET", *some))
             for positions, stored in replies:
-                yield from self._values.load_missing(stored)
-                for n, value in zip(positions, stored, strict=True):
-                    values[n] = None if value is None else value_of(numbered[n][0], value)
+                sent = [numbered[n][0] for n in positions]
+                decode = partial(self._values_or_none, sent, stored)
+                some = yield from self._values.decode_with(stored, decode)
+                for n, value in zip(positions, some, strict=True):
+                    values[n] = value
         return values
 
     @operation
@@ -438,8 +443,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         results: list[Any] = []
         for part, flat in drawn:
             if withvalues:
-                yield from self._values.load_missing(flat[1::2])
-                results += self._items(part, flat)
+                items = partial(self._items, part, flat)
+                results += yield from self._values.decode_with(flat[1::2], items)
             else:
                 results += [self._field(part, field) for field in flat]
         if number > 0:
@@ -742,13 +747,16 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def _read_values(self, chunk: Chunk) -> Operation[list[V]]:
         values: list[V] = []
         for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-            yield from self._values.load_missing(stored)
+            decode = partial(self._decode_all, stored)
             try:
-                values += map(self.codec.decode, stored)
+                values += yield from self._values.decode_with(stored, decode)
             except StructureError:
                 yield from self._read_items(chunk)  # names the field
                 raise
         return values
+
+    def _decode_all(self, stored: Iterable[bytes]) -> list[V]:
+        return list(map(self.codec.decode, stored))
 
     def _read_fields(self, chunk: Chunk) -> Operation[list[F]]:
         replies = yield from self.layout.read_parts(chunk, "HKEYS")
@@ -757,8 +765,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def _read_items(self, chunk: Chunk) -> Operation[list[tuple[F, V]]]:
         items: list[tuple[F, V]] = []
         for part, flat in (yield from self.layout.read_parts(chunk, "HGETALL")):
-            yield from self._values.load_missing(flat[1::2])
-            items += self._items(part, flat)
+            decode = partial(self._items, part, flat)
+            items += yield from self._values.decode_with(flat[1::2], decode)
         return items
 
     def _items(self, part: int | None, flat: Sequence[bytes]) -> list[tuple[F, V]]:
@@ -776,6 +784,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         except StructureError as error:
             key, found = self.layout.key_of(field), f"{shown(field)}: {error.message}"
             raise damage(self.component, key, found, "what was stored") from None
+
+    def _values_or_none(
+        self, fields: Iterable[bytes], stored: Iterable[bytes | None]
+    ) -> list[V | None]:
+        pairs = zip(fields, stored, strict=True)
+        return [None if value is None else self._value(field, value) for field, value in pairs]
 
     def _pair(self, field: Key, value: Any) -> tuple[bytes, Argument]:
         sent = self._fields.encode(field)

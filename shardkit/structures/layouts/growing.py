@@ -389,7 +389,7 @@ class GrowingLayout(Layout):
     @property
     def _write_terms(self) -> tuple[Argument, Argument]:
         """When the structure expires (-1: never), and the fingerprint of its parameters."""
-        return (self._due, "") if self.meta is None else (self.meta.end, self.meta.fingerprint)
+        return (self._due, "") if self.meta is None else (self.meta.end, self.meta.group_name)
 
     def key_of(self, member: bytes) -> str:
         """See `Layout.key_of`."""

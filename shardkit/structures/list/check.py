@@ -28,6 +28,7 @@ from shardkit.structures.base.check import (
     read_or_note,
 )
 from shardkit.structures.base.damage import damage
+from shardkit.structures.base.glob import escaped
 from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
 
 # Parts to search for beyond a missing one.
@@ -88,9 +89,10 @@ def _check_parts(
 # ---- repair
 
 
-def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
+def restore_ends(scripts: ListScripts, *, remove: bool = False) -> Operation[dict[int, int]]:
     """Store the ends as the existing parts have them; return how many values each part has.
 
+    With ``remove``, remove these parts first, of whatever length: the ends are an empty list's.
     Keys of another type are removed. Parts are searched between the stored ends, and outwards until
     1,000 are missing; among all keys of the server, if these ends are impossible.
     """
@@ -121,6 +123,10 @@ def restore_ends(scripts: ListScripts) -> Operation[dict[int, int]]:
                 step * (at - least) < 0
             ):
                 at += step * _SEARCHED
+    for some in pages(held if remove else (), _SEARCHED):
+        yield [Command(to, part, ("UNLINK", part)) for part in (f"{prefix}{n}" for n in some)]
+    if remove:
+        held.clear()
     lowest, highest = min(held, default=0), max(held, default=0)
     fields: list[Argument] = ["first", lowest, "last", highest, "part_size", scripts.part_size]
     left, right = held.get(lowest, 0), held.get(highest, 0)
@@ -153,7 +159,7 @@ def _each_part(
 ) -> Operation[None]:
     """Find the parts among all keys of the server."""
     key, prefix = scripts.keys[1], scripts.head[0]
-    pattern, cursor = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*", b"0"
+    pattern, cursor = escaped(prefix) + "*", b"0"
     while True:
         scan = ("SCAN", cursor, "MATCH", pattern, "COUNT", _SEARCHED)
         [[cursor, names]] = yield [Command(scripts.component, key, scan)]

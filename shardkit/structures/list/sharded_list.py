@@ -82,7 +82,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
+from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
@@ -506,11 +506,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         return (yield from find(places, "LPOS", value, "COUNT", 1))
 
     def _restore_index(self) -> Operation[None]:
-        held = yield from restore_ends(self._scripts)
-        # Of whatever length: the ends that are left are those of an empty list.
-        for parts in pages(held, PARTS_AT_ONCE):
-            yield [self._at(key, "UNLINK", key) for key in map(self.part_key, parts)]
-        yield from restore_ends(self._scripts)
+        yield from restore_ends(self._scripts, remove=True)
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
         """Remove all keys; return 1 if there were any, else 0."""

@@ -97,6 +97,11 @@ end
 -- than `ends` (-1: never, nil: unknown). A group that does not exist yet expires in a minute: see
 -- `shardkit.structures.base.parameters`; or, without parameters, at `ends`.
 local function belongs_to_others(state, ends, of)
+  local name, life = string.match(of, '^(%x+):(%d+)$')
+  if life and not state.absent and (redis.call('HGET', state.key, 'life') or '15') ~= life then
+    return true
+  end
+  of = name or of
   if state.absent then
     local now = redis.call('TIME')
     state.due = of ~= '' and string.format('%.0f', now[1] * 1000 + now[2] / 1000 + 60000)

@@ -8,7 +8,8 @@
 -- ARGV[4]  the structure's number of groups
 -- ARGV[5]  the initial number of parts of a group
 -- ARGV[6]  the structure's expiry, in milliseconds since 1970; -1 for never
--- ARGV[7]  the fingerprint of the structure's parameters; empty if it has none
+-- ARGV[7]  the fingerprint of the structure's parameters; empty if it has none; followed by a
+--          colon and the structure's generation if the group must have that, too
 -- ARGV[8]  the number of commands that follow: for each its name, number of arguments, arguments
 -- Reply    {1, parts, count, expiring, reply, …}, or {2, …, expiry} if the group was created; with
 --          nothing done {0, parts, count, expiring} if the number of parts has changed, {-1, …} if

@@ -2,7 +2,8 @@
 -- KEYS[1]  the group's state
 -- KEYS[2…] for each command the part that it writes to
 -- ARGV[1]  the number of parts that the caller last read
--- ARGV[2]  the fingerprint of the structure's parameters; empty if it has none
+-- ARGV[2]  the fingerprint of the structure's parameters; empty if it has none; followed by a
+--          colon and the structure's generation if the group must have that, too
 -- ARGV[3]  the structure's expiry, in milliseconds since 1970; -1 for never; empty if the
 --          commands remove members
 -- ARGV[4]  the most members that the group may have before
@@ -15,10 +16,10 @@
 -- Nearly every write to a group runs this script, so it includes nothing and defines no function:
 -- either takes longer than the write; so does a list as a reply.
 local call, try = redis.call, redis.pcall
-local state = try('HMGET', KEYS[1], 'parts', 'count', 'of')
+local state = try('HMGET', KEYS[1], 'parts', 'count', 'of', 'life')
 local parts, count, of = state[1], tonumber(state[2] or nil), state[3]
 if not (count and count >= 0 and count % 1 == 0 and '' .. count == state[2])
-  or of and of ~= ARGV[2] then
+  or of and of ~= ARGV[2] and of .. ':' .. (state[4] or '15') ~= ARGV[2] then
   return -1
 end
 if parts ~= ARGV[1] or count > tonumber(ARGV[4]) then

@@ -78,34 +78,33 @@ local function read_list(key, argument)
     first = 0, last = 0, left = 0, right = 0, count = 0,
   }
   if ends[6] then stored_integer(list.ends, 'due', ends[6], 0, 2 ^ 52) end
-  local stored, values = ends[5], ends[7]
-  if stored == '0' then
-    local size = string.match(ends[9] or '', '^(%d+) ')
-    if not size then damaged(list.ends, 'unfinished=' .. (ends[9] or 'missing'), 'a task') end
-    list.is_other = true
-    if size == ARGV[argument + 1] and (values or ARGV[argument + 2]) == ARGV[argument + 2] then
-      list.unfinished = ends[9]
-      read_numbers(list, ends[1], ends[2], ends[3], ends[4])
-    end
-    return list
+  local stored, values, size, kind = ends[5], ends[7], ARGV[argument + 1], ARGV[argument + 2]
+  local changing = stored == '0'
+  if changing then
+    stored = string.match(ends[9] or '', '^(%d+) ')
+      or damaged(list.ends, 'unfinished=' .. (ends[9] or 'missing'), 'a task')
   end
-  if stored ~= ARGV[argument + 1] or not values then
-    local first
-    first, values = unpack(redis.call('HMGET', KEYS[key], 'part_size', 'values'))
-    if stored and stored ~= first and first == ARGV[argument + 1] then
-      damaged(list.ends, 'part_size=' .. stored, first)
+  if stored ~= size or values ~= kind then
+    local first = redis.call('HMGET', KEYS[key], 'part_size', 'values')
+    if first[1] == size and first[2] == kind then
+      if stored and stored ~= size then damaged(list.ends, 'part_size=' .. stored, size) end
+      if values and values ~= kind then damaged(list.ends, 'values=' .. values, kind) end
     end
-    stored = stored or first
+    stored, values = stored or first[1], values or first[2]
   end
   list.absent = not stored
-  list.is_other = stored and stored ~= ARGV[argument + 1]
-    or values and values ~= ARGV[argument + 2]
+  list.is_other = stored and stored ~= size or values and values ~= kind
   if list.is_other then return list end
+  if changing then
+    list.is_other, list.unfinished = true, ends[9]
+    read_numbers(list, ends[1], ends[2], ends[3], ends[4])
+    return list
+  end
   if not list.is_new then
     read_numbers(list, ends[1], ends[2], ends[3], ends[4])
     check_ends(list)
   elseif ends[1] or ends[2] or ends[3] or ends[4] then
-    damaged(list.ends, 'part_size=missing', ARGV[argument + 1])
+    damaged(list.ends, 'part_size=missing', size)
   elseif redis.call('EXISTS', list.signal) == 1 or redis.call('EXISTS', part(list, 0)) == 1 then
     damaged(list.ends, 'nothing', 'where the list ends')
   end
