@@ -481,11 +481,13 @@ def _apply(config: Any, fence: Fence, like: Entry, where: str) -> bool:
     try:
         with connected_to(fence.source, like, where, timeout=0.5) as client:
             if role_of(client).is_master:
-                replicate(client, fence.target, like, where)
+                with lease(config) as leased:  # look again: it may have become the master again
+                    if fence in pending_fences(config):
+                        replicate(client, fence.target, like, where, leased.order)
                 persist_roles(client)
         if fence.least:
             with connected_to(fence.target, like, where) as master:
                 ask_for_replicas(master, config, fence.target)
-    except (RedisError, OSError):
+    except (RedisError, OSError, GrowthError):
         return False
     return True
