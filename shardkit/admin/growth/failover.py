@@ -127,9 +127,10 @@ def fail_over(
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
             if entry.is_sentinel:
-                done = fail_over_sentinels(config, components, entry, where, to)
+                done = fail_over_sentinels(leased, components, entry, where, to)
             else:
-                done = fail_over_cluster(entry, where, node, to, force=force)
+                done = fail_over_cluster(leased, entry, where, node, to, force=force)
+            leased.check()
             return replace(done, epoch=read_epoch(config))
         source, like, where = master_of(components, name)
         servers = KnownServers(components.values())
