@@ -171,7 +171,7 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move.keys, move.memory = dict(plan.keys), plan.memory
+    move.keys, move.memory, move.expected = dict(plan.keys), plan.memory, plan.seconds
     return _run(lease, move, components, **options)
 
 
