@@ -41,16 +41,73 @@ CHANGES_KEY = "config:changes"
 FORMAT = 3  # 1 and 2 were those of moves alone
 LEASE = 10.0  # seconds that a change stays open after its process renewed it
 KEPT = 30 * 86400.0  # seconds for which changes that are over are kept
-KINDS = (
-    *("move", "split", "retire", "restore", "convert", "replan", "attach", "detach"),
-    *("rotate", "persistence", "failover", "backup"),
-)
+COMMANDS: Mapping[str, str] = {
+    "move server": "move",
+    "move shards": "move",
+    "move reverse": "move",
+    "split": "split",
+    "retire": "retire",
+    "restore": "restore",
+    "convert": "convert",
+    "replan": "replan",
+    "upgrade": "upgrade",
+    "replicas attach": "attach",
+    "replicas detach": "detach",
+    "rotate": "rotate",
+    "persistence apply": "persistence",
+    "doctor": "doctor",
+    "balance": "balance",
+    "adopt": "adopt",
+    "failover": "failover",
+    "backup": "backup",
+}
+"""The kinds of changes that commands record."""
+
+_LEASED = "works on a recorded change; one process at a time has the lease"
+_PUSHED = "one transaction; refused if it leads entries to a closed database"
+_FILES = "changes no setting; a server writes one file at a time"
+_AS_CLIENTS = "writes as your own code does, which changes wait for or copy"
+WITHOUT: Mapping[str, str] = {
+    "move abort": _LEASED,
+    "move complete": _LEASED,
+    "move resume": _LEASED,
+    "move verify": _LEASED,
+    "changes end": _LEASED,
+    "changes open": _LEASED,
+    "changes repair": _LEASED,
+    "config push": _PUSHED,
+    "config rollback": _PUSHED,
+    "up": "starts servers of its own; refused if its map leads entries to a closed database",
+    "persistence rewrite": _FILES,
+    "persistence snapshot": _FILES,
+    "verify-replica": "writes one key and removes it",
+    "exec": "does what you specify",
+    "files publish": _AS_CLIENTS,
+    "files read": _AS_CLIENTS,
+    "geo import": _AS_CLIENTS,
+    "locks break": _AS_CLIENTS,
+    "queues cancel": _AS_CLIENTS,
+    "queues purge": _AS_CLIENTS,
+    "queues revive": _AS_CLIENTS,
+    "search drop": _AS_CLIENTS,
+    "search index": _AS_CLIENTS,
+    "search rebuild": _AS_CLIENTS,
+    "search remove": _AS_CLIENTS,
+    "shell": _AS_CLIENTS,
+    "worker": _AS_CLIENTS,
+}
+"""Commands that write and have no record, and why. All others only read."""
+
+KINDS = tuple(dict.fromkeys(COMMANDS.values()))
 _PAIRS = (
     ("move split retire restore", "move split retire restore"),
-    ("convert replan", "move split retire restore"),  # as a copy, they rewrite what the others copy
+    # As a copy, these rewrite what the others copy.
+    ("convert replan upgrade", "move split retire restore"),
     ("attach detach", "move split restore"),
     ("rotate", "move split restore attach detach rotate"),  # these log in as entries said at first
-    ("persistence", "move split restore"),  # CONFIG SET has a move copy again
+    ("persistence doctor", "move split restore"),  # CONFIG SET has a move copy again
+    ("balance", "move split restore balance"),  # its plan is one for servers as they are
+    ("adopt", "move split restore"),  # it looks for keys where entries lead
     ("failover backup", "restore"),
 )
 APART: Mapping[str, frozenset[str]] = {
@@ -85,6 +142,7 @@ class Change:
         ended: when it ended; 0 while it is open.
         until: when it ends unless its process renews it; 0 for never.
         undoes: the id of the change that it reverses.
+        within: the id of the change that it is a step of.
     """
 
     kind: str = field(default="", kw_only=True)
@@ -97,6 +155,7 @@ class Change:
     ended: float = field(default=0.0, kw_only=True)
     until: float = field(default=0.0, kw_only=True)
     undoes: str = field(default="", kw_only=True)
+    within: str = field(default="", kw_only=True)
 
     def is_open(self, now: float) -> bool:
         """Whether it is not over, by the config server's clock."""
@@ -157,7 +216,7 @@ def begin(
             known = _read(pipe.hgetall(CHANGES_KEY))
             for other in known:
                 if (
-                    other.id not in (change.id, change.undoes)
+                    other.id not in (change.id, change.undoes, change.within)
                     and other.is_open(now)
                     and other.kind in APART.get(change.kind, ())
                     and change.touches(other)
@@ -178,8 +237,9 @@ def refusal(change: Change, other: Change, now: float) -> GrowthError:
     age = max(0, round(now - other.started))
     since = f"{age} s" if age < 120 else f"{age // 60} min" if age < 7200 else f"{age // 3600} h"
     what = f"{other.kind} of {other.name}"
+    article = "an" if other.kind[0] in "au" else "a"
     return GrowthError(
-        f"{change.name}: a {what} ({other.phase or 'at work'}, started {since} ago by "
+        f"{change.name}: {article} {what} ({other.phase or 'at work'}, started {since} ago by "
         f"{other.owner}) uses the same databases: nothing has changed",
         f"wait until it has ended. If it was killed, it ends by itself within {LEASE:g} s"
         if other.until
@@ -198,7 +258,7 @@ def renewing(renew: Callable[[], object], ended: threading.Event) -> Iterator[No
 
     def repeat() -> None:
         while not ended.wait(LEASE / 4):
-            with suppress(RedisError):
+            with suppress(RedisError, GrowthError):
                 renew()
 
     thread = threading.Thread(target=repeat, name="shardkit-lease", daemon=True)
@@ -214,16 +274,17 @@ def renewing(renew: Callable[[], object], ended: threading.Event) -> Iterator[No
 def taking_part(config: redis.Redis, change: Change) -> Iterator[Change]:
     """Record a change for as long as this process works on it.
 
+    A process that was stopped for longer does not get it back if another change has begun.
+
     Raises:
         GrowthError: as `begin`.
     """
-    change.until = now_of(config) + LEASE
-    begin(config, change)
 
     def renew() -> None:
         change.until = now_of(config) + LEASE
-        config.hset(CHANGES_KEY, change.id, text_of(change))
+        begin(config, change)
 
+    renew()
     try:
         with renewing(renew, threading.Event()):
             yield change

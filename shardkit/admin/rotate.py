@@ -202,10 +202,11 @@ def abort_rotation(
         raise ConfigError(
             "the new password was published: clients log in with it", "continue: --resume"
         )
-    run.on_servers(
-        lambda client: _drop(client, user, [state["hash"]]), "the rotation stays started"
-    )
-    run.forget()
+    with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
+        run.on_servers(
+            lambda client: _drop(client, user, [state["hash"]]), "the rotation stays started"
+        )
+        run.forget()
     return run.rotation
 
 

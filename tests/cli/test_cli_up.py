@@ -15,10 +15,12 @@ from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
+import redis
 from cli_helpers import COMMAND, SECRET, Cli, ends
 
 import shardkit
 from shardkit import ShardMap
+from shardkit.admin.growth import start_move
 from shardkit.cli.commands.up import (
     _config_value,
     _hold_data,
@@ -235,6 +237,23 @@ def test_data_is_kept_in_a_directory_and_not_stranded_by_another_map(
     [line] = [line for line in refused.stderr.splitlines() if "error: " in line]
     assert "going from 4 to 8 shards" in line
     assert line.endswith("start with another --data-dir, or with --no-push and push with --force")
+
+
+def test_a_map_from_before_a_move_is_not_pushed(up: Callable[..., Running], tmp_path: Path) -> None:
+    data = str(tmp_path / "data")
+    running = up(MAP, "--data-dir", data)
+    with shardkit.connect(running.told["config"]) as kit:
+        b = kit.component("unique").shards[3].address.rpartition("/")[0]
+        config = redis.Redis.from_url(running.told["config"])
+        assert start_move(config, ["unique:0"], b).phase == "done"
+        config.close()
+    running.end(signal.SIGTERM)
+    path = tmp_path / "map.yaml"
+    command = [*COMMAND, "up", str(path), "--free-ports", "--data-dir", data]
+    refused = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == 1
+    assert "unique:0: a move or split has left the database that the map names" in refused.stderr
+    assert "start with --no-push" in refused.stderr
 
 
 def test_a_server_that_ends_by_itself_is_named(up: Callable[..., Running]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 from redis.exceptions import NoPermissionError, ResponseError
 from redis.utils import str_if_bytes
 
+from shardkit.admin.changes import working_on
 from shardkit.admin.growth.databases import at_once
 from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.mover import Progress
@@ -158,7 +159,8 @@ def adopt(
     Raises:
         InvalidArgumentError: an argument cannot be used.
         ConfigError: the entries cannot be read, or there is no such placement.
-        GrowthError: a server cannot be read, or is a node of a cluster; names it.
+        GrowthError: a server cannot be read, or is a node of a cluster; names it. Or a move, split
+            or restore uses one of the databases.
     """
     _check(component, sample)
     entries = _entries(component, on, config)
@@ -177,7 +179,8 @@ def adopt(
         progress(f"sampled {sum(sampled):,} keys of {len(sampled)} of {counted(count, 'server')}")
         return keys
 
-    samples = at_once(sample_of, numbers)
+    with working_on(config, "adopt", component, [Component(component, shards=tuple(entries))]):
+        samples = at_once(sample_of, numbers)
     if count == 1:
         return Adoption(
             component,

@@ -41,6 +41,7 @@ from shardkit.admin.growth.servers import (
     replicate,
     role_of,
     same_server,
+    touched,
     unfit,
     wait_for_copy,
 )
@@ -99,7 +100,8 @@ def attach_replica(
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
         role, info = role_of(new), master.info()
-        change = Change(kind="attach", name=str(target), databases=[f"{target}/*", f"{source}/*"])
+        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        change = Change(kind="attach", name=str(target), databases=databases)
         stack.enter_context(taking_part(config, change))
         problems = unfit((source, master, info), (target, new, new.info()))
         if role.is_master:
@@ -146,7 +148,8 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         if entries_on(components.values(), target, same):
             raise GrowthError(f"entries name {target} as a master", "fail over first")
         source, like, where = _followed_by(components, target, same)
-        change = Change(kind="detach", name=str(target), databases=[f"{target}/*", f"{source}/*"])
+        databases = touched({target: "*", source: "*"}, lambda _: (like, where))
+        change = Change(kind="detach", name=str(target), databases=databases)
         stack.enter_context(taking_part(config, change))
         role = None
         client = stack.enter_context(connected_to(target, like, where))

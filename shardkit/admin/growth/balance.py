@@ -23,6 +23,7 @@ from typing import Any, Literal, Unpack, get_args
 
 from redis.exceptions import NoPermissionError, RedisError
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.balance_plan import Unit, place
 from shardkit.admin.growth.databases import database_count
 from shardkit.admin.growth.exchange import at_work
@@ -30,8 +31,8 @@ from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
-from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on
-from shardkit.admin.growth.servers import config_databases, connected_to
+from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on, masters_in
+from shardkit.admin.growth.servers import config_databases, connected_to, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
@@ -402,20 +403,36 @@ def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]
         The moves, with their certificates.
 
     Raises:
-        GrowthError: something prevents a move, before the first of them; or one cannot continue.
+        GrowthError: something prevents a move, before the first of them, such as another change of
+            these servers; or one cannot continue.
             Earlier ones are done; resume or abort that one, then measure again.
     """
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that, and plan again")
+    if not plan.moves:
+        return []
     tell: Progress = options.get("progress", lambda what: None)
     done = []
-    for n, each in enumerate(plan.moves, 1):
+    servers = dict.fromkeys(at for each in plan.moves for at in (each.source, each.target))
+    masters = masters_in(read_components(config).values())
+    logins = {server: (entry, where) for server, entry, where in masters}
+    usual = next(iter(logins.values()))
+    change = Change(
+        kind="balance",
+        name=", ".join(servers),
+        databases=touched(
+            dict.fromkeys(map(ServerAddress.parse, servers), "*"),
+            lambda server: logins.get(server, usual),
+        ),
+    )
+    with taking_part(config, change):
+        for n, each in enumerate(plan.moves, 1):
 
-        def progress(what: str, n: int = n) -> None:
-            tell(f"move {n} of {len(plan.moves)}: {what}")
+            def progress(what: str, n: int = n) -> None:
+                tell(f"move {n} of {len(plan.moves)}: {what}")
 
-        own: MoveOptions = {**options, "progress": progress}
-        done.append(start_move(config, each.shards, each.target, **own))
+            own: MoveOptions = {**options, "progress": progress}
+            done.append(start_move(config, each.shards, each.target, within=change.id, **own))
     return done
 
 

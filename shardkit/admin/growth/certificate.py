@@ -55,6 +55,9 @@ _MOST_NAMED = 20
 _EXPIRY = 1000  # milliseconds by which times to live may differ
 _STEP = 0.02
 _EXPIRING = 0.05  # seconds in which two servers drop what expires
+_FOOTER = 10  # bytes of a DUMP: its version and a checksum
+_STREAMS = frozenset({15, 19, 21})  # the first byte of a DUMP
+_COMPRESSED = 0xC3
 _REPEATED = 100_000  # keys that are known again if SCAN repeats them
 _CHANGING = "is being written"
 
@@ -184,18 +187,24 @@ def compare(
 def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
     """Return which of some keys differ on two servers to which nobody writes, and how.
 
-    Only values that their servers DUMP in different ways are compared in detail.
+    Only values that their servers DUMP in different ways are compared in detail; of streams that
+    two versions pack differently, all but the entries.
     """
     lines: list[str] = []
     slices = Slices(_SLICE)
     for part in slices.of(keys):
         asked = [("DUMP", key) for key in part], [("PTTL", key) for key in part]
-        sides = [
-            [("", *each) for each in zip(said[: len(part)], said[len(part) :], strict=True)]
-            for said in ask_all([(one, asked), (other, asked)])
-        ]
-        slices.note(len(part), sum(len(value or b"") for _, value, _ in sides[0]))
-        rest = [key for key, *both in zip(part, *sides, strict=True) if _difference(*both)]
+        said = ask_all([(one, asked), (other, asked)])
+        slices.note(len(part), sum(len(value or b"") for value in said[0][: len(part)]))
+        rest = []
+        for n, key in enumerate(part):
+            packed, there = ((each[n] or b"")[:-_FOOTER] for each in said)
+            ends = {*map(_end_of_entries, (packed, there))} if packed != there else {0}
+            if len(ends) == 1 and packed[1 : (end := ends.pop())] == there[1:end] != b"":
+                packed, there = (_value(each, key, "stream", []) for each in (one, other))
+            left, its = (each[len(part) + n] for each in said)
+            if _difference(("", packed, left), ("", there, its)):
+                rest.append(key)
         [found] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
         lines += [
             f"{key.decode(errors='backslashreplace')}: {why}"
@@ -203,6 +212,31 @@ def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
             if why
         ]
     return lines
+
+
+def _end_of_entries(packed: bytes) -> int:
+    """Return where the entries of a stream end in what DUMP returned; 0 for other types."""
+    if not packed or packed[0] not in _STREAMS:
+        return 0
+    count, at = _length(packed, 1)
+    for _ in range(2 * count):  # each with its first id
+        compressed = packed[at] == _COMPRESSED
+        size, at = _length(packed, at + compressed)
+        if compressed:
+            _, at = _length(packed, at)
+        at += size
+    return at
+
+
+def _length(packed: bytes, at: int) -> tuple[int, int]:
+    """Read a length as DUMP writes it; return also where it ends."""
+    first = packed[at]
+    if first < 64:
+        return first, at + 1
+    if first < 128:
+        return int.from_bytes(packed[at : at + 2], "big") & 0x3FFF, at + 2
+    end = at + (5 if first == 128 else 9)
+    return int.from_bytes(packed[at + 1 : end], "big"), end
 
 
 def unequal(one: Any, other: Any, keys: Sequence[bytes]) -> list[bytes]:

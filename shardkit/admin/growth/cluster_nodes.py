@@ -84,7 +84,7 @@ def owners(slots: Mapping[str, Ranges], places: Sequence[Place]) -> list[int]:
     return numbers
 
 
-def mark_of(ranges: Ranges) -> str:
+def mark_of(ranges: Iterable[Sequence[int]]) -> str:
     """Return the key of a master that says which attempt is at work."""
     for n in range(1_000_000):
         key = f"{FENCE_KEY}{{{n}}}"

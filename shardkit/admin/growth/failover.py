@@ -127,9 +127,10 @@ def fail_over(
         if (managed := managed_by(components, name)) is not None:
             node, entry, where = managed
             if entry.is_sentinel:
-                done = fail_over_sentinels(config, components, entry, where, to)
+                done = fail_over_sentinels(leased, components, entry, where, to)
             else:
-                done = fail_over_cluster(entry, where, node, to, force=force)
+                done = fail_over_cluster(leased, entry, where, node, to, force=force)
+            leased.check()
             return replace(done, epoch=read_epoch(config))
         source, like, where = master_of(components, name)
         servers = KnownServers(components.values())
@@ -481,11 +482,13 @@ def _apply(config: Any, fence: Fence, like: Entry, where: str) -> bool:
     try:
         with connected_to(fence.source, like, where, timeout=0.5) as client:
             if role_of(client).is_master:
-                replicate(client, fence.target, like, where)
+                with lease(config) as leased:  # look again: it may have become the master again
+                    if fence in pending_fences(config):
+                        replicate(client, fence.target, like, where, leased.order)
                 persist_roles(client)
         if fence.least:
             with connected_to(fence.target, like, where) as master:
                 ask_for_replicas(master, config, fence.target)
-    except (RedisError, OSError):
+    except (RedisError, OSError, GrowthError):
         return False
     return True

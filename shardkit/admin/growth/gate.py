@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 from redis.exceptions import RedisError
 
@@ -31,8 +31,7 @@ from shardkit.admin.growth.fence import (
 )
 from shardkit.admin.growth.journal import Lease, Move, essence
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.admin.growth.servers import connected_to
-from shardkit.config.entry import Entry
+from shardkit.admin.growth.servers import Login, connected_to
 from shardkit.errors import GrowthError, counted
 
 _LEFT = 0.5  # the part of the hold by which writers have left
@@ -40,8 +39,6 @@ _LOOK = 0.01  # seconds between two checks of CLIENT LIST
 _UNBLOCK = 0.1  # seconds after which blocking commands are ended
 
 T = TypeVar("T")
-
-Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
 
 
 def each_of(work: Callable[[Any], T], clients: Clients) -> list[T]:

@@ -113,6 +113,7 @@ class Move(Change):
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
+        expected: the seconds that the plan announced.
         progress: how far the step at work is: a ``text``, what is ``done`` of a ``total``, the
             ``rate`` a second, the seconds that are ``left`` in all, and when that was noted.
     """
@@ -144,6 +145,7 @@ class Move(Change):
     copied: int = 0
     seconds: float = 0.0
     memory: int = 0
+    expected: float = 0.0
     progress: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -165,7 +167,7 @@ class Move(Change):
 _IN_FENCES = (
     *("name", "copying", "source", "target", "shards", "sources", "targets", "placements"),
     *("routes", "id", "phase", "epoch", "owner", "started", "undoes", "clusters", "slots"),
-    *("decided", "databases"),
+    *("decided", "databases", "minimums"),
 )
 
 
@@ -309,6 +311,11 @@ def _accepts(value: Any, annotation: Any) -> bool:
     return kind is None or kind.accepts(value)
 
 
+def _token_key(client: Any) -> str:
+    """Return the key of a server for `Lease.marking`; that of a cluster's node has a slot of it."""
+    return f"{client.mark}:token" if hasattr(client, "mark") else _TOKEN_KEY
+
+
 class Lease:
     """The right to work on moves and failovers, for as long as this process renews it."""
 
@@ -336,19 +343,23 @@ class Lease:
         """
         self.check()
         with suppress(redis.RedisError, OSError):  # then `order` looks only here
-            master.set(_TOKEN_KEY, self._token, px=round(1000 * LEASE))
+            master.set(_token_key(master), self._token, px=round(1000 * LEASE))
         yield
         for client in (master, *others):
             with suppress(redis.RedisError, OSError):
-                client.delete(_TOKEN_KEY)
+                client.delete(_token_key(client))
 
     def order(self, client: Any, *command: Any) -> None:
         """Have a server execute a command, unless another process has taken over by then.
 
         The server checks that no process has marked it since this one had the lease for certain.
+        A node of a cluster that is down cannot check that; `check` afterwards tells.
         """
         with client.pipeline(transaction=True) as pipe:
-            pipe.watch(_TOKEN_KEY)
+            with suppress(redis.ResponseError):
+                if hasattr(client, "mark"):
+                    pipe.immediate_execute_command("READONLY")
+                pipe.watch(_token_key(client))
             self.check()
             pipe.multi()
             pipe.execute_command(*command)

@@ -8,20 +8,24 @@
                                                      one with the lowest (0: never)
     cluster     CLUSTER FAILOVER, to a replica       the master hands over: no write is lost
                 CLUSTER FAILOVER FORCE               its master is dead
+
+What is sent to servers depends on the lease, as in `Lease.order`. Sentinels have no keys that could
+tell: the lease is looked at before and afterwards.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-import redis
 from redis.exceptions import RedisError, ResponseError
 from redis.utils import str_if_bytes
 
+from shardkit.admin.growth.cluster_nodes import mark_of
+from shardkit.admin.growth.journal import Lease
 from shardkit.admin.growth.relocation import ServerAddress, address_of
 from shardkit.admin.growth.servers import STEP, TIMEOUT, Takeover, connected_to
 from shardkit.admin.servers import sentinels_of, servers_of_service
@@ -59,7 +63,7 @@ def managed_by(components: Mapping[str, Component], name: str) -> tuple[str, Ent
 
 
 def fail_over_sentinels(
-    config: redis.Redis,
+    lease: Lease,
     components: Mapping[str, Component],
     entry: Entry,
     where: str,
@@ -69,8 +73,8 @@ def fail_over_sentinels(
 
     The config server keeps the former priorities in the meantime.
     """
-    with _preferring(config, entry, where, None if to is None else ServerAddress.parse(to)):
-        done = _replace_by_sentinels(components, entry, where)
+    with _preferring(lease, entry, where, None if to is None else ServerAddress.parse(to)):
+        done = _replace_by_sentinels(lease, components, entry, where)
     if to is not None and done.target != ServerAddress.parse(to):
         raise GrowthError(
             f"the Sentinels chose {done.target}, not {to}, though that had the best priority: they "
@@ -82,7 +86,7 @@ def fail_over_sentinels(
 
 @contextmanager
 def _preferring(
-    config: redis.Redis, entry: Entry, where: str, wanted: ServerAddress | None
+    lease: Lease, entry: Entry, where: str, wanted: ServerAddress | None
 ) -> Iterator[None]:
     """Make Sentinels prefer a replica, by its priority; restore all priorities at the end.
 
@@ -95,22 +99,27 @@ def _preferring(
         raise GrowthError(
             f"{wanted} is {said}, as the Sentinels of {where} know", "see: shardkit status"
         )
-    try:
-        if wanted is not None:
-            for server in list(servers)[1:]:
-                _set_priority(config, servers[server], where, server, 1 if server == wanted else 2)
-            _wait_for_priority(entry, where, wanted)
-        yield
-    finally:
-        for name, noted in config.hgetall(_PRIORITIES_KEY).items():
-            address = ServerAddress.parse(str_if_bytes(name))
-            if address in servers and noted.isdigit():
-                with suppress(RedisError, OSError, GrowthError):  # the next failover restores it
-                    _set_priority(config, servers[address], where, address, int(noted), back=True)
+    with ExitStack() as stack:
+        try:
+            if wanted is not None:
+                master = stack.enter_context(client_of(listed[0][1].resolved(where), TIMEOUT))
+                stack.enter_context(lease.marking(master))
+                for server in list(servers)[1:]:
+                    priority = 1 if server == wanted else 2
+                    _set_priority(lease, servers[server], where, server, priority)
+                _wait_for_priority(entry, where, wanted)
+            yield
+        finally:
+            for name, noted in lease.config.hgetall(_PRIORITIES_KEY).items():
+                address = ServerAddress.parse(str_if_bytes(name))
+                if address in servers and noted.isdigit():
+                    former = int(noted)
+                    with suppress(RedisError, OSError, GrowthError):  # the next one restores it
+                        _set_priority(lease, servers[address], where, address, former, back=True)
 
 
 def _set_priority(
-    config: redis.Redis,
+    lease: Lease,
     entry: Entry,
     where: str,
     server: ServerAddress,
@@ -123,11 +132,11 @@ def _set_priority(
         try:
             before = int(client.config_get(_PRIORITY)[_PRIORITY])
             if not back and before != priority and (priority == 1 or before == 1):
-                config.hsetnx(_PRIORITIES_KEY, str(server), str(before))
-                client.config_set(_PRIORITY, priority)
+                lease.config.hsetnx(_PRIORITIES_KEY, str(server), str(before))
+                lease.order(client, "CONFIG", "SET", _PRIORITY, priority)
             elif back:
-                client.config_set(_PRIORITY, priority)
-                config.hdel(_PRIORITIES_KEY, str(server))
+                lease.order(client, "CONFIG", "SET", _PRIORITY, priority)
+                lease.config.hdel(_PRIORITIES_KEY, str(server))
         except (ResponseError, KeyError) as error:
             raise GrowthError(
                 f"{server} does not let its {_PRIORITY} be changed ({error}), by which Sentinels "
@@ -164,12 +173,12 @@ def _wait_for_priority(entry: Entry, where: str, wanted: ServerAddress) -> None:
 
 
 def _replace_by_sentinels(
-    components: Mapping[str, Component], entry: Entry, where: str
+    lease: Lease, components: Mapping[str, Component], entry: Entry, where: str
 ) -> Takeover:
     service = entry.fields["sentinel"]["service"]
     source = _address(servers_of_service(entry, where)[0][1])
     began = asked = time.monotonic()
-    planned = _ask_sentinels(entry, where, service)
+    planned = _ask_sentinels(lease, entry, where, service)
     while True:
         target = _address(servers_of_service(entry, where)[0][1])
         if target != source and _is_master(entry, where):
@@ -182,8 +191,9 @@ def _replace_by_sentinels(
             )
         if now > asked + _AGAIN:  # there may have been no majority
             asked = now
+            lease.check()
             with suppress(GrowthError):  # a failover is in progress
-                planned = _ask_sentinels(entry, where, service)
+                planned = _ask_sentinels(lease, entry, where, service)
         time.sleep(10 * STEP)
     shards = tuple(
         str(shard)
@@ -194,12 +204,13 @@ def _replace_by_sentinels(
     return Takeover(shards, source, target, planned, time.monotonic() - began)
 
 
-def _ask_sentinels(entry: Entry, where: str, service: str) -> bool:
+def _ask_sentinels(lease: Lease, entry: Entry, where: str, service: str) -> bool:
     """Have one Sentinel start; return whether the master hands over."""
     why: Exception | None = None
     with sentinels_of(entry, where) as sentinels:
         for each in sentinels:
             for words in (("COORDINATED",), ()):
+                lease.check()
                 try:
                     each.execute_command("SENTINEL", "FAILOVER", service, *words)
                     return bool(words)
@@ -229,6 +240,7 @@ class _Node:
     master: str  # the id of its master; empty if it is one
     alive: bool
     suspected: bool = False  # only the queried node considers it dead
+    slots: tuple[tuple[int, int], ...] = ()
 
 
 def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_Node]:
@@ -255,6 +267,7 @@ def _nodes(entry: Entry, where: str, at: ServerAddress | None = None) -> list[_N
                 master,
                 not flags & _DEAD,
                 "fail?" in flags,
+                tuple((int(each[0]), int(each[-1])) for each in each["slots"]),
             )
         )
     return found
@@ -272,7 +285,7 @@ def _agree(entry: Entry, where: str, nodes: list[_Node], source: _Node, target: 
 
 
 def fail_over_cluster(
-    entry: Entry, where: str, name: str, to: str | None, *, force: bool
+    lease: Lease, entry: Entry, where: str, name: str, to: str | None, *, force: bool
 ) -> Takeover:
     """Have a replica of a cluster replace its master.
 
@@ -307,9 +320,16 @@ def fail_over_cluster(
             "let the cluster replace a dead master by itself, or use --force",
         )
     began = time.monotonic()
-    with connected_to(target.address, entry, where) as client:
-        words = () if source.alive else ("FORCE",)
-        client.execute_command("CLUSTER", "FAILOVER", *words)
+    with ExitStack() as stack:
+        client, master = (
+            stack.enter_context(connected_to(node.address, entry, where))
+            for node in (target, source)
+        )
+        if source.slots:
+            client.mark = master.mark = mark_of(source.slots)
+        if source.alive:
+            stack.enter_context(lease.marking(master, client))
+        lease.order(client, "CLUSTER", "FAILOVER", *(() if source.alive else ("FORCE",)))
         while client.info("replication")["role"] != "master":
             if time.monotonic() > began + _SECONDS:
                 raise GrowthError(

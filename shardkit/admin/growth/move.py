@@ -94,7 +94,12 @@ def plan_move(
 
 
 def start_move(
-    config: Any, what: str | Sequence[str], to: str, **options: Unpack[MoveOptions]
+    config: Any,
+    what: str | Sequence[str],
+    to: str,
+    *,
+    within: str = "",
+    **options: Unpack[MoveOptions],
 ) -> Move:
     """Move a whole server, or shards of one; return when that is done.
 
@@ -103,6 +108,7 @@ def start_move(
         what: a server, ``host:port``, as entries name it; or a list of shards, as ``timelines:3``:
             all on one server, and all that share their databases.
         to: the server that takes over, ``host:port``; see `plan_move`.
+        within: the id of the change that the move is a step of.
         options: see `MoveOptions`.
 
     Returns:
@@ -113,7 +119,7 @@ def start_move(
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
-    return _plan_and_start(config, what, to, {}, None, **options)
+    return _plan_and_start(config, what, to, {}, None, within, **options)
 
 
 def _plan_and_start(
@@ -122,6 +128,7 @@ def _plan_and_start(
     to: str,
     numbers: Mapping[int, int],
     undone: Move | None,
+    within: str = "",
     **options: Unpack[MoveOptions],
 ) -> Move:
     """Start a move, or the reversal of one.
@@ -142,6 +149,7 @@ def _plan_and_start(
             list(plan.sources),
             list(plan.targets),
             undoes=undone.id if undone else "",
+            within=within,
         )
         return _start(lease, move, plan, components, **options)
 
@@ -163,7 +171,7 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move.keys, move.memory = dict(plan.keys), plan.memory
+    move.keys, move.memory, move.expected = dict(plan.keys), plan.memory, plan.seconds
     return _run(lease, move, components, **options)
 
 

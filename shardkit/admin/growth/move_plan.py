@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
@@ -74,6 +75,8 @@ _CLOSING_NODES = (
     *("CONFIG GET x", "CONFIG SET x y", "EVAL return 1 0"),
 )
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
+_SAMPLED = 100  # keys of a database, whose elements are counted
+_SIZES = {"hash": "HLEN", "set": "SCARD", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
 _NOTING = (
     *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
     *("LTRIM config:x 0 1", "LRANGE config:x 0 1", "GET config:x", "SET config:x v"),
@@ -203,7 +206,8 @@ def _plan_server(
     )
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
-    seconds = duration(REPLICATION, sum(keys.values()), memory)
+    elements = _elements(source, like, where, _counts(info))
+    seconds = duration(REPLICATION, sum(keys.values()), memory, elements)
     return MovePlan(
         str(source),
         str(target),
@@ -296,6 +300,7 @@ def plan_copy(
     own_nodes = {Place.parse(each).server for each in move.slots}
     keys: dict[str, int] = {}
     memory = 0
+    elements: Counter[str] = Counter()
     functions: dict[str, None] = {}
     with ExitStack() as stack:
         old, new = (
@@ -312,6 +317,7 @@ def plan_copy(
             keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
             part = sum(own.values()) / max(1, sum(counts.values()))
             memory += round(part * int(info.get("used_memory", 0)))
+            elements += _elements(server, *login(server), own)
             if info and not offline:
                 try:
                     client.config_get("notify-keyspace-events")
@@ -401,7 +407,7 @@ def plan_copy(
         tuple(move.shards),
         keys,
         memory,
-        duration(KEYS, sum(keys.values()), memory),
+        duration(KEYS, sum(keys.values()), memory, elements),
         steps,
         tuple(dict.fromkeys(problems)),
         tuple(dict.fromkeys(notes)),
@@ -488,6 +494,29 @@ def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, 
         problems.append(f"{server} cannot be used ({known.text if known else error})")
         return {}
     return info
+
+
+def _elements(
+    server: ServerAddress, like: Entry, where: str, counts: Mapping[int, int]
+) -> Counter[str]:
+    """Estimate how many elements collections have, by their type, from a page of each database."""
+    found: Counter[str] = Counter()
+    for number, count in counts.items():
+        with (
+            suppress(RedisError, OSError),
+            connected_to(server, like, where, database=number) as client,
+        ):
+            [(_, keys)] = ask(client, [("SCAN", 0, "COUNT", _SAMPLED)])
+            kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
+            sized = [
+                (kind, (_SIZES[kind], key))
+                for kind, key in zip(kinds, keys, strict=True)
+                if kind in _SIZES
+            ]
+            sizes = ask(client, [command for _, command in sized])
+            for (kind, _), size in zip(sized, sizes, strict=True):
+                found[kind] += round(size * count / len(keys))
+    return found
 
 
 def _compared(

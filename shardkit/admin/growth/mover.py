@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import suppress
-from itertools import product
 from typing import Any, ClassVar, TypeVar
 
-from shardkit.admin.changes import numbered
 from shardkit.admin.growth.certificate import ServerComparison, compare
 from shardkit.admin.growth.failover import HOLD, pending_fences
 from shardkit.admin.growth.journal import Lease, Move, replace_server, servers_in
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.pace import COMPARING, Pace
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
-from shardkit.admin.growth.servers import connected_to
-from shardkit.admin.servers import identify
+from shardkit.admin.growth.servers import touched
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.errors import GrowthError
-from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.arguments import Seconds, in_seconds
 
 D = TypeVar("D")
@@ -120,12 +115,7 @@ class Mover(ABC):
         Raises:
             GrowthError: there is such a change.
         """
-        for server, numbers in self._touched().items():
-            names = {str(server): None}
-            with suppress(*ServerErrors), connected_to(server, *self._login(server)) as client:
-                identity = identify(client)
-                names |= {identity.server: None, identity.data: None}
-            self._move.databases += numbered(product(names, numbers))
+        self._move.databases += touched(self._touched(), self._login)
         self._lease.write(self._move)
 
     def _can_continue(self) -> GrowthError:

@@ -8,16 +8,18 @@
         the targets are open, the source empty   entries follow: they name the targets
     closed, no entry names it                    a move or split has left it: `open_database`
     not closed, a move that is done has left it  it is closed again: its fence was evicted or lost
+    a replica that entries name as a master      an open record is resumed; otherwise entries follow
+                                                 its master, which has the same history
 
-The databases of all servers that entries name are searched. Nothing is opened, followed or closed
-before the other side was asked what it has.
+The databases of all servers that entries name are searched, and the nodes of clusters. Nothing is
+opened, followed or closed before the other side was asked what it has.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,17 +27,32 @@ from typing import Any
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import journal
+from shardkit.admin.growth.cluster_nodes import is_closed, mark_of, masters_of
 from shardkit.admin.growth.databases import clients_of, database_client, strays
-from shardkit.admin.growth.entries import push_changed
+from shardkit.admin.growth.entries import push_changed, push_relocation
 from shardkit.admin.growth.exchange import Clients
-from shardkit.admin.growth.fence import fence_value, lift, move_of, proof_key, record_in
-from shardkit.admin.growth.journal import KEYS, Lease, Move
+from shardkit.admin.growth.fence import (
+    fence_key,
+    fence_value,
+    lift,
+    move_of,
+    proof_key,
+    record_in,
+)
+from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
 from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import mover_of, resume_move
-from shardkit.admin.growth.relocation import Place, Same, ServerAddress, masters_in, place_in
+from shardkit.admin.growth.relocation import (
+    Place,
+    Same,
+    ServerAddress,
+    address_of,
+    masters_in,
+    place_in,
+)
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import connected_to, role_of
-from shardkit.config.component import Component
+from shardkit.admin.growth.servers import ServerRole, connected_to, role_of
+from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
@@ -49,8 +66,8 @@ class Repair:
     """A closed database, or one that should be, and what is done about it.
 
     Attributes:
-        database: ``host:port/number``.
-        change: the move or split that closed it, by its id.
+        database: ``host:port/number``, or ``host:port/*`` for a server.
+        change: the move or split that closed it, by its id; empty if it is not known.
         name: what that moved.
         does: ``resume``, ``follow``, ``close``; ``left`` for a database that no entry names; or
             ``unknown``, if the fence does not tell.
@@ -123,9 +140,21 @@ class _ClosedDatabases:
         self._rebuilt: dict[str, Move] = {}  # what is written again
         self._unfenced: list[tuple[Place, Move]] = []
         self._moves = {each.id: each for each in journal.read_all(lease.config)}
+        self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
         self._logins: dict[ServerAddress, tuple[Entry, str]] = {}
         for server, entry, where in masters_in(components.values()):
             self._logins.setdefault(server, (entry, where))
+        self._nodes: dict[Place, tuple[str, str]] = {}  # of clusters: their marks and components
+        for component in components.values():
+            for shard, entry in component.entries():
+                if not entry.is_cluster or (node := address_of(entry)) is None:
+                    continue
+                with suppress(RedisError, OSError, GrowthError):
+                    slots, _ = masters_of(node, entry, entry_key(*shard))
+                    for place, ranges in slots.items():
+                        self._nodes[Place.parse(place)] = mark_of(ranges), component.name
+                        login = entry, entry_key(*shard)
+                        self._logins.setdefault(Place.parse(place).server, login)
         if not self._logins:
             raise ConfigError(
                 "the config server has no entries that name servers",
@@ -136,21 +165,53 @@ class _ClosedDatabases:
     def _login(self, server: ServerAddress) -> tuple[Entry, str]:
         return self._logins.get(server) or next(iter(self._logins.values()))
 
-    def client(self, place: Place) -> Any:
-        return database_client(place.server, *self._login(place.server), place.database)
+    @contextmanager
+    def client(self, place: Place) -> Iterator[Any]:
+        login = self._login(place.server)
+        with database_client(place.server, *login, place.database) as client:
+            if place in self._nodes:
+                client.mark, _ = self._nodes[place]
+            yield client
 
     def repairs(self) -> Iterator[Repair]:
         """Find what is wrong."""
         for server in self._logins:
             with suppress(RedisError, OSError), connected_to(server, *self._login(server)) as asked:
+                role = role_of(asked)
+                if role.master is not None:
+                    yield self._of_replica(server, role, role.master)
+                    continue
                 info = asked.info("keyspace")
                 numbers = {int(name[2:]) for name in info if name[2:].isdigit()}
                 for place in (Place(server, number) for number in sorted(numbers)):
                     with self.client(place) as client:
-                        fence = client.get(FENCE_KEY)
-                        if fence is not None and client.pttl(FENCE_KEY) == -1:
-                            yield self._repair(place, client, fence)
+                        fence = client.get(fence_key(client))
+                        if place in self._nodes:
+                            closes = is_closed(client)
+                        else:
+                            closes = fence is not None and client.pttl(FENCE_KEY) == -1
+                        if closes:
+                            yield self._repair(place, client, fence or b"{}")
         yield from self._without_fences()
+
+    def _of_replica(self, server: ServerAddress, role: ServerRole, master: ServerAddress) -> Repair:
+        """Find out why entries name a replica as a master: it was moved or failed over."""
+        for move in self._moves.values():
+            known = move.copying == REPLICATION and not move.is_over
+            if known and self._same(ServerAddress.parse(move.source), server):
+                why = f"it is {move.phase}"
+                return Repair(f"{server}/*", move.id, move.name, "resume", why)
+        try:
+            with connected_to(master, *self._login(server)) as client:
+                found = role_of(client)
+            if found.is_master and found.history == role.history:
+                self._replaced[server] = master
+                why = f"it is a replica of {master}, which has its data"
+                return Repair(f"{server}/*", "", str(server), "follow", why)
+            why = f"it is a replica of {master}, which is no master with its data"
+        except (RedisError, OSError) as error:
+            why = f"it is a replica of {master}, which cannot be asked: {error}"
+        return Repair(f"{server}/*", "", str(server), "unknown", why)
 
     def carry_out(self) -> None:
         """Write records again, have entries follow moves that have taken over, and set fences."""
@@ -160,6 +221,11 @@ class _ClosedDatabases:
                 changed = partial(self._changed, move)
                 message = f"{move.verb} of {move.name}, as its fences tell"
                 push_changed(self._lease, changed, message)
+        for server, master in self._replaced.items():
+            message = f"{master} has replaced {server}"
+            push_relocation(
+                self._lease, server, master, self._same, keep_source=True, message=message
+            )
         for place, move in self._unfenced:
             value = fence_value(move.id, "", move.target, record=journal.essence(move))
             with self.client(place) as client:
@@ -170,6 +236,8 @@ class _ClosedDatabases:
 
     def _named(self, place: Place) -> str:
         """Return the shard whose entry names a place; empty for none."""
+        if place in self._nodes:
+            return self._nodes[place][1]
         return next(
             (
                 str(shard)
@@ -197,12 +265,15 @@ class _ClosedDatabases:
             went = f"its keys went to {json.loads(fence).get('to')}" if change else "unreadable"
             return Repair(str(place), change, name, "left", went)
         move = move or self._in_fence(place, fence)
-        if move is None or move.copying != KEYS or any(move.clusters):
+        if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
             return Repair(str(place), change, name, "unknown", why)
         with ExitStack() as stack:
             targets = list(dict.fromkeys(map(Place.parse, move.targets)))
             new = stack.enter_context(clients_of(targets, self._login))
+            for target, each in new.items():
+                if ranges := move.slots.get(str(target)):
+                    each.mark = mark_of(ranges)
             phase, why = self._phase(move, client, new)
         if phase == "unknown":
             return Repair(str(place), change, move.name, phase, why)
@@ -215,7 +286,11 @@ class _ClosedDatabases:
             closed = [
                 each.server
                 for each, client in new.items()
-                if move_of(client.get(FENCE_KEY)) == move.id
+                if (
+                    is_closed(client)
+                    if hasattr(client, "mark")
+                    else move_of(client.get(FENCE_KEY)) == move.id
+                )
             ]
             proofs = [client.get(proof_key(client)) == move.id.encode() for client in new.values()]
             filled = [place for place, client in new.items() if strays(client, 1)]

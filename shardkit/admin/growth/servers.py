@@ -7,17 +7,20 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, TypeAlias
 
 import redis
 from redis.exceptions import RedisError, ResponseError, TimeoutError as RedisTimeoutError
 
+from shardkit.admin.changes import numbered
 from shardkit.admin.growth.relocation import ServerAddress, at_server
+from shardkit.admin.servers import identify
 from shardkit.config.entry import Entry
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import GrowthError
 from shardkit.network.rules import refused_copy, version_of
-from shardkit.network.server_queries import client_of
+from shardkit.network.server_queries import ServerErrors, client_of
 from shardkit.network.survey import reads_later
 
 STEP = 0.005  # seconds between two queries
@@ -92,6 +95,22 @@ def connected_to(
         fields["client_name"] = client_name
     with client_of(fields, timeout) as client:
         yield client
+
+
+Login: TypeAlias = Callable[[ServerAddress], tuple[Entry, str]]
+"""Returns an entry whose user a server accepts, and where it is stored."""
+
+
+def touched(databases: Mapping[ServerAddress, Iterable[object]], login: Login) -> list[str]:
+    """Return what `Change.databases` has: by each server's address, run id and replication id."""
+    found: list[str] = []
+    for server, numbers in databases.items():
+        names = {str(server): None}
+        with suppress(*ServerErrors), connected_to(server, *login(server)) as client:
+            identity = identify(client)
+            names |= {identity.server: None, identity.data: None}
+        found += numbered(product(names, numbers))
+    return found
 
 
 def config_databases(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import click
 
+from shardkit.admin.changes import working_on
 from shardkit.admin.doctor.check import CheckedStructure, check_all
 from shardkit.admin.doctor.diagnosis import (
     AppliedChange,
@@ -21,6 +23,7 @@ from shardkit.admin.doctor.diagnosis import (
 from shardkit.admin.doctor.scan import SAMPLE, ScanResult, scan
 from shardkit.admin.doctor.summary import StoredStructure
 from shardkit.cli.options import (
+    OpenTopology,
     ShardOptions,
     command,
     config_option,
@@ -32,6 +35,7 @@ from shardkit.cli.output import BAD, DIM, GOOD, WARN, Cell, Column, Output, Styl
 from shardkit.cli.progress import progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.cli.text import reason, size
+from shardkit.config.component import Component
 from shardkit.errors import ConfigError, ShardKitError, counted
 from shardkit.network.server_queries import ServerErrors
 from shardkit.structures import Damage
@@ -123,20 +127,27 @@ def doctor(
                     scan(topology.kit, chosen, limit, repack=repack, progress=report_progress)
                 )
 
-        before = after = examine(repack=repack and not fix)
         applied: list[AppliedChange] = []
         rewritten: dict[str, Exception | None] = {}
-        if fix:
-            applied = apply_changes(limit_changes(before))
-            rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
-            if applied or repack:
-                after = examine(repack=repack)
+        with _changing(topology, chosen) if fix or repack else nullcontext():
+            before = after = examine(repack=repack and not fix)
+            if fix:
+                applied = apply_changes(limit_changes(before))
+                rewritten = rewrite_configs(before.scan.servers.values()) if rewrite else {}
+                if applied or repack:
+                    after = examine(repack=repack)
     if output.as_json:
         output.document(_document(after, broken, applied, rewritten))
     else:
         _show(output, after, before, broken, applied, rewritten, fix=fix)
     failed = any(each.error for each in applied) or any(rewritten.values())
     return int(failed or bool(broken) or not after.healthy)
+
+
+def _changing(
+    topology: OpenTopology, chosen: Mapping[str, Component]
+) -> AbstractContextManager[None]:
+    return working_on(topology.config_server, "doctor", ", ".join(chosen), chosen.values())
 
 
 # ---- damage
@@ -169,8 +180,9 @@ def _check(
         if mending:
             what = counted(len(mending), "structure")
             if yes or click.confirm(f"Rebuild {what}? The table shows what that loses."):
-                for each in mending:
-                    repaired[f"{each.component}/{each.name}"] = _rebuilt(each)
+                with _changing(topology, chosen):
+                    for each in mending:
+                        repaired[f"{each.component}/{each.name}"] = _rebuilt(each)
                 checked, seen = examine(structures)
     after = [(each, damage) for each in checked for damage in each.damages]
     ok = not (after or broken or seen.failures or seen.broken)

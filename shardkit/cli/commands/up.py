@@ -18,15 +18,18 @@ from shardkit.cli.options import command
 from shardkit.cli.output import BAD, DIM, GOOD, Column, Output, identifier, wordy, write_private
 from shardkit.cli.rows import Field, json_rows, table_of
 from shardkit.cli.text import shard_list
+from shardkit.config.component import entry_key
 from shardkit.config.entry import DEFAULT_PORT, Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.config.store import push
+from shardkit.config.store import push, read_components
 from shardkit.config.url import REFERENCE
 from shardkit.errors import ConfigError, LocalServerError, PushRefusedError, counted
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ENVIRONMENT
 from shardkit.local import LocalServer, LocalServers, Ports
 from shardkit.local.server import HOST
+from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.server_queries import TIMEOUT, client_of
 from shardkit.network.survey import has_keys
 from shardkit.operations.commands import Shard
 
@@ -138,6 +141,7 @@ def _push(servers: LocalServers) -> None:
     running = servers.shard_map
     assert running.config_server is not None
     with config_client(running.config_server) as client:
+        _require_open(client, running)
         try:
             push(client, running, has_data=lambda component: _hold_data(servers))
         except PushRefusedError as error:
@@ -145,6 +149,24 @@ def _push(servers: LocalServers) -> None:
                 error.message,
                 "start with another --data-dir, or with --no-push and push with --force",
             ) from error
+
+
+def _require_open(config: Any, running: ShardMap) -> None:
+    """Refuse to lead entries to a database that a move or split has left, as a push does."""
+    known = {
+        shard: each for one in read_components(config).values() for shard, each in one.entries()
+    }
+    for component in running.components.values():
+        for shard, entry in component.entries():
+            if shard not in known or known[shard].address == entry.address or entry.is_cluster:
+                continue
+            with client_of(entry.resolved(entry_key(*shard)), TIMEOUT) as client:
+                if client.exists(FENCE_KEY):
+                    raise PushRefusedError(
+                        f"{shard}: a move or split has left the database that the map names, and "
+                        "its keys are elsewhere",
+                        "start with --no-push, then write the map again: shardkit config pull",
+                    )
 
 
 def _hold_data(servers: LocalServers) -> bool:

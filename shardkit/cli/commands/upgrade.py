@@ -73,7 +73,8 @@ def upgrade_(
             question = f"earlier releases will refuse {many}: continue?"
             if not yes and not click.confirm(question, err=True):
                 return 1
-            upgrades = upgrade(False)
+            with working_on(topology.config_server, "upgrade", ", ".join(chosen), chosen.values()):
+                upgrades = upgrade(False)
     write_rows(output, _FIELDS, upgrades, "everything is in the newest form", GOOD)
     return int(dry_run and bool(upgrades))
 

@@ -124,7 +124,7 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
         patched.setattr("shardkit.admin.growth.known_servers.query_all", lambda queries: {})
         patched.setattr("shardkit.admin.growth.known_servers.same_server", eq)
         patched.setattr(
-            "shardkit.admin.growth.mover.identify",
+            "shardkit.admin.growth.servers.identify",
             lambda client: ServerIdentity(repr(client), repr(client)),
         )
         connect = SimulatedConnection.on_connect_check_health

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import time
 from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
@@ -14,8 +14,23 @@ from growth_helpers import PATIENT, Fleet, small, still_there
 from redis.client import Pipeline
 
 from shardkit.admin import backup, changes
-from shardkit.admin.changes import Change, begin, open_changes, read_changes, taking_part
-from shardkit.admin.growth import abort_move, plan_move, reverse_move, start_split
+from shardkit.admin.changes import (
+    Change,
+    begin,
+    open_changes,
+    read_changes,
+    require_open,
+    taking_part,
+)
+from shardkit.admin.growth import (
+    abort_move,
+    apply_balance,
+    measure_balance,
+    plan_balance,
+    plan_move,
+    reverse_move,
+    start_split,
+)
 from shardkit.admin.retire import delete_data, last_known, remove
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
@@ -65,6 +80,37 @@ def test_a_change_ends_with_its_process(
         config.hset(changes.CHANGES_KEY, "old", changes.text_of(old))
         begin(config, of("retire", "a/1"))
         assert "old" not in [each.id for each in read_changes(config)]
+
+
+def test_a_stopped_process_does_not_get_its_change_back(
+    own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own_server.client() as config, monkeypatch.context() as patched:
+        patched.setattr(changes, "LEASE", 0.5)
+        with taking_part(config, of("restore", "a/1")) as stopped:
+            ended = replace(stopped, id="of the other", kind="split", until=0.0)
+            config.delete(changes.CHANGES_KEY)
+            begin(config, ended)
+            time.sleep(0.5)
+            with pytest.raises(GrowthError, match="users: this process was stopped"):
+                require_open(config, stopped)
+            assert [each.id for each in open_changes(config)] == ["of the other"]
+
+
+def test_a_balance_and_its_own_moves_overlap(fleet: Fleet) -> None:
+    small(fleet)
+    plan = plan_balance(fleet.config, measure_balance(fleet.config, to=[fleet.name(1)]))
+    others = of("attach", f"{fleet.name(0)}/*")
+    seen = []
+
+    def look(step: str) -> None:
+        seen.append([(each.kind, bool(each.within)) for each in open_changes(fleet.config)])
+        with pytest.raises(GrowthError, match=r": a balance of .* uses the same databases"):
+            begin(fleet.config, of("split", f"{fleet.name(1)}/1"))
+
+    assert [each.phase for each in apply_balance(fleet.config, plan, progress=look)] == ["done"]
+    assert [("balance", False), ("move", True)] in seen
+    begin(fleet.config, others)
 
 
 def test_retire_keeps_what_a_split_fills(fleet: Fleet) -> None:
@@ -207,17 +253,3 @@ def test_damaged_records_of_others_are_left_out(own_server: LocalServer) -> None
         config.hset(changes.CHANGES_KEY, "x", "no JSON")
         config.hset(changes.CHANGES_KEY, "y", "[]")
         assert read_changes(config) == []
-
-
-def test_the_page_shows_which_changes_must_not_overlap() -> None:
-    page = Path("docs/growth.md").read_text(encoding="utf-8")
-    table = page.partition("| command | must not overlap |\n|---|---|\n")[2].partition("\n\n")[0]
-    rows = [
-        re.findall("`(.*?)`", cell) for row in table.splitlines() for cell in row.split("|")[1:3]
-    ]
-    shown = {
-        kind: set(apart)
-        for kinds, apart in zip(rows[::2], rows[1::2], strict=True)
-        for kind in kinds
-    }
-    assert shown == {kind: set(apart) for kind, apart in changes.APART.items()}

@@ -22,6 +22,7 @@ from growth_helpers import (
     no_redis,
     replication,
 )
+from redis.client import Pipeline
 
 import shardkit
 from shardkit import ShardMap
@@ -174,6 +175,12 @@ def test_each_sentinel_has_to_see_the_best_priority(monkeypatch: pytest.MonkeyPa
         managed_failover._wait_for_priority(entry, "data", wanted)
 
 
+LEASED: Any = SimpleNamespace(
+    config=None,
+    check=lambda: None,
+    marking=lambda *clients: contextlib.nullcontext(),
+    order=lambda client, *words: client.execute_command(*words),
+)
 SERVICE = Entry({"sentinel": {"service": "main", "sentinels": [["10.0.0.9", 1]]}})
 A, B, C = (ServerAddress(f"10.0.0.{n}", 1) for n in (1, 2, 3))
 
@@ -194,7 +201,7 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
         given = contextlib.nullcontext(sentinels)
         monkeypatch.setattr(managed_failover, "sentinels_of", lambda *_: given)
         asked.clear()
-        return managed_failover._ask_sentinels(SERVICE, "data", "main")
+        return managed_failover._ask_sentinels(LEASED, SERVICE, "data", "main")
 
     away, refused = redis.ConnectionError("away"), redis.ResponseError("NOGOODSLAVE none")
     old = redis.ResponseError("wrong number of arguments")
@@ -215,7 +222,7 @@ def test_the_last_refusal_of_the_sentinels_is_shown(monkeypatch: pytest.MonkeyPa
 def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def ask(entry: Entry, where: str, service: str) -> bool:
+    def ask(lease: Any, entry: Entry, where: str, service: str) -> bool:
         asked.append(service)
         return True
 
@@ -226,10 +233,11 @@ def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(managed_failover, "_AGAIN", 0.0)
     # What others have left is no business of this service, or cannot be read.
     left = {str(B).encode(): b"100", str(A).encode(): b"unreadable"}
-    config: Any = SimpleNamespace(hgetall=lambda key: left)
+    config = SimpleNamespace(hgetall=lambda key: left)
+    lease: Any = SimpleNamespace(**{**vars(LEASED), "config": config})
     said = f"the Sentinels of 'main' did not replace {A} within 0.2 s; check their logs"
     with pytest.raises(GrowthError, match=said):
-        managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", None)
+        managed_failover.fail_over_sentinels(lease, {}, SERVICE, "data", None)
     assert len(asked) > 1, "they may have found no majority"
     assert set(asked) == {"main"}
     monkeypatch.setattr(managed_failover, "_preferring", lambda *_: contextlib.nullcontext())
@@ -238,7 +246,7 @@ def test_late_or_disobeying_sentinels_are_reported(monkeypatch: pytest.MonkeyPat
     with pytest.raises(
         GrowthError, match=f"the Sentinels chose {C}, not {B}, though .*: they did not"
     ):
-        managed_failover.fail_over_sentinels(config, {}, SERVICE, "data", str(B))
+        managed_failover.fail_over_sentinels(lease, {}, SERVICE, "data", str(B))
 
 
 def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
@@ -250,9 +258,9 @@ def test_a_master_that_does_not_answer_is_not_taken_for_one() -> None:
 
 def test_a_name_of_something_else_is_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = {
-        f"{A}@11": {"flags": "myself,master", "node_id": "a", "master_id": "-"},
+        f"{A}@11": {"flags": "myself,master", "node_id": "a", "master_id": "-", "slots": []},
         ":0@0": {"flags": "slave,noaddr", "node_id": "c", "master_id": "a"},
-        f"{B}@11": {"flags": "slave,fail", "node_id": "b", "master_id": "a"},
+        f"{B}@11": {"flags": "slave,fail", "node_id": "b", "master_id": "a", "slots": []},
     }
     said = {name.partition("@")[0]: each for name, each in nodes.items()}
     client = SimpleNamespace(execute_command=lambda command: said)
@@ -277,7 +285,7 @@ def test_a_replica_whose_priority_may_not_be_changed_is_named() -> None:
         address = ServerAddress("127.0.0.1", server.port)
         said = f"{address} does not let its replica-priority be changed .*; give the user CONFIG"
         with pytest.raises(GrowthError, match=said):
-            managed_failover._set_priority(client, server.entry, "data", address, 1)
+            managed_failover._set_priority(LEASED, server.entry, "data", address, 1)
 
 
 def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -285,7 +293,7 @@ def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPat
     nodes = [managed_failover._Node(A, "a", "", True), managed_failover._Node(B, "b", "a", False)]
     monkeypatch.setattr(managed_failover, "_nodes", lambda *_: nodes)
     with pytest.raises(GrowthError, match=f"{A} is no master with a replica of the cluster; see:"):
-        managed_failover.fail_over_cluster(entry, "data", str(A), None, force=False)
+        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), None, force=False)
     asked: list[tuple[str, ...]] = []
     idle = SimpleNamespace(
         execute_command=lambda *words: asked.append(words), info=lambda section: {"role": "slave"}
@@ -293,14 +301,14 @@ def test_nodes_without_a_working_replica_are_named(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(managed_failover, "connected_to", lambda *_: contextlib.nullcontext(idle))
     monkeypatch.setattr(managed_failover, "_SECONDS", 0.01)
     with pytest.raises(GrowthError, match=rf"{B} did not take over within 0\.01 s: nothing ch"):
-        managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
+        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
     nodes[0] = managed_failover._Node(A, "a", "", False, suspected=True)
     said = (
         rf"{A} may be alive: only one node suspects it \(fail\?\)\. A failover loses what {B} has"
     )
     with pytest.raises(GrowthError, match=said):
-        managed_failover.fail_over_cluster(entry, "data", str(A), str(B), force=False)
+        managed_failover.fail_over_cluster(LEASED, entry, "data", str(A), str(B), force=False)
     assert asked == [("CLUSTER", "FAILOVER")]
 
 
@@ -349,3 +357,67 @@ def test_of_a_dead_master_of_a_cluster_a_replica_takes_the_place_only_if_that_is
         done = fail_over(stored, "data", replica.address, force=True)
         assert (done.planned, str(done.target)) == (False, replica.address)
         assert replication(replica)["role"] == "master"
+
+
+LEASE = "config:growth:lease"
+ENDED = "Another process may have taken over"
+
+
+def test_a_node_refuses_what_a_process_orders_that_was_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It wakes after it has looked at its lease, when others have failed over and back."""
+    with (
+        LocalServer() as server,
+        server.client() as config,
+        LocalCluster(replicas_per_master=1) as cluster,
+    ):
+        entry = {"cluster": True, "host": "127.0.0.1", "port": cluster.nodes[0].port}
+        describe(config, {"data": {"entry": entry}})
+        first = cluster.nodes[0].address
+        [replica] = [
+            node.address
+            for node in cluster.nodes
+            if replication(node).get("master_port") == cluster.nodes[0].port
+        ]
+
+        def asleep(pipe: Any, *, real: Any = Pipeline.execute) -> Any:
+            if pipe.command_stack[-1][0][:2] == ("CLUSTER", "FAILOVER"):
+                monkeypatch.setattr(Pipeline, "execute", real)
+                config.delete(LEASE)
+                fail_over(config, first, replica)
+                fail_over(config, replica, first)
+            return real(pipe)
+
+        monkeypatch.setattr(Pipeline, "execute", asleep)
+        with pytest.raises(GrowthError, match=ENDED):
+            fail_over(config, first, replica)
+        assert replication(cluster.nodes[0])["role"] == "master"
+        for node in cluster.nodes:
+            with node.client() as client:
+                assert client.keys("config:fence*") == []
+
+
+@pytest.mark.parametrize("moment", ["_ask_sentinels", "_set_priority", "_is_master"])
+def test_a_stopped_process_does_not_ask_sentinels(
+    monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    with (
+        LocalServer() as server,
+        server.client() as config,
+        LocalSentinel("main", sentinels=2, replicas=2) as watched,
+    ):
+        watched_as(config, watched)
+
+        real = getattr(managed_failover, moment)
+
+        def asleep(*args: Any, **options: Any) -> Any:
+            config.delete(LEASE)
+            return real(*args, **options)
+
+        monkeypatch.setattr(managed_failover, moment, asleep)
+        with pytest.raises(GrowthError, match=ENDED):
+            fail_over(config, "data", watched.replicas[1].address)
+        # Only the last step is one that Sentinels have already taken.
+        role = replication(watched.master)["role"]
+        assert moment == "_is_master" or role == "master"

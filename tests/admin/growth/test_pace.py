@@ -89,3 +89,14 @@ def test_many_small_keys_take_longer_than_few_large_ones(fleet: Fleet) -> None:
 
     small_ones = announced({f"k{n}": "x" for n in range(20_000)})
     assert small_ones > 3 * announced({f"k{n}": "x" * 100_000 for n in range(10)})
+
+
+def test_the_plan_counts_the_elements_of_large_collections(fleet: Fleet) -> None:
+    small(fleet)
+    before = plan_move(fleet.config, ["users:1"], fleet.name(1)).seconds
+    with fleet.servers[0].client(db=2) as client:
+        client.hset("hash", mapping={f"f{n}": n for n in range(50_000)})
+        client.rpush("list", *range(50_000))
+    for what in (["users:1"], fleet.name(0)):
+        seconds = plan_move(fleet.config, what, fleet.name(1)).seconds
+        assert before + 0.5 < seconds < before + 1.5

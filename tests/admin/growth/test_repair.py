@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
+from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
 
 import shardkit
 from shardkit.admin.changes import CHANGES_KEY
@@ -16,6 +16,7 @@ from shardkit.admin.growth import (
     open_database,
     repair_changes,
     resume_move,
+    server_move,
     shard_move,
     start_split,
 )
@@ -66,6 +67,40 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
     assert (found.name, found.phase, len(found.targets)) == (USERS, "done", 4)
     assert still_there(fleet)
     assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+
+
+@pytest.mark.parametrize("moment", ["_push", "_wait_for_clients", ""])
+@pytest.mark.parametrize("lost", [True, False], ids=["config server lost", "record there"])
+def test_a_move_of_a_server_goes_on(fleet: Fleet, moment: str, lost: bool) -> None:
+    small(fleet)
+    if moment:
+        with killed_at((server_move.ServerMover, moment)):
+            fleet.move_server(hold=PATIENT)
+    else:
+        fleet.move_server(hold=PATIENT)
+    if lost:
+        shards = [fleet.at(0, db=db) for db in (1, 2)]
+        fleet.config.flushall()
+        fleet.describe({USERS: {"shards": shards}}, force=[USERS])
+    wanted = ["follow" if lost else "resume"] if lost or moment == "_push" else []
+    planned = repair_changes(fleet.config, dry_run=True)
+    assert [each.does for each in planned] == wanted
+    assert repair_changes(fleet.config) == planned
+    assert fleet.masters() == [fleet.name(1)] * 2
+    assert still_there(fleet)
+    with shardkit.connect(fleet.url) as kit:
+        assert kit.key_sharded(USERS)["k1"].set("k1", 1)
+    assert repair_changes(fleet.config) == []
+
+
+def test_a_replica_whose_master_is_another_ones_stays_unknown(fleet: Fleet) -> None:
+    small(fleet)
+    follow(fleet.servers[0], fleet.servers[1])
+    fleet.servers[1].kill()
+    [found] = repair_changes(fleet.config)
+    assert (found.database, found.does) == (f"{fleet.name(0)}/*", "unknown")
+    assert "cannot be asked" in found.why
+    assert fleet.masters() == [fleet.name(0)] * 2
 
 
 def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None:

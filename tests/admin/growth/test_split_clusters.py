@@ -33,6 +33,7 @@ from shardkit.admin.growth import (
     gate,
     moves,
     plan_split,
+    repair_changes,
     resume_move,
     reverse_move,
     shard_move,
@@ -317,3 +318,29 @@ def test_a_dry_run_names_what_keeps_shards_from_a_cluster(
     assert any("CONFIG SET min-replicas-to-write" in step for step in plan.steps)
     [problem] = plan_split(fleet.config, "users", shards=3, over=[node.address]).problems
     assert f"{node.address} is a node of a cluster: specify --to-cluster" in problem
+
+
+@pytest.mark.parametrize("moment", ["_push", "_admit_writers", "_require_takeover", ""])
+def test_a_split_with_a_cluster_goes_on_after_the_config_server_was_lost(
+    fleet: Fleet, cluster: LocalCluster, split: tuple[bool, dict[str, Any]], moment: str
+) -> None:
+    into, options = split
+    before = filled(fleet)
+    if moment:
+        with killed_at((shard_move.ShardMover, moment)):
+            start_split(fleet.config, "users", **options)
+    else:
+        start_split(fleet.config, "users", **options)
+    fleet.config.flushall()
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    former = {"shards": shards} if into else {"entry": entry_of(cluster)}
+    fleet.describe({"users": former}, force=["users"], above=100)
+    planned = repair_changes(fleet.config, dry_run=True)
+    if not moment and not into:  # a cluster is not emptied: nothing tells who has the newer data
+        assert {each.does for each in planned} == {"unknown"}
+        return
+    assert {each.does for each in planned} == {"resume" if moment else "follow"}
+    assert repair_changes(fleet.config) == planned
+    assert [each.phase for each in moves(fleet.config)] == ["done"]
+    assert bool(stored(fleet)) is into
+    assert there(fleet) == before

@@ -14,7 +14,7 @@ from growth_helpers import PATIENT, Fleet, certified
 
 from shardkit.admin.growth import journal, reverse_move, start_move
 from shardkit.admin.growth.capture import TOLD, UNTOLD, KeyCapture, turn_on_notifications
-from shardkit.admin.growth.certificate import unequal
+from shardkit.admin.growth.certificate import differing, unequal
 from shardkit.admin.growth.exchange import ask, one_connection
 from shardkit.local import LocalServer
 
@@ -302,3 +302,39 @@ def test_vector_sets_move_with_all_changes(fleet: Fleet, moment: str, call: str)
 
         certified(move(fleet, old, moment, meddle))
         assert [vectors(new)] == expected
+
+
+@pytest.mark.parametrize("entries", [3, 1000])
+def test_entries_of_streams_that_differ_elsewhere_are_not_read_again(
+    own_server: LocalServer, entries: int
+) -> None:
+    """As they do between versions, which pack consumers in other ways."""
+    with own_server.client(db=1) as one, own_server.client(db=2) as other:
+
+        def copied() -> None:
+            one.config_resetstat()
+            other.restore("s", 0, one.dump("s") or b"", replace=True)
+
+        for n in range(entries):
+            one.xadd("s", {"n": n, "text": "x" * 40})
+        one.xgroup_create("s", "g", "0")
+        one.xreadgroup("g", "a", {"s": ">"}, count=2)
+        copied()
+        time.sleep(0.002)
+        one.xreadgroup("g", "a", {"s": "0"})  # its consumer has another time
+        assert one.dump("s") != other.dump("s")
+        assert differing(one, other, [b"s"]) == []
+        assert "cmdstat_xrange" not in one.info("commandstats")
+        for change in (
+            lambda: one.xack("s", "g", one.xrange("s", count=1)[0][0]),
+            lambda: one.xadd("s", {"n": 0}),
+            lambda: one.xgroup_create("s", "h", "0"),
+        ):
+            copied()
+            change()
+            assert differing(one, other, [b"s"]) == ["s: has another value"]
+        copied()
+        other.pexpire("s", 100_000)
+        assert differing(one, other, [b"s"]) == ["s: expires at another time"]
+        other.delete("s")
+        assert differing(one, other, [b"s"]) == ["s: is a stream here and a none there"]
