@@ -347,7 +347,7 @@ MUTATIONS = [
         ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
         ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
-        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
+        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (36, 31)),
         ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
     ]
     for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
