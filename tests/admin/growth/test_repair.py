@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from faces import eventually
 from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
 
 import shardkit
@@ -87,6 +88,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
     assert open_database(fleet.config, places[1]).does == "open"
     with pytest.raises(GrowthError, match=f"{places[1]} is not closed"):
         open_database(fleet.config, places[1])
+    assert repair_changes(fleet.config) == [], "they stay open"
 
 
 def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
@@ -97,6 +99,16 @@ def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
         [repair] = repair_changes(fleet.config)
         assert (repair.does, repair.name) == ("close", "users:1")
         assert json.loads(old.get("config:fence"))["to"] == fleet.name(1)  # type: ignore[arg-type]
+
+
+def test_a_replica_needs_no_fence(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.move_shard()
+    fleet.move_server(to=2, hold=PATIENT)
+    with fleet.servers[2].client(db=2) as new, fleet.servers[0].client(db=2) as old:
+        new.delete("config:fence")
+        assert eventually(lambda: not old.exists("config:fence"))
+    assert repair_changes(fleet.config) == []
 
 
 def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
