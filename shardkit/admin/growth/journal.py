@@ -337,6 +337,8 @@ class Lease:
         From then on they refuse what a process with an earlier lease orders.
         """
         self.check()
+        with suppress(redis.RedisError, OSError):  # most often there is none
+            master.execute_command("FAILOVER", "ABORT")  # of a process that is gone or stopped
         with suppress(redis.RedisError, OSError):  # then `order` looks only here
             master.set(_TOKEN_KEY, self._token, px=round(1000 * LEASE))
         yield

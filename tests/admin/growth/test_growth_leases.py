@@ -11,7 +11,16 @@ import pytest
 import redis
 from click.testing import CliRunner
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, damage, killed_at, replication, small, still_there
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    Killed,
+    damage,
+    killed_at,
+    replication,
+    small,
+    still_there,
+)
 from redis.client import Pipeline
 
 import shardkit
@@ -33,6 +42,7 @@ from shardkit.admin.growth import (
     start_move,
     verify_move,
 )
+from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
@@ -223,6 +233,46 @@ def test_a_command_that_arrives_late_is_refused(
     with pytest.raises(GrowthError, match=ENDED):
         work(fleet)
     assert fleet.masters() == [fleet.name(master)] * 2
+    assert masters_write(fleet)
+
+
+def order_and_die(
+    lease: Lease, client: Any, *command: Any, order: Callable[..., None] = Lease.order
+) -> None:
+    order(lease, client, *command)
+    if command[0] == "FAILOVER":
+        raise Killed
+
+
+def test_an_abort_ends_a_handover_before_it_empties_the_target(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    order = Lease.order
+    monkeypatch.setattr(Lease, "order", order_and_die)
+    with pytest.raises(Killed):
+        fleet.move_server(hold=PATIENT)
+
+    def late(lease: Lease, client: Any, *command: Any) -> None:
+        eventually(lambda: replication(fleet.servers[1])["role"] == "master", 2)
+        order(lease, client, *command)
+
+    monkeypatch.setattr(Lease, "order", late)
+    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+    assert masters_write(fleet)
+
+
+def test_a_failover_ends_another_ones_handover(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Lease, "order", order_and_die)
+        with pytest.raises(Killed):
+            fail_over_to(1)(fleet)
+    fail_over_to(2)(fleet)
+    assert fleet.masters() == [fleet.name(2)] * 2
     assert masters_write(fleet)
 
 
