@@ -10,6 +10,7 @@ from faces import eventually
 from growth_helpers import PATIENT, Fleet, killed_at, small, still_there
 
 import shardkit
+from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import (
     end_change,
@@ -20,6 +21,7 @@ from shardkit.admin.growth import (
     shard_move,
     start_split,
 )
+from shardkit.config.store import pull
 from shardkit.errors import GrowthError, PushRefusedError
 
 USERS = "users"
@@ -67,6 +69,15 @@ def test_a_split_goes_on_after_the_config_server_was_lost(
     assert (found.name, found.phase, len(found.targets)) == (USERS, "done", 4)
     assert still_there(fleet)
     assert {each.does for each in repair_changes(fleet.config)} <= {"left"}
+
+
+def test_entries_that_follow_are_newer_than_servers_have_witnessed(fleet: Fleet) -> None:
+    small(fleet)
+    split(fleet)
+    push(fleet.config, pull(fleet.config), above=40)
+    lose_the_config_server(fleet)
+    repair_changes(fleet.config)
+    assert still_there(fleet), "a client that has just started is not refused"
 
 
 def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None:
