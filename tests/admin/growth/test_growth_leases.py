@@ -29,17 +29,14 @@ from shardkit.admin.changes import Change
 from shardkit.admin.growth import (
     Move,
     abort_move,
-    entries,
     fail_over,
     failover,
     journal,
     moves,
     resume_move,
     reverse_move,
-    rule,
     server_move,
     shard_move,
-    start_move,
     verify_move,
 )
 from shardkit.admin.growth.journal import Lease
@@ -116,54 +113,6 @@ def masters_write(fleet: Fleet) -> bool:
         for n in range(50):
             router[f"more{n}"].incr(f"more{n}")
     return still_there(fleet)
-
-
-@pytest.mark.parametrize(
-    ("owner", "moment"),
-    [
-        (server_move, "wait_for_copy"),
-        (server_move, "take_writes_alone"),
-        (entries, "relocated"),
-        (server_move.ServerMover, "_certify"),
-        (rule, "moved"),
-        (shard_move, "attest"),
-    ],
-)
-def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
-) -> None:
-    small(fleet)
-    source = fleet.name(0)
-    of_shards = owner in (rule, shard_move)
-    name = "users:1" if of_shards else source
-
-    def meanwhile() -> None:
-        resume_move(fleet.config, name, hold=PATIENT)
-        reverse_move(fleet.config, name, hold=PATIENT)
-
-    asleep_at(monkeypatch, fleet, owner, moment, meanwhile)
-    with pytest.raises(GrowthError, match=ENDED):
-        fleet.move(of_shards, hold=PATIENT)
-    records = [(each.name, each.target, each.phase) for each in moves(fleet.config)]
-    assert records == [(name, source, "done")], "of the way back"
-    assert fleet.masters() == [source] * 2
-    assert masters_write(fleet)
-
-
-def test_a_mover_that_slept_sees_the_abort(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(fleet)
-    source = fleet.name(0)
-    asleep_at(
-        monkeypatch,
-        fleet,
-        server_move,
-        "take_writes_alone",
-        lambda: abort_move(fleet.config, source),
-    )
-    with pytest.raises(GrowthError, match=ENDED):
-        start_move(fleet.config, source, fleet.name(1), hold=PATIENT)
-    assert [each.phase for each in moves(fleet.config)] == ["aborted"]
-    assert masters_write(fleet)
 
 
 def resume_and_reverse(fleet: Fleet) -> None:
@@ -274,17 +223,6 @@ def test_a_failover_ends_another_ones_handover(
     fail_over_to(2)(fleet)
     assert fleet.masters() == [fleet.name(2)] * 2
     assert masters_write(fleet)
-
-
-def test_a_late_push_changes_nothing_after_an_abort(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    small(fleet)
-    before = fleet.config.get("config:redis:users:1")
-    asleep_at(monkeypatch, fleet, entries, "push", lambda: abort_move(fleet.config, "users:1"))
-    with pytest.raises(GrowthError, match=ENDED):
-        fleet.move_shard()
-    assert fleet.config.get("config:redis:users:1") == before
 
 
 @pytest.mark.parametrize("kind", ["set", "rpush"])
