@@ -192,6 +192,20 @@ def test_a_backup_begins_again_if_entries_change(
     assert there.keys["2"] >= keys
 
 
+def test_a_backup_is_refused_if_entries_lead_to_what_a_move_has_left(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    small(fleet)
+    fleet.move_shard()
+    fleet.config.flushall()  # and what there was before the move is restored
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}}, force=["users"], above=50)
+    users = last_known(fleet.config, "users").component
+    said = rf"users:1 .{fleet.name(0)}/2. is closed by a move to {fleet.name(1)} .*shardkit changes"
+    with pytest.raises(ConfigError, match=said):
+        backup([users], tmp_path / "backup", config=fleet.config)
+
+
 def test_a_backup_is_refused_while_entries_do_not_tell_where_the_data_is(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
