@@ -35,7 +35,8 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from itertools import islice
-from types import MethodType
+from operator import attrgetter
+from types import MethodType, NoneType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -224,7 +225,7 @@ class _Method:
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         """Bind to a structure, or return a function for a structure of any face."""
-        kind = _NoDriver if obj is None else type(obj._driver)
+        kind = NoneType if obj is None else type(obj._driver)
         try:
             function = self._functions[kind]
         except KeyError:
@@ -237,38 +238,30 @@ class _Method:
         For asyncio, that of the awaiting face is a coroutine function.
         """
         steps = self.steps
-        check = argument_check(steps)
-        call: Any
-        if self._entry_point == "run":
+        check, runner = argument_check(steps), attrgetter(self._entry_point)
 
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.run(steps(self, *args, **kwargs))
+        def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            try:
+                check(self, args, kwargs)
+            except InvalidArgumentError as error:
+                raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
+            return runner(self._driver)(steps(self, *args, **kwargs))
 
-        else:
-
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.iterate(steps(self, *args, **kwargs))
-
-        functools.update_wrapper(call, steps)
+        made: Any = functools.update_wrapper(call, steps)
         signature = inspect.signature(steps)
         awaits = inspect.iscoroutinefunction(getattr(driver, "run", None))
         if driver is not _Defer:
             returns = self._returned(signature.return_annotation, awaits)
             signature = signature.replace(return_annotation=returns)
-        call.__signature__ = signature
-        call.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
-        call.steps = steps
+        made.__signature__ = signature
+        made.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
+        made.steps = steps
         if awaits and self._entry_point == "run":
-            _mark_coroutine_function(call)
-        return call
+            if sys.version_info >= (3, 12):
+                inspect.markcoroutinefunction(made)
+            else:  # what asyncio.iscoroutinefunction looks for
+                made._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+        return made
 
     @staticmethod
     def _returned(annotation: Any, awaits: bool) -> Any:
@@ -285,17 +278,6 @@ class _Method:
         if found[1] == "Operation":
             return found[2]
         return f"{'AsyncIterator' if awaits else 'Iterator'}[{found[2]}]"
-
-
-class _NoDriver:
-    """Takes the place of the driver when a method is looked up in the class."""
-
-
-def _mark_coroutine_function(function: Any) -> None:
-    if sys.version_info >= (3, 12):
-        inspect.markcoroutinefunction(function)
-    else:  # what asyncio.iscoroutinefunction looks for
-        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
 class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator
