@@ -62,8 +62,6 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Pause,
-    Replies,
-    Shard,
     Subscribe,
 )
 
@@ -82,54 +80,12 @@ class Page(list[T]):
 Stream: TypeAlias = Generator[Step | Page[T], Any, None]
 
 
-class Blocking(Protocol):
-    """A link that blocks until the replies are there."""
-
-    def send(self, batch: Batch, /) -> Replies:
-        """Carry a batch."""
-
-    def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
-        """Say where keys live."""
-
-    def pause(self, seconds: float, /) -> None:
-        """Wait."""
-
-    def subscribe(self, request: Subscribe, /) -> str:
-        """Be woken by a server; return the channel."""
-
-    def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
-        """Wait to be woken."""
-
-    def abandon(self, command: Command, /) -> None:
-        """Send what undoes a wait."""
+class Blocking:
+    """The face of a kit that blocks."""
 
 
-class Awaiting(Protocol):
-    """A link whose replies are awaited."""
-
-    async def send(self, batch: Batch, /) -> Replies:
-        """Carry a batch."""
-
-    def start(self, batch: Batch, /) -> Any:
-        """Send a batch at once; None if that is not possible."""
-
-    async def finish(self, batch: Batch, started: Any, /) -> Replies:
-        """Return the replies to a batch that was started."""
-
-    async def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
-        """Say where keys live."""
-
-    async def pause(self, seconds: float, /) -> None:
-        """Wait."""
-
-    async def subscribe(self, request: Subscribe, /) -> str:
-        """Be woken by a server; return the channel."""
-
-    async def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
-        """Wait to be woken."""
-
-    async def abandon(self, command: Command, /) -> None:
-        """Send what undoes a wait."""
+class Awaiting:
+    """The face of an async kit."""
 
 
 class Deferred:
