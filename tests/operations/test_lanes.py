@@ -160,8 +160,8 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
                     assert face.eventually(is_renewed)
             other = kit.quorum_lock("z", components=list("abc"), ttl=1.5, wait=2)
             assert face.run(other.acquire())
-            backlogs = counters._outbox._backlogs
-            assert face.eventually(lambda: any(not each.request for each in backlogs.values()))
+            outbox = counters._outbox
+            assert face.eventually(lambda: outbox.waiting < 64)  # one server has its records
         assert face.run(lock.release(held))
     finally:
         ended.set()
