@@ -279,11 +279,11 @@ async def test_blocking_extends_only_an_entrys_deadline(kind: str, own_server: L
 
 
 def test_what_holds_inside_ends_with_it_and_the_one_outside_holds_again() -> None:
-    with within(earliest(60)) as outer:
+    with within(outer := earliest(60)):
         assert current.get() is outer is not None
         with within(None):
             assert current.get() is None
-        with suppress(KeyError), within(earliest(1)) as inner:
+        with suppress(KeyError), within(inner := earliest(1)):
             assert current.get() is inner is not outer
             raise KeyError
         assert current.get() is outer
