@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
@@ -33,6 +34,9 @@ settings.register_profile(
     "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "25"))
 )
 settings.load_profile("patient")
+
+# A script's `&` has its processes ignore Ctrl-C, and whatever they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 MAP = """
 components:

@@ -300,7 +300,7 @@ def test_a_server_of_another_process_is_left_alone(monkeypatch: pytest.MonkeyPat
 def test_a_replica_has_its_masters_data_and_users(binary: Path) -> None:
     with LocalServer(binary=binary, users={"app": "s3cret"}) as master:
         put(master, "greeting", "hello")
-        with LocalServer(binary=binary, replica_of=master) as replica:
+        with LocalServer(replica_of=master) as replica:
             assert value(replica, "greeting") == b"hello"
             with replica.client() as client, pytest.raises(ResponseError, match="read only"):
                 client.set("greeting", "bye")
@@ -314,7 +314,7 @@ def test_a_replica_without_its_master_fails_in_time(binary: Path) -> None:
     with LocalServer(binary=binary) as master:
         master.kill()
         with pytest.raises(LocalServerError, match="got no copy"):
-            LocalServer(binary=binary, replica_of=master).start(timeout=0.3)
+            LocalServer(replica_of=master).start(timeout=0.3)
 
 
 def test_with_users_an_append_only_file_keeps_what_scripts_and_transactions_wrote(

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import re
 import select
 import selectors
 import socket
@@ -1509,6 +1511,11 @@ class _ToAnyAddress:
                 with suppress(OSError):
                     await super()._connect()  # type: ignore[misc]
                     return
+            raise
+        except OSError as error:
+            # asyncio words it by itself, and that of several addresses without a number.
+            if found := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+                raise OSError(int(found[1]), os.strerror(int(found[1]))) from None
             raise
         finally:
             self._address = None
