@@ -14,8 +14,8 @@ roots=${ROOTS:-$here/build/systems}
 systems=${SYSTEMS:-bookworm trixie sid}
 wanted='python3-venv python3-dev gcc git curl openssl procps ca-certificates postgresql redis-server valkey-server'
 old='-o Acquire::Check-Valid-Until=false' # a mirror may be a copy of some weeks ago
-mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2> /dev/null | grep -v '^ *#' \
-  | grep -oE 'https?://[^ ]+/debian/?( |$)' | head -n 1)
+mirror=$(sed -nsE '/^ *#/d; s|.*(https?://[^ ]+/debian)/?( .*)?$|\1|p' /etc/apt/sources.list \
+  /etc/apt/sources.list.d/* 2> /dev/null | sed -n 1p || true)
 
 # The README's code blocks after the heading "Two commands".
 block() {

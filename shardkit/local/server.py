@@ -123,7 +123,9 @@ class LocalServer(StartStopContext):
             self._users["default"] = password
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._config = dict(config or {})
-        self._binary = replica_of._binary if replica_of and binary is None else binary
+        if binary is None and replica_of is not None:
+            binary = replica_of._binary
+        self._binary: str | Path | None = binary
         self._process: GuardedProcess | None = None
         self._finalizer: weakref.finalize[..., LocalServer] | None = None
         self._log_start = 0

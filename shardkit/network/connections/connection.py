@@ -1514,8 +1514,8 @@ class _ToAnyAddress:
             raise
         except OSError as error:
             # asyncio words it by itself, and that of several addresses without a number.
-            if found := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
-                raise OSError(int(found[1]), os.strerror(int(found[1]))) from None
+            if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+                raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
             raise
         finally:
             self._address = None
