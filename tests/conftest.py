@@ -20,7 +20,7 @@ from zlib import crc32
 import pytest
 import pytest_asyncio
 from arranged import BINARIES
-from faces import Face, faced
+from faces import PATIENCE, Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
 from lua_keys import watch
@@ -34,6 +34,9 @@ settings.register_profile(
     "patient", deadline=None, max_examples=int(os.environ.get("EXAMPLES", "25"))
 )
 settings.load_profile("patient")
+
+# No test takes longer; see pytest-timeout.
+os.environ.setdefault("PYTEST_TIMEOUT", str(120 * PATIENCE))
 
 # A script's `&` has its processes ignore Ctrl-C, and whatever they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -37,7 +37,7 @@ from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 
 backups: Any = import_module("shardkit.admin.backup")
-LIBRARY = "#!lua name=l\nserver.register_function('f', function() return 1 end)"
+LIBRARY = "#!lua name=l\nredis.register_function('f', function() return 1 end)"
 MAP = """
 components:
   data: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}, {port: 7002, db: 2}]}

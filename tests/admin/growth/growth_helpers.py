@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner, Result
-from faces import eventually
+from faces import PATIENCE, eventually
 
 import shardkit
 from shardkit import ShardMap
@@ -28,7 +28,7 @@ from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
 
 # How long a call may take, on a machine that does much else.
-PATIENT = 3.0
+PATIENT = 3.0 * PATIENCE
 FAST = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
 
 
