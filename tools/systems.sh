@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The README's two commands in other releases of Debian, and a table of what came of it.
 #
-#     SYSTEMS='trixie sid'   these only; JOBS=2 for so many processes of tests; PYTEST_ADDOPTS=… for pytest
+#     SYSTEMS='trixie sid'   these only; JOBS=2 for so many processes of tests; PATIENCE=5 on a busy machine
 #     ROOTS=…                keeps the systems elsewhere than in build/systems
 #
 # Each system is made once by debootstrap, from the mirror that this machine's apt sources name, and
@@ -28,7 +28,7 @@ enter() {
   unshare --mount bash -euc '
     mount --bind /dev "$1/dev"; mount -t devpts devpts "$1/dev/pts"; mount -t tmpfs tmpfs "$1/dev/shm"
     mount -t proc proc "$1/proc"
-    exec env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-}" \
+    exec env -i HOME=/root LANG=C.UTF-8 PATH=/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive PYTEST_ADDOPTS="${PYTEST_ADDOPTS:-}" PATIENCE="${PATIENCE:-1}" \
       PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore chroot "$1" bash -euo pipefail -c "$2"' - "$1" "$2"
 }
 
