@@ -38,7 +38,7 @@ settings.load_profile("patient")
 # No test takes longer; see pytest-timeout.
 os.environ.setdefault("PYTEST_TIMEOUT", str(120 * PATIENCE))
 
-# A script's `&` has its processes ignore Ctrl-C, and `nohup` hangups: so would whatever tests start.
+# A script's `&` has its processes ignore Ctrl-C, `nohup` hangups; what tests start would do so too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda number, frame: None)

@@ -120,7 +120,7 @@ def test_a_restarted_server_keeps_what_was_configured_while_it_ran() -> None:
 
 
 def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
-    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.05) as client:
+    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.5) as client:
         client.set("greeting", "hello")
         local.pause()
         assert local.running
@@ -145,7 +145,7 @@ def test_a_server_that_does_not_stop_in_time_is_killed(caplog: pytest.LogCapture
     local = LocalServer(name="stubborn").start()
     pid = local.pid
     with (
-        local.client(socket_timeout=0.05) as client,
+        local.client(socket_timeout=0.5) as client,
         pytest.raises(redis.TimeoutError, match="Timeout reading from socket"),
     ):
         client.eval("while true do end", 0)
