@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, Self
 import hiredis
 import redis
 import redis.asyncio as aioredis
-from redis import sentinel
-from redis.asyncio import sentinel as aiosentinel
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
@@ -72,11 +70,13 @@ from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
 from shardkit.network.connections.policy import NO_POLICY
 from shardkit.network.connections.redis_private import (
     NOT_GIVEN,
+    PREVIOUS_MASTER,
     AsyncLimitedParser,
     LimitedParser,
     MasterChangingError,
     Reconnects,
     address_of,
+    close_left,
     error_parser_of,
     expect_as_one,
     has_connect_callbacks,
@@ -91,7 +91,7 @@ from shardkit.network.connections.redis_private import (
     undecodable,
     wants_reconnect,
 )
-from shardkit.network.connections.sentinels import AsyncToMaster, ToMaster
+from shardkit.network.connections.sentinels import Master, require_master
 from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
@@ -129,6 +129,7 @@ class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     policy = NO_POLICY
+    master: Master | None = None  # that it leads to, which Sentinels find
     # The unread replies to commands of redis-py's own code. If there are any on release, the user
     # was interrupted.
     due = 0
@@ -148,6 +149,7 @@ class ReplyLimits(Reconnects):
     _framed: tuple[int, PackedCommands] | None = None
     _ready: deque[Any]  # replies that were read with others, as bytes
     ends = False  # whether it is closed when it is released
+    lent: tuple[float, float] | None = None  # since when, and after waiting how long, if watched
     idle_since = 0.0  # when it was released, in monotonic seconds
     answered_at = 0.0  # when it was released last before it was closed
     connecting = False
@@ -204,7 +206,11 @@ class ReplyLimits(Reconnects):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
         def __repr__(self) -> str:
-            return "<a released connection>" if self.released else super().__repr__()
+            if self.released:
+                return "<a released connection>"
+            if self.master is not None:
+                return f"<{type(self).__name__} to sentinel:{self.master.service}>"
+            return super().__repr__()
 
         def __del__(self, *args: Any) -> None:
             if not self.released:
@@ -351,7 +357,8 @@ class ReplyLimits(Reconnects):
 
     def introduce(self) -> Steps[None]:
         """Ask what must be known of the server: in the greeting, before subscriptions follow."""
-        yield from ()
+        if self.master is not None:
+            yield from require_master(self)
 
     def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
         """Send commands and return the replies, in which errors are values."""
@@ -385,6 +392,10 @@ class ReplyLimits(Reconnects):
         self.due = max(0, self.due - 1)
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)
+
+    def is_replaced(self, error: Exception) -> bool:
+        """Whether an error says that the server, which Sentinels named, is no master any more."""
+        return self.master is not None and isinstance(error, ReadOnlyError)
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
@@ -501,7 +512,10 @@ class Closable(ReplyLimits):
             return
         for retry in count(1):
             try:
-                self._connect_once(*args, **kwargs)
+                if self.master is None:
+                    self.connect_once(*args, **kwargs)
+                else:
+                    self._find()
                 return
             except _LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
@@ -509,7 +523,14 @@ class Closable(ReplyLimits):
                     raise
             time.sleep(pause)
 
-    def _connect_once(self, *args: Any, **kwargs: Any) -> None:
+    def _find(self) -> None:
+        def find() -> None:
+            run_steps(self.master.connect(self), call)  # type: ignore[union-attr]
+
+        self.retry.call_with_retry(find, lambda _: None)  # type: ignore[attr-defined]
+
+    def connect_once(self, *args: Any, **kwargs: Any) -> None:
+        """Connect to the address that it has, unless the kit is closed or its breaker open."""
         require_open(self)
         self.policy.require_closed_breaker()
         self.connecting = True
@@ -673,6 +694,9 @@ class Closable(ReplyLimits):
             raise
         except ResponseError as error:
             self._note_refusal(error)
+            if self.is_replaced(error):
+                self.disconnect()
+                raise ConnectionError(PREVIOUS_MASTER) from error
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 pool.leave(self, error)
@@ -723,6 +747,14 @@ class AsyncClosable(ReplyLimits):
     moved_to: Any = None
     socket_timeout: float | None
 
+    if not TYPE_CHECKING:
+
+        def __del__(self, *args: Any) -> None:
+            transport = transport_of(self)
+            close_left(transport)
+            if transport is not None and not transport.is_closing():
+                super().__del__(*args)
+
     def should_reconnect(self) -> bool:
         """Whether it must be closed before the next use."""
         return self.draining or super().should_reconnect()  # type: ignore[misc]
@@ -752,7 +784,10 @@ class AsyncClosable(ReplyLimits):
             return
         for retry in count(1):
             try:
-                await self._connect_once(*args, **kwargs)
+                if self.master is None:
+                    await self.connect_once(*args, **kwargs)
+                else:
+                    await self._find()
                 return
             except _LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
@@ -760,7 +795,17 @@ class AsyncClosable(ReplyLimits):
                     raise
             await asyncio.sleep(pause)
 
-    async def _connect_once(self, *args: Any, **kwargs: Any) -> None:
+    async def _find(self) -> None:
+        async def find() -> None:
+            await arun_steps(self.master.connect(self), call)  # type: ignore[union-attr]
+
+        async def ignore(_: Exception) -> None:
+            """Try again."""
+
+        await self.retry.call_with_retry(find, ignore)  # type: ignore[attr-defined]
+
+    async def connect_once(self, *args: Any, **kwargs: Any) -> None:
+        """Connect to the address that it has, unless the kit is closed or its breaker open."""
         require_open(self)
         self.policy.require_closed_breaker()
         self.connecting = True
@@ -878,6 +923,9 @@ class AsyncClosable(ReplyLimits):
             raise
         except ResponseError as error:
             self._note_refusal(error)
+            if self.is_replaced(error):
+                await self.disconnect(nowait=True)
+                raise ConnectionError(PREVIOUS_MASTER) from error
             pool = self.follower()
             if pool is not None and lost_its_role(error):
                 await pool.leave(self, error)
@@ -965,8 +1013,6 @@ class _BlockingTimeouts(Closable):
         super().send_packed_command(packed, check_health)
 
     def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
-        # Otherwise a Sentinel connection stays open when its reader is interrupted.
-        kwargs.setdefault("disconnect_on_error", True)
         if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
             timeout = timeout_for(self._blocking_for, self.socket_timeout)
         try:
@@ -1481,16 +1527,6 @@ class UnixConnection(_FastReplies, redis.UnixDomainSocketConnection):
     """redis-py's Unix socket connection."""
 
 
-class SentinelConnection(ToMaster, _FastReplies, sentinel.SentinelManagedConnection):
-    """redis-py's Sentinel-managed connection."""
-
-
-class SentinelTlsConnection(ToMaster, _FastReplies, sentinel.SentinelManagedSSLConnection):
-    """redis-py's Sentinel-managed TLS connection."""
-
-    _is_plain_tcp = False
-
-
 class _ToAnyAddress:
     """Tries a host's other addresses when the first is silent, as blocking connections do."""
 
@@ -1532,15 +1568,3 @@ class AsyncTlsConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.SSLConn
 
 class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConnection):
     """The awaiting Unix socket connection."""
-
-
-class AsyncSentinelConnection(
-    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedConnection
-):
-    """The awaiting Sentinel-managed connection."""
-
-
-class AsyncSentinelTlsConnection(
-    AsyncToMaster, _ToAnyAddress, _AsyncBlockingTimeouts, aiosentinel.SentinelManagedSSLConnection
-):
-    """The awaiting Sentinel-managed TLS connection."""

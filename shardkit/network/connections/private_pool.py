@@ -21,7 +21,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import redis
 import redis.asyncio as aioredis
@@ -34,8 +34,6 @@ from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 
-# Attributes of the private pool itself; all others are those of the current pool.
-_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
 # Seconds to wait for the entry to name another server, if there is no socket timeout; and between
 # two checks.
 PATIENCE, PAUSE = 5.0, 0.05
@@ -58,10 +56,12 @@ class _FollowsEntry:
         self._switch = threading.Lock()
         renewed_in_children(self)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # not set yet, as in __init__
-            raise AttributeError(name)
-        return getattr(self._pool, name)
+    if not TYPE_CHECKING:  # it would hide misspelled names
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in _OWN or name[:2] == "__":
+                return object.__getattribute__(self, name)
+            return getattr(object.__getattribute__(self, "_pool"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
@@ -70,7 +70,7 @@ class _FollowsEntry:
             setattr(self._pool, name, value)
 
     def __del__(self) -> None:
-        """Do nothing, unlike redis-py's: the pools behind it clean up after themselves."""
+        """Do nothing, unlike redis-py's."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} now at {self._pool!r}>"
@@ -101,7 +101,7 @@ class _FollowsEntry:
             self._pool = pool
             lent = list(self._lent)
         for connection in lent:  # they reconnect to the new address; at once if users are waiting
-            connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
+            connection.moved_to = pool.make_connection()
             if not connection.released and connection.waits():
                 connection.lose()
         return pool
@@ -109,7 +109,7 @@ class _FollowsEntry:
     def _lend(self, connection: Any, pool: Any) -> bool:
         """Note which pool lends a connection; return whether it leads to the current address."""
         self._lent[connection] = pool
-        if not hasattr(pool, "service_name"):  # Sentinel pools notice by themselves
+        if pool.master is None:  # those that Sentinels find notice by themselves
             connection.follower = weakref.ref(self)
         return pool is self._pool
 
@@ -187,6 +187,10 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         for pool in self._pools():
             pool.disconnect(inuse_connections)
 
+    def close(self) -> None:
+        """Close all connections; the next use opens others."""
+        self.disconnect()
+
     def follow(self) -> None:
         """Switch to the changed entry now; the next use of the pool raises errors."""
         with suppress(ShardKitError):
@@ -239,6 +243,10 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         for pool in self._pools():
             await pool.disconnect(inuse_connections)
 
+    async def aclose(self) -> None:
+        """Close all connections; the next use opens others."""
+        await self.disconnect()
+
     def follow(self) -> None:
         """Switch to the current entry in this pool's event loop; see the blocking pool's."""
         if self._loop is not None:
@@ -256,3 +264,9 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
                 self._switch_to(await self._find(False))
 
         self._following = asyncio.get_running_loop().create_task(follow())
+
+
+# All other attributes are those of the current pool.
+_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"}).union(
+    *map(vars, (_FollowsEntry, PrivatePool, AsyncPrivatePool))
+)

@@ -5,9 +5,9 @@
     GET config:epoch ──► CLUSTER SLOTS of the entry's node: who has the slot of {config}?
                      ──► GET {config}:epoch, sent to that master
 
-The pools are those of services with Sentinels: the node of the entry is asked as a Sentinel is. A
-master that was replaced refuses (MOVED), and is left. Keys are renamed as they are sent, and again
-in replies: whatever begins as a key of the config server does.
+The master is found as that of a service with Sentinels: the node of the entry is asked as a
+Sentinel is. A master that was replaced refuses (MOVED), and is left. Keys are renamed as they are
+sent, and again in replies: whatever begins as a key of the config server does.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from redis.exceptions import (
 
 from shardkit.config.one_slot import PLAIN, TAGGED
 from shardkit.network.connections.connection import (
-    AsyncSentinelConnection,
-    AsyncSentinelTlsConnection,
-    SentinelConnection,
-    SentinelTlsConnection,
+    AsyncTcpConnection,
+    AsyncTlsConnection,
+    TcpConnection,
+    TlsConnection,
 )
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
@@ -117,17 +117,17 @@ class _AsyncInOneSlot:
             raise ConnectionError(PREVIOUS_MASTER) from error
 
 
-class SlotConnection(_InOneSlot, SentinelConnection):
+class SlotConnection(_InOneSlot, TcpConnection):
     """A connection to the master."""
 
 
-class SlotTlsConnection(_InOneSlot, SentinelTlsConnection):
+class SlotTlsConnection(_InOneSlot, TlsConnection):
     """A TLS connection to the master."""
 
 
-class AsyncSlotConnection(_AsyncInOneSlot, AsyncSentinelConnection):
+class AsyncSlotConnection(_AsyncInOneSlot, AsyncTcpConnection):
     """An awaiting connection to the master."""
 
 
-class AsyncSlotTlsConnection(_AsyncInOneSlot, AsyncSentinelTlsConnection):
+class AsyncSlotTlsConnection(_AsyncInOneSlot, AsyncTlsConnection):
     """An awaiting TLS connection to the master."""

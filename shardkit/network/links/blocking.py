@@ -175,12 +175,12 @@ class BlockingLink(Link):
         replies: list[Any] = []
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.borrow()
+                connection = pool.acquire()
                 sent = True
                 replies, refused = connection.round_trip(data, raw, None, len(batch), does)
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.borrow()
+                    connection = pool.acquire()
                     deadline.require_left()
                     sent = True
                     replies, refused = connection.round_trip(data, raw, deadline, len(batch), does)
@@ -451,7 +451,7 @@ class Exchange:
         """Take a connection from the pool; return whether it can be written to at once."""
         try:
             with self.in_time:
-                self.connection = self.pool.reserve(time.monotonic())
+                self.connection = self.pool.acquire(connects=False)
         except ATTEMPT_ERRORS as error:
             self._fail(error)
             return False

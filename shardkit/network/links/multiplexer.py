@@ -96,7 +96,7 @@ class ConnectionSource:
         """Whether it has a connection to spare, and one more for others."""
         if not self._is_pool:
             return True
-        _, in_use = self.source.connection_counts()
+        _, in_use = self.source.connections.counts()
         return bool(in_use + 2 <= self.source.max_connections)
 
     def get_idle(self) -> Any:
@@ -113,7 +113,7 @@ class ConnectionSource:
 
     async def borrow(self) -> Any:
         """Return a connected connection, in any database; see `acquire`."""
-        return await self.source.borrow() if self._is_pool else await self._of_node()
+        return await self.source.acquire() if self._is_pool else await self._of_node()
 
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""

@@ -198,10 +198,10 @@ class DirectClient(_KitClient, redis.Redis):
         complete = False
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.borrow()
+                connection = pool.acquire()
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.borrow()
+                    connection = pool.acquire()
             if deadline is not None:
                 deadline.require_left()
             [reply], refused = connection.round_trip(data, False, deadline, 1, does)

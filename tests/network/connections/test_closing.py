@@ -21,7 +21,6 @@ from shardkit.config.component import Component
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
-from shardkit.network.connections.redis_private import idle_of
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 
@@ -36,7 +35,7 @@ def connection_of(kit: ShardKit, component: str = "c") -> Any:
     """The connection that the next call on a component uses."""
     client: Any = kit.client(component)
     client.ping()
-    return idle_of(client.connection_pool)[-1]
+    return client.connection_pool.connections.idle[-1]
 
 
 def between_look_up_and_write(
@@ -134,7 +133,7 @@ def test_connecting_while_the_pool_closes(kit: ShardKit, monkeypatch: pytest.Mon
         client.ping()
     assert made
     assert made[0]._sock is None
-    assert not isinstance(pool, Pool) or not pool._idle
+    assert not isinstance(pool, Pool) or not pool.connections.idle
 
 
 def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,6 @@ from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.operations.commands import raise_failures
 from shardkit.operations.deadlines import Deadline, within
 
@@ -342,7 +341,7 @@ def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.Monk
         lent = [pool.get_connection() for _ in range(count)]
         for connection in lent:
             pool.release(connection)
-        for connection in idle_of(pool):
+        for connection in pool.connections.idle:
             connection.idle_since -= pool_module.IDLE_SECONDS + 1
     fresh = crowded.get_connection()
     known = line(fresh)
@@ -361,7 +360,7 @@ async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalSe
     lines = list(map(line, lent))
     for connection in lent:
         await pool.release(connection)
-    for connection in idle_of(pool):
+    for connection in pool.connections.idle:
         connection.idle_since -= pool_module.IDLE_SECONDS + 1
     for _ in range(5):
         await pool.release(await pool.get_connection())
@@ -525,7 +524,7 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
         step()
     assert line(await second) is known
     assert first.cancelled()
-    assert not pool._waiting
+    assert pool.pending() == 0
     await pool.disconnect()
 
 
@@ -536,12 +535,11 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
     known = line(held)
     kits = face.owners[0] if face.kind == "private" else pool
 
-    def find_none() -> Any:
+    def lend_none() -> None:
         monkeypatch.undo()
         pool.release(held)
-        raise pool_module.too_many(1)
 
-    monkeypatch.setattr(kits, "make_connection", find_none)
+    monkeypatch.setattr(kits, "_lend_new", lend_none)
     assert line(pool.get_connection()) is known
 
 
