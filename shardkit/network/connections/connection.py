@@ -16,7 +16,7 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import count
 from operator import call
@@ -96,7 +96,7 @@ from shardkit.operations.arguments import require_printable
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 _LOST = (ConnectionError, TimeoutError, OSError)
 # The server is well, or there is none: this says nothing about whether it can be reached.
@@ -128,6 +128,12 @@ _AT_ONCE = 16  # commands of an opening whose replies are read at once
 class ReplyLimits(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
+    direct = False  # whether commands may bypass redis-py's code
+    closed = False  # its kit is closed; it does not connect again
+    follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
+    # What this connection becomes when its user's thread next connects it: another address, and
+    # perhaps another class.
+    moved_to: Any = None
     policy = NO_POLICY
     master: Master | None = None  # that it leads to, which Sentinels find
     # The unread replies to commands of redis-py's own code. If there are any on release, the user
@@ -162,6 +168,17 @@ class ReplyLimits(Reconnects):
     max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
     extend_blocking_timeout = True  # for blocking commands, by the time that they may block
     _limited_parser: type[Any] | None = None
+    _blocking_for: float | None = None  # the seconds for which a command that was sent may block
+    # Of redis-py's connections.
+    protocol: int
+    health_check_interval: Any
+    socket_timeout: float | None
+    is_connected: Any
+    run: Callable[[Steps[Any]], Any]
+    disconnect: Callable[..., Any]
+    pause: Callable[..., Any]
+    _connect_in_time: Callable[..., Any]
+    _retried: Callable[..., Any]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
@@ -251,12 +268,6 @@ class ReplyLimits(Reconnects):
             return b""
         self.selected = database.number
         return database.select
-
-    def enter_later(self) -> None:
-        """Be in its user's database, which is open, from the next command on."""
-        self.selects = self.database.number != self.selected
-        if not self.selects:
-            self.entered = self.database
 
     def select(self, database: ClientDatabase) -> Steps[Exception | None]:
         """Select an opened database, for certain; return the server's error if it refuses."""
@@ -369,7 +380,7 @@ class ReplyLimits(Reconnects):
             self.asking = False
 
     def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
-        if len(commands) >= _AT_ONCE and int(self.protocol) == 2:  # type: ignore[attr-defined]
+        if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
             pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
             packed = PackedCommands.doing(ANYWHERE, pieces, 1)
             yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
@@ -393,15 +404,114 @@ class ReplyLimits(Reconnects):
         self.ends = self.ends or self.own
         self.unusable = self.unusable or refuses_to_serve(error)
 
+    @run_by_face
+    def connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
+        if self.is_connected:
+            return
+        for retry in count(1):
+            try:
+                if self.master is None:
+                    yield partial(self.connect_once, *args, **kwargs)
+                else:
+                    yield partial(self._retried, self.master.connect)
+                return
+            except _LOST as error:
+                pause = self.policy.pause_before_retry(retry, error)
+                if pause is None:
+                    raise
+            yield partial(self.pause, pause)
+
+    @run_by_face
+    def connect_once(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Connect to the address that it has, unless the kit is closed or its breaker open."""
+        require_open(self)
+        self.policy.require_closed_breaker()
+        self.connecting = True
+        started = time.monotonic()
+        try:
+            become_moved(self)
+            yield partial(self._connect_in_time, *args, **kwargs)
+            while self.moved_to is not None or self.closed:
+                yield partial(self.disconnect, True)  # at once
+                require_open(self)
+                become_moved(self)
+                yield partial(self._connect_in_time, *args, **kwargs)
+            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
+        except _LOST as error:
+            reraise_handlers(error)
+            if self.closed:
+                raise closed_error() from error
+            if not isinstance(error, _OF_PLACES):
+                self.policy.failed(error, time.monotonic() - started)
+            raise
+        finally:
+            self.connecting = False
+        if self.policy.breaker is not None:
+            self.policy.breaker.connected()
+        if handlers:
+            shard, address = str(self.policy.shard or ""), self.policy.address
+            emit(ConnectionOpened(shard, address, time.monotonic() - started))
+
+    @run_by_face
+    def enter(self) -> Steps[None]:
+        """Be in the database of its user: open it before its first use.
+
+        Raises:
+            ConnectionError, ResponseError: it cannot be used; nothing was sent.
+        """
+        database = self.database
+        if database not in self.opened:
+            for error in (yield from opening(self, (database,), waits=True)).values():
+                raise error
+        self.selects = database.number != self.selected  # from the next command on
+        if not self.selects:
+            self.entered = database
+
+    @run_by_face
+    def open(
+        self, databases: Sequence[ClientDatabase], *, waits: bool = True
+    ) -> Steps[dict[ClientDatabase, Exception]]:
+        """Open databases before their first use; see `databases.opening`."""
+        return (yield from opening(self, databases, waits))
+
+    @run_by_face
+    def check_health(self) -> Steps[None]:
+        """PING if that is due; close a connection that is dead, unless its user changed its state.
+
+        This says nothing about the server, and nothing was sent: the next command connects again.
+        """
+        connecting, self.connecting = self.connecting, True
+        try:
+            yield super().check_health  # type: ignore[misc]
+        except _LOST as error:
+            reraise_handlers(error)
+            yield partial(self.disconnect, True)
+            if self.own:
+                raise
+        finally:
+            self.connecting = connecting
+
     def is_replaced(self, error: Exception) -> bool:
         """Whether an error says that the server, which Sentinels named, is no master any more."""
         return self.master is not None and isinstance(error, ReadOnlyError)
+
+    @run_by_face
+    def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Send redis-py's introduction, and open the database; subscriptions follow."""
+        yield partial(super().on_connect_check_health, *args, **kwargs)  # type: ignore[misc]
+        self.forget_databases()
+        yield self.enter
+
+    def waits(self) -> bool:
+        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
+        return self._blocking_for is not None or has_connect_callbacks(self)
 
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
             error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
-        waits = self.for_block or getattr(self, "_blocking_for", None) is not None
+        waits = self.for_block or self._blocking_for is not None
         if (
             self.policy.breaker is not None
             and not self.connecting
@@ -410,13 +520,6 @@ class ReplyLimits(Reconnects):
         ):
             # A lost connection fails immediately.
             self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
-
-    def _note_opened(self, started: float) -> None:
-        if self.policy.breaker is not None:
-            self.policy.breaker.connected()
-        if handlers:
-            shard, address = str(self.policy.shard or ""), self.policy.address
-            emit(ConnectionOpened(shard, address, time.monotonic() - started))
 
     def _tell_closed(self) -> None:
         emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
@@ -464,11 +567,7 @@ class Closable(ReplyLimits):
     connection; other threads shut its socket down.
     """
 
-    closed = False  # its kit is closed; it does not connect again
-    follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
-    # What this connection becomes when its user's thread next connects it: another address, and
-    # perhaps another class.
-    moved_to: Any = None
+    direct = True
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it
@@ -496,90 +595,31 @@ class Closable(ReplyLimits):
         if self.released:
             return
         if self.pid != process.pid:  # type: ignore[attr-defined]  # the parent may hold the lock
-            super().disconnect(*args, **kwargs)  # type: ignore[misc]
+            super().disconnect(*args, **kwargs)
             return
         with self._closing:
             if handlers and self.is_connected:
                 self._tell_closed()
-            super().disconnect(*args, **kwargs)  # type: ignore[misc]
+            super().disconnect(*args, **kwargs)
             self.due, self.answered_at = 0, self.idle_since
             self.ends = self.own = self.unusable = False
             self.forget_replies()
 
-    def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
-        if self.is_connected:
-            return
-        for retry in count(1):
-            try:
-                if self.master is None:
-                    self.connect_once(*args, **kwargs)
-                else:
-                    self._find()
-                return
-            except _LOST as error:
-                pause = self.policy.pause_before_retry(retry, error)
-                if pause is None:
-                    raise
-            time.sleep(pause)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return run_steps(steps, call)
 
-    def _find(self) -> None:
-        def find() -> None:
-            run_steps(self.master.connect(self), call)  # type: ignore[union-attr]
+    def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
+        self.retry.call_with_retry(lambda: self.run(connect(self)), lambda _: None)  # type: ignore[attr-defined]
 
-        self.retry.call_with_retry(find, lambda _: None)  # type: ignore[attr-defined]
-
-    def connect_once(self, *args: Any, **kwargs: Any) -> None:
-        """Connect to the address that it has, unless the kit is closed or its breaker open."""
-        require_open(self)
-        self.policy.require_closed_breaker()
-        self.connecting = True
-        started = time.monotonic()
+    def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
-            while True:
-                become_moved(self)
-                with self._kept_to_deadline(connects=True):
-                    super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
-                require_open(self)
-                if self.moved_to is None:
-                    break
-                self.disconnect()
-            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
-        except BaseException as error:
+            with self._kept_to_deadline(connects=True):
+                super(ReplyLimits, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        except BaseException:  # an interrupt, too: its greeting may not be over
             self.disconnect()
-            reraise_handlers(error)
-            if self.closed and isinstance(error, _LOST):
-                raise closed_error() from error
-            if not isinstance(error, _OF_PLACES):
-                self.policy.failed(error, time.monotonic() - started)
             raise
-        finally:
-            self.connecting = False
-        self._note_opened(started)
-
-    def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Send redis-py's introduction, and open the database; subscriptions follow."""
-        super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        self.forget_databases()
-        self.enter()
-
-    def enter(self) -> None:
-        """Be in the database of its user: open it before its first use.
-
-        Raises:
-            ConnectionError, ResponseError: it cannot be used; nothing was sent.
-        """
-        database = self.database
-        if database not in self.opened:
-            for error in self.open((database,)).values():
-                raise error
-        self.enter_later()
-
-    def open(
-        self, databases: Sequence[ClientDatabase], *, waits: bool = True
-    ) -> dict[ClientDatabase, Exception]:
-        """Open databases before their first use; see `databases.opening`."""
-        return run_steps(opening(self, databases, waits), call)
 
     def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""
@@ -591,22 +631,6 @@ class Closable(ReplyLimits):
         if deadline is not None:
             deadline.require_left()
         time.sleep(seconds)
-
-    def check_health(self) -> None:
-        """PING if that is due; close a connection that is dead, unless its user changed its state.
-
-        This says nothing about the server, and nothing was sent: the next command connects again.
-        """
-        connecting, self.connecting = self.connecting, True
-        try:
-            super().check_health()  # type: ignore[misc]
-        except _LOST as error:
-            reraise_handlers(error)
-            self.disconnect()
-            if self.own:
-                raise
-        finally:
-            self.connecting = connecting
 
     def round_trip(
         self,
@@ -655,11 +679,19 @@ class Closable(ReplyLimits):
 
     def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime."""
-        if check_health:
+        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health and self.health_check_interval:
             self.check_health()
         if not self.is_connected:
             self.connect_check_health(check_health=False)
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health and not self.connecting:
+            # Set before sending, for those who change the address; but after connecting and the
+            # health check, which have replies of their own.
+            self._blocking_for = packed.blocks
+            while self.moved_to is not None and self.waits():
+                self.disconnect()
+                self.connect()  # type: ignore[attr-defined]
+                self._blocking_for = packed.blocks
         pieces = run_steps(self._sending(packed), call) if packed.replies else packed
         try:
             if current.get() is None:
@@ -674,8 +706,11 @@ class Closable(ReplyLimits):
             self.note_failure(error)
             raise
 
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        """Read a reply; raise ClosedError if the kit was closed in the meantime."""
+    def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
+        """Read a reply; raise ClosedError if the kit was closed in the meantime.
+
+        That of a blocking command may take as long as it blocks, and the socket timeout.
+        """
         if self._framed is not None:
             try:
                 run_steps(self._settled(), call)
@@ -684,8 +719,15 @@ class Closable(ReplyLimits):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
+            timeout = timeout_for(self._blocking_for, self.socket_timeout)
+        read = super().read_response  # type: ignore[misc]
         try:
-            reply = super().read_response(*args, **kwargs)  # type: ignore[misc]
+            if timeout is NOT_GIVEN:
+                reply = read(*args, **kwargs)
+            else:
+                with reading_within(self, timeout) as options:
+                    reply = read(*args, **options, **kwargs)
         except _LOST as error:
             reraise_handlers(error)
             if self.closed:
@@ -701,8 +743,18 @@ class Closable(ReplyLimits):
             if pool is not None and lost_its_role(error):
                 pool.leave(self, error)
             raise
+        finally:
+            self._blocking_for = None
         self.due = max(0, self.due - 1)
         return reply
+
+    def lose(self) -> None:
+        """Break the connection under its user."""
+        self.shut_down()
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """Set the timeout of reads and writes, in seconds; None waits for ever."""
+        set_timeout(self, seconds)
 
     @contextmanager
     def _kept_to_deadline(self, connects: bool = False) -> Iterator[None]:
@@ -741,11 +793,7 @@ class Closable(ReplyLimits):
 class AsyncClosable(ReplyLimits):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
-    closed = False
-    follower: Callable[[], Any] = staticmethod(_no_pool)
     draining = False  # whether it is closed on release
-    moved_to: Any = None
-    socket_timeout: float | None
 
     if not TYPE_CHECKING:
 
@@ -759,9 +807,13 @@ class AsyncClosable(ReplyLimits):
         """Whether it must be closed before the next use."""
         return self.draining or super().should_reconnect()  # type: ignore[misc]
 
+    def is_reusable(self) -> bool:
+        """Whether it is connected and nothing unread has arrived, as far as can be seen."""
+        return bool(self.is_connected) and not self.should_reconnect()
+
     def tell_closed(self) -> None:
         """Emit the event that it is being closed, if it is connected."""
-        if handlers and self.is_connected:  # type: ignore[attr-defined]
+        if handlers and self.is_connected:
             self._tell_closed()
 
     async def disconnect(self, *args: Any, **kwargs: Any) -> None:
@@ -776,83 +828,26 @@ class AsyncClosable(ReplyLimits):
         self.due = 0
         self.ends = self.own = self.unusable = False
         self.forget_replies()
-        await super().disconnect(*args, **kwargs)  # type: ignore[misc]
+        await super().disconnect(*args, **kwargs)
 
-    async def connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
-        if self.is_connected:  # type: ignore[attr-defined]
-            return
-        for retry in count(1):
-            try:
-                if self.master is None:
-                    await self.connect_once(*args, **kwargs)
-                else:
-                    await self._find()
-                return
-            except _LOST as error:
-                pause = self.policy.pause_before_retry(retry, error)
-                if pause is None:
-                    raise
-            await asyncio.sleep(pause)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return arun_steps(steps, call)
 
-    async def _find(self) -> None:
-        async def find() -> None:
-            await arun_steps(self.master.connect(self), call)  # type: ignore[union-attr]
-
+    async def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
         async def ignore(_: Exception) -> None:
             """Try again."""
 
-        await self.retry.call_with_retry(find, ignore)  # type: ignore[attr-defined]
+        await self.retry.call_with_retry(lambda: self.run(connect(self)), ignore)  # type: ignore[attr-defined]
 
-    async def connect_once(self, *args: Any, **kwargs: Any) -> None:
-        """Connect to the address that it has, unless the kit is closed or its breaker open."""
-        require_open(self)
-        self.policy.require_closed_breaker()
-        self.connecting = True
-        started = time.monotonic()
+    async def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
-            while True:
-                become_moved(self)
-                async with kept_to_deadline():
-                    await super().connect_check_health(*args, **kwargs)  # type: ignore[misc]
-                if self.moved_to is None:
-                    break
-                await self.disconnect(nowait=True)
-            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
-        except _LOST as error:
-            if self.closed:
-                raise closed_error() from error
-            if not isinstance(error, _OF_PLACES):
-                self.policy.failed(error, time.monotonic() - started)
-            raise
-        finally:
-            self.connecting = False
-        self._note_opened(started)
-        try:
-            require_open(self)
-        except ClosedError:
+            async with kept_to_deadline():
+                await super(ReplyLimits, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
+        except BaseException:  # a cancellation, too: its greeting may not be over
             await self.disconnect(nowait=True)
             raise
-
-    async def on_connect_check_health(self, *args: Any, **kwargs: Any) -> None:
-        """Send redis-py's introduction, and open the database; subscriptions follow."""
-        await super().on_connect_check_health(*args, **kwargs)  # type: ignore[misc]
-        self.forget_databases()
-        await self.enter()
-
-    async def enter(self) -> None:
-        """Be in the database of its user: open it before its first use."""
-        database = self.database
-        if database not in self.opened:
-            for error in (await self.open((database,))).values():
-                raise error
-        self.enter_later()
-
-    async def open(
-        self, databases: Sequence[ClientDatabase], *, waits: bool = True
-    ) -> dict[ClientDatabase, Exception]:
-        """Open databases before their first use; see `databases.opening`."""
-        return await arun_steps(opening(self, databases, waits), call)
 
     async def confirm(self, witness: Any, epoch: int) -> None:
         """Read the epoch of the config server that a witness doubts."""
@@ -862,29 +857,24 @@ class AsyncClosable(ReplyLimits):
         """Wait."""
         await asyncio.sleep(seconds)
 
-    async def check_health(self) -> None:
-        """PING if that is due; see the blocking connection's."""
-        connecting, self.connecting = self.connecting, True
-        try:
-            await super().check_health()  # type: ignore[misc]
-        except _LOST:
-            await self.disconnect(nowait=True)
-            if self.own:
-                raise
-        finally:
-            self.connecting = connecting
-
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send a command; raise ClosedError if the kit was closed in the meantime.
 
         Before Python 3.12, redis-py's `asyncio.wait_for` ignores a cancellation that comes when the
         command has just been written, and a BLPOP would continue.
         """
-        if check_health:
-            await self.check_health()
-        if not self.is_connected:  # type: ignore[attr-defined]
-            await self.connect_check_health(check_health=False)
         packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
+        if check_health and self.health_check_interval:
+            await self.check_health()
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        # See the blocking connection's.
+        blocks = self._blocking_for if packed.blocks is None else packed.blocks
+        self._blocking_for = blocks
+        while not self.connecting and self.moved_to is not None and self.waits():
+            await self.disconnect(nowait=True)
+            await self.connect()  # type: ignore[attr-defined]
+            self._blocking_for = blocks
         pieces = await arun_steps(self._sending(packed), call) if packed.replies else packed
         try:
             try:
@@ -901,7 +891,6 @@ class AsyncClosable(ReplyLimits):
 
     async def read_response(self, *args: Any, **kwargs: Any) -> Any:
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
-        read = super().read_response  # type: ignore[misc]
         if self._framed is not None:
             try:
                 await arun_steps(self._settled(), call)
@@ -910,12 +899,18 @@ class AsyncClosable(ReplyLimits):
                 raise
         if self._ready:
             return self._next_ready(*args, **kwargs)
+        read, blocks = super().read_response, self._blocking_for  # type: ignore[misc]
+        extends = kwargs.get("timeout") is None and self.extend_blocking_timeout
         try:
-            if current.get() is None:
+            if blocks is None and current.get() is None:
                 reply = await read(*args, **kwargs)
             else:
-                async with kept_to_deadline(self):
-                    reply = await read(*args, **kwargs)
+                extended: Any = nullcontext()
+                if blocks is not None and extends:
+                    extended = extended_timeout(self, blocks)
+                with extended:
+                    async with kept_to_deadline(self):
+                        reply = await read(*args, **kwargs)
         except _LOST as error:
             if self.closed:
                 raise closed_error() from error
@@ -930,6 +925,8 @@ class AsyncClosable(ReplyLimits):
             if pool is not None and lost_its_role(error):
                 await pool.leave(self, error)
             raise
+        finally:
+            self._blocking_for = None
         if reply is not None or (len(args) < 2 and kwargs.get("timeout") is None):
             self.due = max(0, self.due - 1)  # else perhaps nothing has come in time
         return reply
@@ -984,63 +981,10 @@ def closed_error() -> ClosedError:
     return ClosedError("the kit is closed", "open a new one with shardkit.connect")
 
 
-class _BlockingTimeouts(Closable):
-    """Extends the timeout of a blocking command by the time that it may block."""
-
-    socket_timeout: float | None
-    _blocking_for: float | None = None
-    _limited_parser = LimitedParser
-
-    def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        blocks = packed.blocks
-        if (
-            not self.connecting
-            and check_health
-            and (blocks is not None or self.moved_to is not None)
-        ):
-            self.check_health()
-            if not self.is_connected:
-                self.connect()  # type: ignore[attr-defined]
-            check_health = False
-            # Set before sending, for those who change the address; but after connecting and the
-            # health check, which have replies of their own.
-            self._blocking_for = blocks
-            while self.moved_to is not None and self.waits():
-                self.disconnect()
-                self.connect()  # type: ignore[attr-defined]
-                self._blocking_for = blocks
-        super().send_packed_command(packed, check_health)
-
-    def read_response(self, *args: Any, timeout: Any = NOT_GIVEN, **kwargs: Any) -> Any:
-        if timeout is NOT_GIVEN and self._blocking_for is not None and self.extend_blocking_timeout:
-            timeout = timeout_for(self._blocking_for, self.socket_timeout)
-        try:
-            if timeout is NOT_GIVEN:
-                return super().read_response(*args, **kwargs)
-            with reading_within(self, timeout) as options:
-                return super().read_response(*args, **options, **kwargs)
-        finally:
-            self._blocking_for = None
-
-    def waits(self) -> bool:
-        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
-        return self._blocking_for is not None or has_connect_callbacks(self)
-
-    def lose(self) -> None:
-        """Break the connection under its user."""
-        self.shut_down()
-
-    def set_timeout(self, seconds: float | None) -> None:
-        """Set the timeout of reads and writes, in seconds; None waits for ever."""
-        set_timeout(self, seconds)
-
-
-class _FastReplies(_BlockingTimeouts):
+class _FastReplies(Closable):
     """Reads the replies to many commands at once, in hiredis."""
 
-    protocol: int
-    health_check_interval: Any
+    _limited_parser = LimitedParser
     _is_plain_tcp = True  # bytes go as they are, not through TLS
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
@@ -1386,45 +1330,13 @@ class ReplyParser:
         replies += together
 
 
-class _AsyncBlockingTimeouts(AsyncClosable):
-    """Extends the timeout of a blocking command, for awaiting connections."""
+class _AsyncReplies(AsyncClosable):
+    """Tells what has arrived, for awaiting connections."""
 
-    socket_timeout: float | None
+    direct = True
     _limited_parser = AsyncLimitedParser
     _reply_parser: ReplyParser | None = None
     _parsed_socket: Any = None
-    _blocking_for: float | None = None
-
-    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
-        packed = command if type(command) is PackedCommands else PackedCommands.by_hand(command)
-        if check_health:
-            await self.check_health()
-        if not self.is_connected:  # type: ignore[attr-defined]
-            await self.connect_check_health(check_health=False)
-        # See the blocking connection's.
-        blocks = self._blocking_for if packed.blocks is None else packed.blocks
-        self._blocking_for = blocks
-        while not self.connecting and self.moved_to is not None and self.waits():
-            await self.disconnect(nowait=True)
-            await self.connect()  # type: ignore[attr-defined]
-            self._blocking_for = blocks
-        await super().send_packed_command(packed, check_health=False)
-
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        blocks = self._blocking_for
-        if blocks is None:
-            return await super().read_response(*args, **kwargs)
-        try:
-            if kwargs.get("timeout") is not None or not self.extend_blocking_timeout:
-                return await super().read_response(*args, **kwargs)
-            with extended_timeout(self, blocks):
-                return await super().read_response(*args, **kwargs)
-        finally:
-            self._blocking_for = None
-
-    def waits(self) -> bool:
-        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
-        return self._blocking_for is not None or has_connect_callbacks(self)
 
     def lose(self) -> None:
         """Break the connection under its user."""
@@ -1558,13 +1470,13 @@ class _ToAnyAddress:
         return arguments
 
 
-class AsyncTcpConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.Connection):
+class AsyncTcpConnection(_ToAnyAddress, _AsyncReplies, aioredis.Connection):
     """The awaiting TCP connection."""
 
 
-class AsyncTlsConnection(_ToAnyAddress, _AsyncBlockingTimeouts, aioredis.SSLConnection):
+class AsyncTlsConnection(_ToAnyAddress, _AsyncReplies, aioredis.SSLConnection):
     """The awaiting TLS connection."""
 
 
-class AsyncUnixConnection(_AsyncBlockingTimeouts, aioredis.UnixDomainSocketConnection):
+class AsyncUnixConnection(_AsyncReplies, aioredis.UnixDomainSocketConnection):
     """The awaiting Unix socket connection."""

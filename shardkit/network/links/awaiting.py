@@ -335,7 +335,7 @@ class AwaitingLink(Link):
         connections = kept_with(client, self)  # it belongs to one loop
         connection: MultiplexedConnection | None = connections.get(name)
         if connection is None or connection.source.source is not node:
-            if not hasattr(node.connection_class, "is_reusable"):
+            if not getattr(node.connection_class, "direct", False):
                 return None
             source = ConnectionSource(node, self._raw)
             connection = connections[name] = MultiplexedConnection(source, policy_of(client))

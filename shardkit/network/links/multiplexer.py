@@ -462,7 +462,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
 
     async def _connect(self) -> None:
         try:
-            connection = await self.source.borrow()
+            self._attach(await self.source.borrow())
         except Exception as error:  # whatever it is, nothing was sent
             self._connecting = None
             self._give_up(error)
@@ -472,15 +472,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             raise
         finally:
             self._connecting = None
-        self._attach(connection)
         self._write()
 
     def _attach(self, connection: Any) -> None:
+        try:
+            self._parser = connection.reply_parser()
+        except BaseException:
+            connection.unusable = True
+            self.source.release_nowait(connection)
+            raise
         self._connection = connection
         self._transport = connection.transport
         self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
         self._must_close, self._selecting = False, None
 
@@ -897,7 +901,7 @@ def multiplexed(pool: Any) -> MultiplexedConnection | None:
         way = pool.way
         connection = way.multiplexed
         if connection is None:
-            if not hasattr(way.connection_class, "is_reusable"):
+            if not way.connection_class.direct:
                 return None
             connection = MultiplexedConnection(ConnectionSource(way, raw=True), way.policy)
         way.multiplexed = pool.multiplexed = connection

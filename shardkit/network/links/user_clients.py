@@ -364,7 +364,7 @@ def _repeats_or_encodes(pool: Any) -> bool:
     retry = options.get("retry")
     return (
         getattr(pool, "as_redis_py", False)
-        or not hasattr(pool.connection_class, "is_reusable")
+        or not getattr(pool.connection_class, "direct", False)
         or (retry is not None and retry.get_retries() > 0)
         or options.get("encoding", "utf-8") != "utf-8"
         or options.get("encoding_errors", "strict") != "strict"

@@ -121,7 +121,7 @@ class _BlockingFaulty(_Faulty):
     def can_read(self, timeout: float | None = 0) -> Any:
         return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
 
-    def read_response(self: Any, **options: Any) -> Any:
+    def read_response(self: Any, *_: Any, **options: Any) -> Any:
         due, answered = self._next()
         answer = refusal = None
         if answered:

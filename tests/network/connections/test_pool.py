@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -526,6 +527,33 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
     assert first.cancelled()
     assert pool.pending() == 0
     await pool.disconnect()
+
+
+@BLOCKING
+def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
+    """An alarm goes off while it waits, at about the time at which the connection is released."""
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for n in range(40):
+            held = [pool.get_connection()]
+            releasing = threading.Timer(0.01, lambda held=held: pool.release(held.pop()))
+            releasing.start()
+            with suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0.009 + 0.0001 * n)
+                pool.release(pool.get_connection())
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            releasing.join()
+            with within(Deadline(time.monotonic() + 5, 5)):
+                pool.release(pool.get_connection())
+            assert pool.pending() == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @BLOCKING

@@ -193,6 +193,8 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     pool = client.connection_pool._pool
     hooked = pool if when == "get_connection" else pool.connections.idle[0]
     plain = getattr(hooked, when)
+    if when == "check_health":
+        hooked.health_check_interval = 60
 
     monkeypatch.setattr(hooked, when, then_moving(plain, moving, client, there, monkeypatch))
     waiting = moving.start(client.blpop, ["jobs"], 60)
