@@ -22,15 +22,12 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.network.connections.connection import (
+from shardkit.network.connections.async_connection import (
     AsyncTcpConnection,
     AsyncTlsConnection,
     AsyncUnixConnection,
-    TcpConnection,
-    TlsConnection,
-    UnixConnection,
-    require_open,
 )
+from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, Pool
@@ -49,6 +46,7 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
+from shardkit.network.connections.session import require_open
 from shardkit.network.connections.slot_owner import (
     SERVICE,
     AsyncSlotConnection,

@@ -27,10 +27,10 @@ import redis
 import redis.asyncio as aioredis
 
 from shardkit.errors import ConfigError, ShardKitError
-from shardkit.network.connections.connection import ServerReplacedError
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.network.connections.pool import require_lent
 from shardkit.network.connections.redis_private import is_unready
+from shardkit.network.connections.session import ServerReplacedError
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
 

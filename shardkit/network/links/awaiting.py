@@ -19,8 +19,8 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
+from shardkit.network.connections.async_connection import kept_to_deadline
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
 from shardkit.network.connections.policy import policy_of

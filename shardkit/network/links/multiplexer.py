@@ -42,7 +42,6 @@ from redis.exceptions import (
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
-from shardkit.network.connections.connection import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
@@ -59,6 +58,7 @@ from shardkit.network.connections.framing import (
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
+from shardkit.network.connections.session import closed_error
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
 from shardkit.operations.deadlines import Deadline
@@ -450,6 +450,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         try:
             connection = self.source.get_idle()
+            if connection is not None:
+                self._attach(connection)
         except Exception as error:  # whatever it is, nothing was sent
             self._give_up(error)
             return
@@ -457,7 +459,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             # For all tasks: the deadline of the one that needs it first is not that of the others.
             self._connecting = self._loop.create_task(self._connect(), context=Context())
         else:
-            self._attach(connection)
             self._write()
 
     async def _connect(self) -> None:

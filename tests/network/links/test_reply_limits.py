@@ -287,7 +287,7 @@ async def test_pipelines_work_where_there_is_no_poll(
     kind: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """eventlet.monkey_patch() takes it away."""
-    monkeypatch.setattr("shardkit.network.connections.connection.select", SimpleNamespace())
+    monkeypatch.setattr("shardkit.network.connections.replies.select", SimpleNamespace())
     async with opened(kind, two(own_server.port, own_server.port)) as face:
         batch = [on(n % 2, "INCR", "k") for n in range(3_000)]
         for n in range(3):

@@ -29,8 +29,9 @@ from shardkit.metrics.outbox import Outbox
 from shardkit.network.connections import clients, sentinels
 from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import Closable, ReplyParser
+from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.pool import Connections, Pool, _Common
+from shardkit.network.connections.replies import ReplyParser
 from shardkit.network.links import dispatcher, user_clients
 from shardkit.network.links.dispatcher import Dispatcher
 from shardkit.network.links.server_request import ServerRequest
