@@ -14,9 +14,9 @@ They use redis-py's documented extension points, ``connection_class`` and ``conn
 
 from shardkit.network.connections.async_connection import extended_timeout
 from shardkit.network.connections.connection import is_reusable, read_replies_of
+from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.replies import INCOMPLETE, READ_BYTES, ReplyParser
-from shardkit.network.connections.session import timeout_for
 
 __all__ = [
     "INCOMPLETE",

@@ -16,6 +16,12 @@ import redis.asyncio as aioredis
 from redis.exceptions import ConnectionError, ResponseError, TimeoutError  # noqa: A004 - redis-py's own
 
 from shardkit.events import handlers
+from shardkit.network.connections.connection_state import (
+    LOST,
+    ConnectionState,
+    closed_error,
+    timeout_for,
+)
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.redis_private import (
@@ -27,12 +33,11 @@ from shardkit.network.connections.redis_private import (
     transport_of,
 )
 from shardkit.network.connections.replies import ReplyParser
-from shardkit.network.connections.session import LOST, Session, closed_error, timeout_for
 from shardkit.operations.deadlines import current
 from shardkit.operations.steps import arun_steps
 
 
-class AsyncClosable(Session):
+class AsyncClosable(ConnectionState):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
     draining = False  # whether it is closed on release
@@ -86,7 +91,7 @@ class AsyncClosable(Session):
     async def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
             async with kept_to_deadline():
-                await super(Session, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
+                await super(ConnectionState, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except BaseException:  # a cancellation, too: its greeting may not be over
             await self.disconnect(nowait=True)
             raise

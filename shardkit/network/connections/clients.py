@@ -55,6 +55,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
+from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Access, Endpoint
@@ -67,7 +68,6 @@ from shardkit.network.connections.redis_private import (
     drain_cluster,
     reply_callbacks,
 )
-from shardkit.network.connections.session import closed_error
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers

@@ -22,6 +22,12 @@ from redis.exceptions import ConnectionError, InvalidResponse, ResponseError, Ti
 
 from shardkit.errors import DeadlineExceeded
 from shardkit.events import handlers
+from shardkit.network.connections.connection_state import (
+    LOST,
+    ConnectionState,
+    closed_error,
+    timeout_for,
+)
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
 from shardkit.network.connections.framing import ADDED, CHANGES, PLAIN, SELECTED, framed, refusals
@@ -45,14 +51,13 @@ from shardkit.network.connections.replies import (
     Receiver,
     ReplyParser,
 )
-from shardkit.network.connections.session import LOST, Session, closed_error, timeout_for
 from shardkit.operations.deadlines import Deadline, current, within
 from shardkit.operations.forks import process
 from shardkit.operations.interruptions import reraise_handlers
 from shardkit.operations.steps import run_steps
 
 
-class Closable(Session):
+class Closable(ConnectionState):
     """A connection that another thread can close, and that stays closed with its kit.
 
     The system reuses the number of a closed socket, perhaps for a file. So only its user closes a
@@ -108,7 +113,7 @@ class Closable(Session):
     def _connect_in_time(self, *args: Any, **kwargs: Any) -> None:
         try:
             with self._kept_to_deadline(connects=True):
-                super(Session, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
+                super(ConnectionState, self).connect_check_health(*args, **kwargs)  # type: ignore[misc]
         except BaseException:  # an interrupt, too: its greeting may not be over
             self.disconnect()
             raise

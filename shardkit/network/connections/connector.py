@@ -28,6 +28,7 @@ from shardkit.network.connections.async_connection import (
     AsyncUnixConnection,
 )
 from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, Pool
@@ -46,7 +47,6 @@ from shardkit.network.connections.sentinels import (
     SentinelListener,
     SentinelManager,
 )
-from shardkit.network.connections.session import require_open
 from shardkit.network.connections.slot_owner import (
     SERVICE,
     AsyncSlotConnection,

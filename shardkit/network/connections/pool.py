@@ -44,6 +44,7 @@ from redis.exceptions import MaxConnectionsError, RedisError
 
 from shardkit.network.connections.async_connection import AsyncTcpConnection
 from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection_state import released_error, require_open
 from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
@@ -54,7 +55,6 @@ from shardkit.network.connections.redis_private import (
     himport_registry,
 )
 from shardkit.network.connections.sentinels import Master
-from shardkit.network.connections.session import released_error, require_open
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers

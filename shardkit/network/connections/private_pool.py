@@ -21,18 +21,21 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from operator import call
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio as aioredis
 
 from shardkit.errors import ConfigError, ShardKitError
-from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.connection_state import ServerReplacedError
+from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.network.connections.pool import require_lent
 from shardkit.network.connections.redis_private import is_unready
-from shardkit.network.connections.session import ServerReplacedError
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 # Seconds to wait for the entry to name another server, if there is no socket timeout; and between
 # two checks.
@@ -45,6 +48,8 @@ class _FollowsEntry:
     ``find`` returns the client of the current entry; called with True, it reads the entry again.
     """
 
+    pause: Callable[[float], Any]
+    release: Callable[[Any], Any]
     as_redis_py = True  # connections differ in where they lead, so none is used by several
 
     def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
@@ -106,6 +111,47 @@ class _FollowsEntry:
                 connection.lose()
         return pool
 
+    @run_by_face
+    def get_connection(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        """Return a connection to the current address."""
+        while True:
+            pool = self._switch_to((yield partial(self._find, False)))
+            try:
+                connection = yield pool.get_connection
+            except DatabaseMovedError:
+                if self._switch_to((yield partial(self._find, True))) is pool:
+                    raise
+                continue
+            if self._lend(connection, pool):
+                return connection
+            yield partial(self.release, connection)  # the entry has just changed
+
+    @run_by_face
+    def leave(self, connection: Any, error: Exception) -> Steps[None]:
+        """Have a connection reconnect to another server, because its own is a replica now.
+
+        Raises:
+            ServerReplacedError: the connection may be used again; nothing was executed.
+            ConnectionError: the server ended a blocking command.
+            ResponseError: the entry still names the replica after the socket timeout.
+        """
+        for pause in _pauses(connection):
+            yield partial(self.pause, pause)
+            self._switch_to((yield partial(self._find, True)))
+            if connection.moved_to is not None:
+                yield partial(connection.disconnect, True)  # at once
+                break
+        if connection.moved_to is None:
+            raise error
+        kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
+        raise kind("the server is a replica now, and the entry names another") from error
+
+    @run_by_face
+    def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
+        """Close idle connections; on request also those in use."""
+        for pool in self._pools():
+            yield partial(pool.disconnect, inuse_connections)
+
     def _lend(self, connection: Any, pool: Any) -> bool:
         """Note which pool lends a connection; return whether it leads to the current address."""
         self._lent[connection] = pool
@@ -134,46 +180,15 @@ def _pauses(connection: Any) -> Iterator[float]:
         yield PAUSE
 
 
-def _replaced(connection: Any, error: Exception) -> NoReturn:
-    """Raise the error for the user of a connection whose server was replaced."""
-    if connection.moved_to is None:
-        raise error
-    kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
-    raise kind("the server is a replica now, and the entry names another") from error
-
-
 class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
-    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to the current address."""
-        while True:
-            pool = self._switch_to(self._find(False))
-            try:
-                connection = pool.get_connection()
-            except DatabaseMovedError:
-                if self._switch_to(self._find(True)) is pool:
-                    raise
-                continue
-            if self._lend(connection, pool):
-                return connection
-            self.release(connection)  # the entry has just changed
+    pause = staticmethod(time.sleep)
 
-    def leave(self, connection: Any, error: Exception) -> NoReturn:
-        """Have a connection reconnect to another server, because its own is a replica now.
-
-        Raises:
-            ServerReplacedError: the connection may be used again; nothing was executed.
-            ConnectionError: the server ended a blocking command.
-            ResponseError: the entry still names the replica after the socket timeout.
-        """
-        for pause in _pauses(connection):
-            time.sleep(pause)
-            self._switch_to(self._find(True))
-            if connection.moved_to is not None:
-                connection.disconnect()
-                break
-        _replaced(connection, error)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return run_steps(steps, call)
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -181,11 +196,6 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         pool = self._lent.pop(connection, None)
         if pool is not None:
             pool.release(connection)
-
-    def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
-        for pool in self._pools():
-            pool.disconnect(inuse_connections)
 
     def close(self) -> None:
         """Close all connections; the next use opens others."""
@@ -201,35 +211,17 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[bool], Awaitable[Any]]
+    pause = staticmethod(asyncio.sleep)
 
     def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         super().__init__(find, client)
 
-    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to the current address."""
-        while True:
-            pool = self._switch_to(await self._find(False))
-            try:
-                connection = await pool.get_connection()
-            except DatabaseMovedError:
-                if self._switch_to(await self._find(True)) is pool:
-                    raise
-                continue
-            if self._lend(connection, pool):
-                return connection
-            await self.release(connection)  # the entry has just changed
-
-    async def leave(self, connection: Any, error: Exception) -> NoReturn:
-        """Have a connection reconnect to another server; see the blocking pool's."""
-        for pause in _pauses(connection):
-            await asyncio.sleep(pause)
-            self._switch_to(await self._find(True))
-            if connection.moved_to is not None:
-                await connection.disconnect(nowait=True)
-                break
-        _replaced(connection, error)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return arun_steps(steps, call)
 
     async def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -237,11 +229,6 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         pool = self._lent.pop(connection, None)
         if pool is not None:
             await pool.release(connection)
-
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
-        for pool in self._pools():
-            await pool.disconnect(inuse_connections)
 
     async def aclose(self) -> None:
         """Close all connections; the next use opens others."""

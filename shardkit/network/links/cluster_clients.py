@@ -31,6 +31,7 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
 from shardkit.events import watched
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
     ClusterClient,
@@ -47,7 +48,6 @@ from shardkit.network.connections.redis_private import (
     reply_callbacks,
     str_if_bytes,
 )
-from shardkit.network.connections.session import require_open
 from shardkit.network.links.awaiting import AwaitingLink
 from shardkit.network.links.blocking import BlockingLink
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient, allowed

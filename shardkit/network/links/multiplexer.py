@@ -42,6 +42,7 @@ from redis.exceptions import (
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
+from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
@@ -58,7 +59,6 @@ from shardkit.network.connections.framing import (
 )
 from shardkit.network.connections.policy import CallPolicy, overloaded
 from shardkit.network.connections.redis_private import health_check_is_due, postpone_health_check
-from shardkit.network.connections.session import closed_error
 from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS, Chunk
 from shardkit.operations.commands import Replies, Reply
 from shardkit.operations.deadlines import Deadline

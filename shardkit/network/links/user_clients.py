@@ -38,6 +38,7 @@ from redis.exceptions import (
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
+from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.effects import effects
 from shardkit.network.connections.policy import policy_of
@@ -48,7 +49,6 @@ from shardkit.network.connections.redis_private import (
     is_unready,
     reply_callbacks,
 )
-from shardkit.network.connections.session import ServerReplacedError
 from shardkit.network.links.multiplexer import multiplexed
 from shardkit.network.links.resp import pack_command
 from shardkit.network.links.server_request import patience_with, pause_before

@@ -13,8 +13,8 @@ from redis.exceptions import ResponseError
 from shardkit.network.connections import is_reusable
 from shardkit.network.connections.async_connection import AsyncClosable
 from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.effects import PackedCommands
-from shardkit.network.connections.session import closed_error
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
 from shardkit.testing.fakes.servers import MemoryServer, closed_by_server

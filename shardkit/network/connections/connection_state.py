@@ -80,7 +80,7 @@ EXCHANGE_TIMEOUT = 60.0
 _AT_ONCE = 16  # commands of an opening whose replies are read at once
 
 
-class Session(Reconnects):
+class ConnectionState(Reconnects):
     """Limits on the replies to one exchange; see docs/configuration.md."""
 
     direct = False  # whether commands may bypass redis-py's code
