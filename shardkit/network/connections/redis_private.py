@@ -17,7 +17,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from inspect import signature
@@ -112,7 +112,10 @@ class _Limited:
 
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
-        self._open[:] = [transport_of(connection) or getattr(connection, "_sock", None)]
+        transport = transport_of(connection)
+        # Weakly, as a transport has its event loop, which may be dropped. uvloop's cannot be.
+        with suppress(TypeError):
+            self._open[:] = [connection._sock if transport is None else weakref.ref(transport)]
         give_parser_to(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
@@ -631,7 +634,7 @@ def close_left(line: Any) -> None:
 
 def _close_all_left(lines: list[Any]) -> None:
     for line in lines:
-        close_left(line)
+        close_left(line() if isinstance(line, weakref.ref) else line)
 
 
 def close_connection_now(connection: Any) -> None:
