@@ -73,6 +73,10 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
+class _Sweep:
+    due = 0.0
+
+
 class Connections:
     """The connections of a way to connect, for threads.
 
@@ -83,6 +87,8 @@ class Connections:
             gets a released connection, or word that there is room, and hands on what it gets too
             late.
     """
+
+    sweep = _Sweep()  # of all blocking pools
 
     def __init__(self) -> None:
         self.after_fork()
@@ -102,15 +108,6 @@ class Connections:
     def counts(self) -> tuple[int, int]:
         """Return how many connections are idle, and how many lent."""
         return len(self.idle), len(self.lent)
-
-    def take(self) -> Any:
-        """Lend the idle connection that was used last; None if there is none."""
-        with self.guard:
-            if not self.idle:
-                return None
-            connection = self.idle.pop()
-            self.lent.add(connection)
-            return connection
 
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
@@ -134,7 +131,8 @@ class Connections:
             self.close(connection)
         if unusable:
             self.drop_idle()
-        self.tidy(now)
+        if now > self.sweep.due:
+            self.tidy(now)
         return True
 
     def drop(self, connection: Any) -> None:
@@ -185,9 +183,7 @@ class Connections:
 
         So a pool does not keep a connection for each of many former threads. It needs no thread.
         """
-        if now < _sweep.due:
-            return
-        _sweep.due, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
+        self.sweep.due, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
         with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
             for each in list(_of_threads):
                 left -= each.trim(now - IDLE_SECONDS, left)
@@ -263,6 +259,8 @@ class _Ticket:
 class AsyncConnections(Connections):
     """The connections of a way to connect, for the tasks of an event loop."""
 
+    sweep = _Sweep()  # always due
+
     def __init__(self) -> None:
         # Nothing comes between the steps of a task, nor prevents a release.
         self.guard, self.lent = nullcontext(), set()
@@ -270,7 +268,8 @@ class AsyncConnections(Connections):
 
     def tidy(self, now: float) -> None:
         """Close a long-idle connection."""
-        self.trim(now - IDLE_SECONDS, 1)
+        if len(self.idle) > 1:
+            self.trim(now - IDLE_SECONDS, 1)
 
     @staticmethod
     def close(connection: Any) -> None:
@@ -293,11 +292,6 @@ class AsyncConnections(Connections):
             raise
 
 
-class _Sweep:
-    due = 0.0
-
-
-_sweep = _Sweep()
 _of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
 
 
@@ -431,9 +425,11 @@ class _Common:
         while connections.idle:
             connection = None
             try:
-                connection = connections.take()
-                if connection is None:
-                    return None
+                with connections.guard:
+                    if not connections.idle:
+                        return None
+                    connection = connections.idle.pop()
+                    connections.lent.add(connection)
                 if connection.is_reusable():
                     connection.database, connection.policy = self.database, self.policy
                     if watchers:
@@ -529,10 +525,9 @@ class _Common:
         Raises:
             ConnectionError: it was released already.
         """
-        master = self.master
-        ends = self.draining or (
-            master is not None and master.address != (connection.host, connection.port)
-        )
+        ends, master = self.draining, self.master
+        if master is not None and master.address != (connection.host, connection.port):
+            ends = True
         if self.connections.release(connection, ends):
             return
         if self._former is None or not self._former.release(connection, ends):

@@ -99,7 +99,8 @@ async def test_a_subscriber_is_told_of_each_connect(server: LocalServer) -> None
     with contract("has_connect_callbacks", "how does a subscriber learn that it reconnected?"):
         with redis.Redis(port=server.port) as client, client.pubsub() as listener:
             client.ping()
-            [idle] = client.connection_pool._get_free_connections()
+            idle = client.connection_pool.get_connection()
+            client.connection_pool.release(idle)
             assert not redis_private.has_connect_callbacks(idle)
             listener.subscribe("news")
             assert redis_private.has_connect_callbacks(listener.connection)

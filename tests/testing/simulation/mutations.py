@@ -962,7 +962,7 @@ MUTATIONS: dict[str, Mutation] = {
         "sentinels",
         "a connection to a master that the Sentinels have replaced is used again",
         python,
-        (_Common, "release_nowait", "master is not None and", "False and"),
+        (_Common, "release_nowait", "if master is not None and", "if False and"),
     ),
     "sentinels-changing-master-is-named": Mutation(
         "newcomers to Sentinels",
