@@ -19,7 +19,6 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.network.connections import read_replies_of
 from shardkit.network.links.resp import Arguments, pack_all
 
 T = TypeVar("T")
@@ -71,7 +70,7 @@ class Line:
         """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
         count = self._due.popleft()
         if len(self._replies) < count:
-            read = read_replies_of(self._connection)
+            read = self._connection.read_replies
             read(self._replies, count, True, any(self._due))
         taken, self._replies = self._replies[:count], self._replies[count:]
         return taken

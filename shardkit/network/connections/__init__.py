@@ -13,7 +13,6 @@ They use redis-py's documented extension points, ``connection_class`` and ``conn
 """
 
 from shardkit.network.connections.async_connection import extended_timeout
-from shardkit.network.connections.connection import is_reusable, read_replies_of
 from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.replies import INCOMPLETE, READ_BYTES, ReplyParser
@@ -24,7 +23,5 @@ __all__ = [
     "Connector",
     "ReplyParser",
     "extended_timeout",
-    "is_reusable",
-    "read_replies_of",
     "timeout_for",
 ]

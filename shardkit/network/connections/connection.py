@@ -13,7 +13,6 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from operator import call
 from typing import Any
 
@@ -146,7 +145,33 @@ class Closable(ConnectionState):
         """
         if does is not None and self.entered is not self.database:
             return self._from_elsewhere(data, raw, deadline, count, does)
-        return exchange(self, data, raw, deadline, count)
+        replies: list[Any] = []
+        with within(deadline or current.get()):
+            self.send_packed_command(PackedCommands((data,)))
+            refused = self.read_replies(replies, count, raw)
+        return replies, refused
+
+    def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
+        """Read replies into a list until it has ``count``; return whether some are errors.
+
+        Error replies are exceptions in the list. With ``more``, further replies follow, which the
+        list may get already. After redis-py's ConnectionError or TimeoutError, the connection is
+        closed.
+        """
+        refused = False
+        while len(replies) < count:
+            try:
+                reply = self.read_response(disable_decoding=raw)
+            except ResponseError as error:
+                reply = error
+            # An array may contain an error.
+            refused = refused or isinstance(reply, Exception | list)
+            replies.append(reply)
+        return refused
+
+    def is_reusable(self) -> bool:
+        """Whether it is connected and nothing unread has arrived."""
+        return self.is_connected and not self.should_reconnect() and not self.can_read()  # type: ignore[attr-defined]
 
     def _from_elsewhere(
         self, data: bytes, raw: bool, deadline: Deadline | None, count: int, does: int
@@ -296,14 +321,9 @@ class _FastReplies(Closable):
     _parsed_socket: Any = None
 
     def read_replies(self, replies: list[Any], count: int, raw: bool, more: bool = False) -> bool:
-        """Read replies into a list until it has ``count``; return whether some are errors.
-
-        Error replies are exceptions in the list. With ``more``, further replies follow, which the
-        list may get already. After redis-py's ConnectionError or TimeoutError, the connection is
-        closed.
-        """
+        """Read replies into a list; see `Closable.read_replies`."""
         if self.protocol != 2:  # a push message would be mistaken for a reply
-            return read_replies(super(), replies, count, raw)
+            return super().read_replies(replies, count, raw)
         sock = socket_of(self)
         if sock is None:
             raise ConnectionError(CLOSED)
@@ -344,7 +364,7 @@ class _FastReplies(Closable):
             or self.health_check_interval
             or not self._is_plain_tcp
         ):
-            return exchange(self, data, raw, deadline, count)
+            return super().round_trip(data, raw, deadline, count)
         reply_parser = self._reply_parser
         if reply_parser is None or self._parsed_socket is not sock:
             reply_parser = self._parser_on(sock)
@@ -435,51 +455,12 @@ class _FastReplies(Closable):
         if sock is None or wants_reconnect(self):
             return False
         if not self._is_plain_tcp or self._reply_parser is None or self._parsed_socket is not sock:
-            return is_reusable(self)
+            return super().is_reusable()
         return not has_unread(self) and not self._reply_parser.poll(0)
 
     def disconnect(self, *args: Any, **kwargs: Any) -> None:
         self._reply_parser = self._parsed_socket = None
         super().disconnect(*args, **kwargs)
-
-
-def is_reusable(connection: Any) -> bool:
-    """Whether a connection like redis-py's is connected and nothing unread has arrived."""
-    connected = getattr(connection, "is_connected", True)
-    return connected and not connection.should_reconnect() and not connection.can_read()
-
-
-def exchange(
-    connection: Any, data: bytes, raw: bool, deadline: Deadline | None = None, count: int = 1
-) -> tuple[list[Any], bool]:
-    """Send packed commands; return the replies, and whether some may be errors."""
-    replies: list[Any] = []
-    with within(deadline or current.get()):
-        connection.send_packed_command(PackedCommands((data,)))
-        refused = read_replies_of(connection)(replies, count, raw)
-    return replies, refused
-
-
-def read_replies_of(connection: Any) -> Callable[..., bool]:
-    """Return the function that reads a number of replies from a connection."""
-    return getattr(connection, "read_replies", None) or partial(read_replies, connection)
-
-
-def read_replies(
-    connection: Any, replies: list[Any], count: int, raw: bool, more: bool = False
-) -> bool:
-    """Do what `_FastReplies.read_replies` does, for any connection like redis-py's."""
-    refused = False
-    read = connection.read_response
-    while len(replies) < count:
-        try:
-            reply = read(disable_decoding=raw)
-        except ResponseError as error:
-            reply = error
-        # An array may contain an error.
-        refused = refused or isinstance(reply, Exception | list)
-        replies.append(reply)
-    return refused
 
 
 class TcpConnection(_FastReplies, redis.Connection):

@@ -346,9 +346,6 @@ class _Common:
         self.connections = self.connections_of()
         _live_pools.add(self)
 
-    def __del__(self) -> None:
-        """Do nothing, unlike redis-py's."""
-
     def share(
         self, database: ClientDatabase | None = None, policy: CallPolicy | None = None
     ) -> Self:

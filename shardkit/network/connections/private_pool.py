@@ -74,9 +74,6 @@ class _FollowsEntry:
         else:
             setattr(self._pool, name, value)
 
-    def __del__(self) -> None:
-        """Do nothing, unlike redis-py's."""
-
     def __repr__(self) -> str:
         return f"<{type(self).__name__} now at {self._pool!r}>"
 

@@ -199,7 +199,7 @@ class ReplyParser:
         decode: bool,
         more: bool,
     ) -> None:
-        """Read replies into a list; see `_FastReplies.read_replies`."""
+        """Read replies into a list; see `Closable.read_replies`."""
         reader, headers = self.reader, self.headers
         gets = self.gets_decoded if decode else self.gets_raw
         missing = count - len(replies)

@@ -32,7 +32,7 @@ from typing import Any
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
-from shardkit.network.connections import read_replies_of, timeout_for
+from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
@@ -570,7 +570,7 @@ class Exchange:
         try:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
-            read = read_replies_of(self.connection)
+            read = self.connection.read_replies
             with self.in_time:
                 if read(self._replies, expected, self.raw, more):
                     self._refused = True
