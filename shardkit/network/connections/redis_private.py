@@ -115,7 +115,10 @@ class _Limited:
         transport = transport_of(connection)
         # Weakly, as a transport has its event loop, which may be dropped. uvloop's cannot be.
         with suppress(TypeError):
-            self._open[:] = [connection._sock if transport is None else weakref.ref(transport)]
+            line = (
+                getattr(connection, "_sock", None) if transport is None else weakref.ref(transport)
+            )
+            self._open[:] = [line]
         give_parser_to(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
