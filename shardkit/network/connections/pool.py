@@ -446,16 +446,17 @@ class _Common:
         """Lend a connection that was taken, or one that can be, or a new one; see `acquire`."""
         began = time.monotonic()
         while True:
-            self.policy.require_closed_breaker()
-            connection = connection or self._take_usable()
+            if connection is None:
+                self.policy.require_closed_breaker()
+                connection = self._take_usable()
             if connection is not None and connects:
                 try:
                     yield connection.check_health  # if that is due
                 except BaseException:
-                    self.connections.drop(connection)
+                    self._drop(connection)
                     raise
                 if not connection.is_connected:  # then those are dead that were idle for longer
-                    self.connections.drop(connection)
+                    self._drop(connection)
                     self.connections.drop_idle()
                     connection = None
                     continue
@@ -472,8 +473,13 @@ class _Common:
                 connection = yield partial(self.connections.wait, self.max_connections, seconds)
                 if connection is None:
                     continue
-                if not connection.is_reusable():
-                    self.connections.drop(connection)
+                try:
+                    usable = connection.is_reusable()
+                except Exception as error:  # the server closed it
+                    reraise_handlers(error)
+                    usable = False
+                if not usable:
+                    self._drop(connection)
                     connection = None
                     continue
                 connection.database, connection.policy = self.database, self.policy
@@ -503,7 +509,7 @@ class _Common:
             yield connection.connect
             require_open(self)  # it may have been closed in the meantime
         except BaseException as error:
-            self.connections.drop(connection)
+            self._drop(connection)
             if isinstance(error, RedisError | OSError):
                 require_open(self)
             raise
@@ -513,8 +519,15 @@ class _Common:
         try:
             yield connection.enter
         except BaseException:
-            self.connections.drop(connection)
+            self._drop(connection)
             raise
+
+    def _drop(self, connection: Any) -> None:
+        """Close a lent connection, and forget it; the pool may have separated in the meantime."""
+        lender = self.connections
+        if self._former is not None and connection in self._former.lent:
+            lender = self._former
+        lender.drop(connection)
 
     def release_nowait(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool.

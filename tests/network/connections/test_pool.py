@@ -512,6 +512,17 @@ async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled)
         await waiting
 
 
+async def test_what_connects_while_its_pool_is_disconnected_takes_no_room(face: Pooled) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pool = face.pool(port=silent.getsockname()[1], socket_timeout=0.5)
+        connecting = taking(face, pool)
+        assert await eventually(lambda: counts(face.owners[0]) == [0, 1])
+        await of(pool.disconnect())
+        with pytest.raises(redis.RedisError):
+            await connecting
+        assert counts(face.owners[0]) == counts(pool) == [0, 0]
+
+
 @pytest.mark.parametrize("noticed", [False, True], ids=["its turn has come", "it waits"])
 async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, noticed: bool) -> None:
     face = Pooled(server.port, "awaiting")
