@@ -389,7 +389,8 @@ class ReplyLimits(Reconnects):
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
-            error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
+            unsent = isinstance(error, DeadlineExceeded) and not error.waited
+            error.maybe_executed = not (self.connecting or self.asking or unsent)  # type: ignore[attr-defined]
         waits = self.for_block or getattr(self, "_blocking_for", None) is not None
         if (
             self.policy.breaker is not None
@@ -881,7 +882,7 @@ class AsyncClosable(ReplyLimits):
             if current.get() is None:
                 reply = await read(*args, **kwargs)
             else:
-                async with kept_to_deadline(self):
+                async with kept_to_deadline(self, reads=True):
                     reply = await read(*args, **kwargs)
         except _LOST as error:
             if self.closed:
@@ -900,12 +901,17 @@ class AsyncClosable(ReplyLimits):
 
 
 @asynccontextmanager
-async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
-    """Raise DeadlineExceeded inside when the caller's deadline passes, and close the connection."""
+async def kept_to_deadline(connection: Any = None, *, reads: bool = False) -> AsyncIterator[None]:
+    """Raise DeadlineExceeded inside when the caller's deadline passes, and close the connection.
+
+    Replies that have arrived are read even if it has passed.
+    """
     deadline = current.get()
     if deadline is None or deadline.at == math.inf:
         yield
         return
+    if not reads:
+        deadline.require_left()
     started = time.monotonic()
     try:
         async with asyncio.timeout(deadline.left()) as limit:

@@ -13,6 +13,7 @@ from redis.exceptions import ResponseError
 from shardkit.network.connections import is_reusable
 from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
 from shardkit.network.connections.effects import PackedCommands
+from shardkit.operations.deadlines import current
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
 from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
@@ -171,6 +172,8 @@ class _AwaitingFaulty(_Faulty):
         if self._broken:
             await self.disconnect(nowait=True)
             raise self._instead(None)
+        if (deadline := current.get()) is not None:
+            deadline.require_left()
         # Without awaiting: no other request may come between noting the answers and sending.
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         self._note(packed)
