@@ -287,6 +287,7 @@ WAYS = {
     "cluster": Way(of_a_cluster, "cluster"),
     "Sentinel": Way(shared, "watched"),
     "replica": Way(replica, "replicated", READING_KINDS),
+    "replica in a cluster": Way(replica, "replicated_cluster", READING_KINDS),
     **{
         f"{name}, in memory": Way(way.take, way.component, way.kinds, in_memory=True)
         for name, way in ON_A_SERVER.items()
@@ -301,19 +302,32 @@ class Stage:
 
     def __init__(self, stack: ExitStack) -> None:
         run = stack.enter_context
-        server = run(LocalServer(config={"repl-diskless-sync-delay": 0}))
+        at_once = {"repl-diskless-sync-delay": 0}
+        server = run(LocalServer(config=at_once))
         replica = run(LocalServer(replica_of=server))
         [node] = run(LocalCluster(masters=1)).nodes
+        [master, reading] = run(LocalCluster(1, 1, config=at_once)).nodes
         self.memory = MemoryConnector()
         self.proxies = {
             place: run(faulty(at.port))
-            for place, at in {"c": server, "replicated": replica, "cluster": node}.items()
+            for place, at in {
+                "c": server,
+                "replicated": replica,
+                "cluster": node,
+                "replicated_cluster": reading,
+            }.items()
         }
         self.proxies["watched"] = self.proxies["c"]
         ports = {place: proxy.port for place, proxy in self.proxies.items()}
         sentinel = run(SentinelServer(watched(self.proxies["c"]), {"main": 1}, down_after=600))
-        with node.client() as client:
-            client.config_set("cluster-announce-port", ports["cluster"])
+        for each, place in ((node, "cluster"), (reading, "replicated_cluster")):
+            with each.client() as client:
+                client.config_set("cluster-announce-port", ports[place])
+        with master.client() as client:
+            known = client.execute_command
+            assert eventually(
+                lambda: str(ports["replicated_cluster"]) in str(known("CLUSTER SLOTS"))
+            )
         places: dict[str, dict[str, Any]] = {
             "c": {"port": ports["c"]},
             "replicated": {
@@ -333,6 +347,8 @@ class Stage:
                 components[prefix + name] = {"shards": shards}
             in_slots = {"cluster": True, "port": ports["cluster"], **limits}
             components[f"{prefix}cluster"] = {"entry": in_slots}
+            of_replicas = {**in_slots, "port": master.port, "read_from": "prefer_replica"}
+            components[f"{prefix}replicated_cluster"] = {"entry": of_replicas}
         shard_map = ShardMap.parse(json.dumps({"components": components}))
         self.faces: dict[tuple[str, bool], Face] = {}
         for face in FACES:
@@ -343,6 +359,7 @@ class Stage:
             "server": [run(server.client(db=db)) for db in (0, *DATABASES)],
             "memory": [run(self.in_memory.client(db=db)) for db in (0, *DATABASES)],
             "cluster": [run(node.client())],
+            "replicated_cluster": [run(master.client())],
         }
         for admins in self.admins.values():
             admins[0].script_load(TEXT)
@@ -381,8 +398,8 @@ class Cell:
         self.face = stage.faces[face, way.in_memory]
         self.kit = self.face.kit
         self.faults: Any = stage.in_memory if way.in_memory else stage.proxies[way.component]
-        in_cluster = way.component == "cluster"
-        place = "cluster" if in_cluster else "memory" if way.in_memory else "server"
+        in_cluster = way.component in stage.admins
+        place = way.component if in_cluster else "memory" if way.in_memory else "server"
         self.elsewhere = [*stage.admins[place]]
         self.admin = self.elsewhere.pop(0 if in_cluster else DATABASES[shard])
         self.named = way.component if in_cluster else f"{way.component}:{shard}"
@@ -610,7 +627,12 @@ async def events_are_sent(cell: Cell) -> None:
 
 
 async def reads_fall_back(cell: Cell) -> None:
-    refusals = ("MASTERDOWN Link with MASTER is down", "LOADING Redis is loading the dataset")
+    refusals = [
+        "MASTERDOWN Link with MASTER is down",
+        "LOADING Redis is loading the dataset in memory",
+    ]
+    if cell.way.component == "replicated_cluster":
+        refusals.append("CLUSTERDOWN The cluster is down")
     for fault in ("down", "lose_command", "lose_answer", *refusals):
         await cell.begin()
         if fault == "down":
@@ -677,10 +699,10 @@ PROMISES: dict[str, Callable[[Cell], Awaitable[None]]] = {
 }
 # Promise, way, kind and face of cells that cannot be (patterns), and why.
 NO_MEANING = {
-    ("Reads fall back", "(?!replica).*", ".*", ".*"): "there is no master to fall back to",
-    (".*", "replica", "(?!command|pipeline).*", ".*"): "goes to the master",
-    ("At most once|Order|`maybe_executed`", "replica", ".*", ".*"): "reads may be repeated",
-    ("Right database", "cluster", ".*", ".*"): "a cluster without numbered databases has one",
+    ("Reads fall back", "(?!replica.*).*", ".*", ".*"): "there is no master to fall back to",
+    (".*", "replica.*", "(?!command|pipeline).*", ".*"): "goes to the master",
+    ("At most once|Order|`maybe_executed`", "replica.*", ".*", ".*"): "reads may be repeated",
+    ("Right database", ".*cluster", ".*", ".*"): "a cluster without numbered databases has one",
     ("`maybe_executed`", ".*", "pub/sub", ".*"): "a subscription executes nothing",
     ("Events", "raw pool.*", ".*", ".*"): "only its user knows what an exchange is",
     ("Events", ".*", "pub/sub", ".*"): "messages are no replies",
@@ -697,9 +719,7 @@ def matching(rows: dict[tuple[str, ...], str], cell: tuple[str, ...]) -> list[st
     ("promise", "way", "kind", "face"), [cell for cell in CELLS if not matching(NO_MEANING, cell)]
 )
 @pytest.mark.timeout(60, method="thread")  # SIGALRM is the test's own
-def test_a_promise_is_kept(
-    stage: Stage, promise: str, way: str, kind: str, face: str
-) -> None:
+def test_a_promise_is_kept(stage: Stage, promise: str, way: str, kind: str, face: str) -> None:
     cell = stage.cell(way, kind, face)
     try:
         cell.run(PROMISES[promise](cell))
