@@ -573,6 +573,7 @@ async def maybe_executed(cell: Cell) -> None:
             assert eventually(lambda n=n: n in cell.values()), fault
         else:
             assert n not in cell.values(), fault
+    assert len(cell.values()) == len(set(cell.values())), "none is executed twice"
 
 
 EXECUTED = {
