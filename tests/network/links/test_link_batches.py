@@ -20,7 +20,7 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
+from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf
 from shardkit.operations.operation import Operation
 
 MANY_SHARDS = """
@@ -307,10 +307,3 @@ async def test_many_large_replies_and_requests_do_not_get_in_each_others_way(fac
     assert replies[::2] == [b"OK"] * 48
     assert all(reply == megabyte for reply in replies[1::2])
     await face.send(*[command("few", f"k{n}", "UNLINK") for n in range(4)])
-
-
-async def test_a_transaction_that_failed_has_its_errors(face: Face) -> None:
-    inner = (command("one", "k", "INCR"), command("one", "k", "GET"))
-    await face.send(command("one", "k", "SET", "no number"))
-    [[refused, value]] = await face.send(Transaction("one", "k", inner))
-    assert (refused.command, value) == ("INCR", b"no number")
