@@ -16,6 +16,7 @@ from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
+from shardkit.operations.deadlines import current
 from shardkit.operations.steps import run_by_face
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
@@ -176,6 +177,8 @@ class _AwaitingFaulty(_Faulty):
         if self._broken:
             await self.disconnect(nowait=True)
             raise self._instead(None)
+        if (deadline := current.get()) is not None:
+            deadline.require_left()
         # Without awaiting: no other request may come between noting the answers and sending.
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         self._note(packed)
