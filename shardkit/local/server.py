@@ -424,6 +424,45 @@ class LocalServer(StartStopContext):
         return LocalServerError(f"{self.name}{at} {what}", remedy)
 
 
+class ServerGroup(StartStopContext):
+    """Servers that are started and stopped together."""
+
+    @property
+    @abstractmethod
+    def servers(self) -> list[LocalServer]:
+        """Every server process, in the order of starting."""
+
+    @abstractmethod
+    def _start(self, deadline: float) -> None:
+        """Start all servers, and wait until they serve."""
+
+    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
+        """Start all servers, wait at most ``timeout`` seconds until they serve, return the group.
+
+        Raises:
+            LocalServerError: a server did not start, or they did not find each other in time; all
+                are stopped.
+        """
+        deadline = time.monotonic() + in_seconds(timeout)
+        refuse_running(self.servers)
+        try:
+            self._start(deadline)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
+        """Stop all servers in parallel; see `LocalServer.stop`."""
+        # Sentinels first, or they might promote a replica.
+        stop_all([*reversed(self.servers)], in_seconds(timeout))
+
+    def _running(self, what: str = "") -> str:
+        """Return how many servers run: ``3 of 5 running``."""
+        running = sum(server.running for server in self.servers)
+        return f"{running} of {len(self.servers)} {what}running"
+
+
 def start_all(
     servers: Sequence[LocalServer],
     timeout: float = START_TIMEOUT,
