@@ -153,7 +153,32 @@ class Coalesced(list["Command | Transaction"]):
     """
 
 
-class Columns(Sequence["Command | Transaction"]):
+class _Unbuilt(Sequence["Command | Transaction"]):
+    """A batch for one target whose commands are built when they are accessed."""
+
+    __slots__ = ("keys", "numbers", "to")
+
+    to: To
+    keys: Sequence[Key]
+    numbers: Sequence[int | None] | None
+
+    def _command(self, at: int) -> Command:
+        raise NotImplementedError
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self._command(n) for n in range(len(self))[at]]
+        return self._command(at)
+
+
+class Columns(_Unbuilt):
     """A batch of uniform commands, given by column.
 
     Equivalent to a list of commands, in half of the time, because none is built unless accessed::
@@ -177,7 +202,7 @@ class Columns(Sequence["Command | Transaction"]):
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
+    __slots__ = ("coalesced", "idempotent", "more", "name")
 
     def __init__(
         self,
@@ -196,7 +221,7 @@ class Columns(Sequence["Command | Transaction"]):
         self.more = more
         self.idempotent = idempotent
         self.coalesced = coalesced
-        self.numbers: Sequence[int | None] | None = None
+        self.numbers = None
 
     @classmethod
     def each(
@@ -210,16 +235,7 @@ class Columns(Sequence["Command | Transaction"]):
         """The name and arguments of each."""
         return list(zip(repeat(self.name), self.keys, *self.more))
 
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(len(self))[at]]
+    def _command(self, at: int) -> Command:
         key = self.keys[at]
         args = (self.name, key, *(column[at] for column in self.more))
         return Command(self.to, key, args, None, self.idempotent)
@@ -233,14 +249,14 @@ class Columns(Sequence["Command | Transaction"]):
         return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
 
 
-class PlainCommands(Sequence["Command | Transaction"]):
+class PlainCommands(_Unbuilt):
     """A batch of commands for one component, given as tuples; none is built unless accessed.
 
     For commands of several kinds, without scripts, that neither block nor are marked idempotent.
     ``rows`` has the name and arguments of each. For ``numbers`` see `Columns`.
     """
 
-    __slots__ = ("keys", "numbers", "rows", "to")
+    __slots__ = ("rows",)
 
     def __init__(
         self,
@@ -254,16 +270,7 @@ class PlainCommands(Sequence["Command | Transaction"]):
         self.rows = rows
         self.numbers = numbers
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self[n] for n in range(len(self))[at]]
+    def _command(self, at: int) -> Command:
         return Command(self.to, self.keys[at], self.rows[at])
 
     def __repr__(self) -> str:

@@ -69,6 +69,8 @@ class _StepRunner:
 
     link: Any
     _send: Callable[[Any], Any]
+    _send_within: Callable[[Partial, float], Any]
+    _call: Callable[[Call | _Calls], Any]
 
     def _run_step(self, step: Any) -> Any:
         """Carry out a step; on the awaiting face, return an awaitable."""
@@ -91,12 +93,6 @@ class _StepRunner:
         if isinstance(step, Partial) and step.patience is not None:
             return self._send_within(step, step.patience)
         return self._send(step)
-
-    def _call(self, step: Call | _Calls) -> Any:
-        raise NotImplementedError
-
-    def _send_within(self, batch: Partial, seconds: float) -> Any:
-        raise NotImplementedError
 
 
 class BlockingDriver(_StepRunner):

@@ -35,6 +35,7 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from itertools import islice
+from operator import attrgetter
 from types import MethodType
 from typing import (
     TYPE_CHECKING,
@@ -238,24 +239,14 @@ class _Method:
         """
         steps = self.steps
         check = argument_check(steps)
-        call: Any
-        if self._entry_point == "run":
+        runner = attrgetter(f"_driver.{self._entry_point}")
 
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.run(steps(self, *args, **kwargs))
-
-        else:
-
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.iterate(steps(self, *args, **kwargs))
+        def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            try:
+                check(self, args, kwargs)
+            except InvalidArgumentError as error:
+                raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
+            return runner(self)(steps(self, *args, **kwargs))
 
         functools.update_wrapper(call, steps)
         signature = inspect.signature(steps)
@@ -263,9 +254,9 @@ class _Method:
         if driver is not _Defer:
             returns = self._returned(signature.return_annotation, awaits)
             signature = signature.replace(return_annotation=returns)
-        call.__signature__ = signature
+        call.__signature__ = signature  # type: ignore[attr-defined]
         call.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
-        call.steps = steps
+        call.steps = steps  # type: ignore[attr-defined]
         if awaits and self._entry_point == "run":
             _mark_coroutine_function(call)
         return call
