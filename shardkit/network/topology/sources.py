@@ -284,11 +284,10 @@ class ConfigServer(Source):
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
 
-        def attempt(name: str | None) -> Values:
+        def attempt(name: str | None) -> Any:
             client = self.client()
             if name is None:
-                values: Values = client.mget(keys)
-                return values
+                return client.mget(keys)
             with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
                 return _second(pipe.execute(raise_on_error=False))
@@ -298,11 +297,10 @@ class ConfigServer(Source):
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
 
-        async def attempt(name: str | None) -> Values:
+        async def attempt(name: str | None) -> Any:
             client = self.aclient()
             if name is None:
-                values: Values = await client.mget(keys)
-                return values
+                return await client.mget(keys)
             async with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
                 return _second(await pipe.execute(raise_on_error=False))

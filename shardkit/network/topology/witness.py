@@ -16,36 +16,22 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.stored import EPOCH_KEY, WITNESS_KEY, epoch_number
-from shardkit.errors import ConfigServerError
 
-
-class WitnessedSource(Protocol):
-    """A config server, as far as it concerns witnesses."""
-
-    epoch: int  # the highest ``config:epoch`` read
-    witnessed: int  # the highest that a data server has witnessed
-
-    def fetch(self, keys: list[str]) -> list[Any]:
-        """Get the values of keys."""
-
-    async def afetch(self, keys: list[str]) -> list[Any]:
-        """Get the values of keys, awaiting."""
-
-    def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
-        """Return the error of a config server whose epoch is lower than one seen."""
+if TYPE_CHECKING:
+    from shardkit.network.topology.sources import ConfigServer
 
 
 class EpochWitness:
     """Asks what one shard's server has witnessed, on the first connection to it."""
 
-    def __init__(self, source: WitnessedSource, component: str) -> None:
+    def __init__(self, source: ConfigServer, component: str) -> None:
         self._source = source
         self.command = ("ZSCORE", WITNESS_KEY, component)
         self.settled = False
