@@ -7,7 +7,12 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 import hiredis
-from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
+from fakeredis import (
+    FakeAsyncRedisConnection,
+    FakeRedis as FakeRedis,
+    FakeRedisConnection,
+    FakeServer as FakeServer,
+)
 from redis.exceptions import ResponseError
 
 from shardkit.network.connections import is_reusable
@@ -221,12 +226,3 @@ def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
         reader.feed(piece)
     while (args := reader.gets()) is not False:
         yield args
-
-
-__all__ = [
-    "AsyncMemoryConnection",
-    "FakeRedis",
-    "FakeServer",
-    "InsideConnection",
-    "MemoryConnection",
-]
