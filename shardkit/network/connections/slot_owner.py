@@ -22,7 +22,7 @@ from redis.exceptions import (
     MovedError,
 )
 
-from shardkit.config.one_slot import PLAIN, TAGGED
+from shardkit.config.entry import PLAIN, TAGGED
 from shardkit.network.connections.connection import (
     AsyncSentinelConnection,
     AsyncSentinelTlsConnection,
