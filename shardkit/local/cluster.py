@@ -25,12 +25,13 @@ from redis.exceptions import ResponseError
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.config_file import Setting, Settings
 from shardkit.local.process import GuardedProcess
 from shardkit.local.server import (
     HOST,
     LocalServer,
     ServerGroup,
+    Setting,
+    Settings,
     free_port,
     start_all,
     wait_until,

@@ -27,11 +27,12 @@ from redis.sentinel import Sentinel
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.config_file import Setting, Settings
 from shardkit.local.server import (
     HOST,
     LocalServer,
     ServerGroup,
+    Setting,
+    Settings,
     start_all,
     wait_until,
 )

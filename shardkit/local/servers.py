@@ -22,13 +22,13 @@ from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import LocalServerError
 from shardkit.local.cluster import LocalCluster
-from shardkit.local.config_file import Setting
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
     ServerGroup,
+    Setting,
     start_all,
 )
 from shardkit.local.server_plan import CONFIG_SERVER, Address, PlannedServer, ServerPlan
