@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import redis
 import redis.asyncio as aioredis
@@ -40,20 +40,10 @@ if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World
 
 
-class _Silent:
-    """A file that never has anything to read: it stands for a socket where one is polled."""
-
-    def __init__(self) -> None:
-        self._ends = os.pipe()
-
-    def fileno(self) -> int:
-        """Return its number."""
-        return self._ends[0]
-
-
 @cache
-def _silent() -> _Silent:
-    return _Silent()
+def _silent() -> BinaryIO:
+    """Return a file that never has anything to read; it stands for a socket where one is polled."""
+    return open(os.pipe()[0], "rb", buffering=0, closefd=False)
 
 
 class SimulatedSocket:

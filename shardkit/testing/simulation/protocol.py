@@ -34,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
@@ -405,7 +405,7 @@ class _Run:
                     world.sentinels = SimulatedSentinels(world, protocol.sentinels, servers)
                 protocol.setup(observer)
                 world.changes = tuple(
-                    _named(partial(change, observer), change) for change in protocol.changes()
+                    wraps(change)(partial(change, observer)) for change in protocol.changes()
                 )
                 for number, function in enumerate(protocol.client_functions()):
                     self._start(number, function)
@@ -532,11 +532,6 @@ def _parts_of_this_run() -> Iterator[None]:
         yield
     finally:
         forks._parts = kept
-
-
-def _named(function: Any, like: Any) -> Any:
-    function.__name__ = getattr(like, "__name__", "a change")
-    return function
 
 
 def simulate(
