@@ -81,11 +81,7 @@ class Replication:
     def execute(
         self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
     ) -> bool | None:
-        """Execute a command of replication, or hold or refuse a write.
-
-        Returns:
-            None if the server should execute it itself; otherwise whether it is answered.
-        """
+        """Execute a command of replication, or hold or refuse a write; see `Replicating`."""
         if name == b"WAIT":
             return self._wait(socket, int(args[1]), int(args[2]) / 1000)
         ordered = self._ordered.pop(socket, None)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import hiredis
 
@@ -30,9 +30,6 @@ from shardkit.testing.fakes.fakeredis_private import (
 )
 from shardkit.testing.fakes.lua import RunsScripts
 from shardkit.testing.simulation.virtual_time import Clock
-
-if TYPE_CHECKING:
-    from shardkit.testing.simulation.replication import Replication
 
 LogEntry: TypeAlias = tuple[float, int, list[bytes]]
 """A write that was executed: when, in which database, and what."""
@@ -95,11 +92,20 @@ class Role(Protocol):
         """Return the answer instead of executing a command; None to execute it."""
 
 
+class Replicating(Protocol):
+    """The role of a server as a master or a replica; see `replication.py`."""
+
+    def execute(
+        self, socket: ServerSocket, args: list[bytes], name: bytes, writes: bool
+    ) -> bool | None:
+        """Return None if the server should execute a command; otherwise whether it is answered."""
+
+
 class SimulatedServer:
     """A server and its state; with ``log`` also its log, for crashes and failovers."""
 
     role: Role | None = None  # what answers first, if it is the node of a cluster
-    replication: Replication | None = None  # what it does as a master or a replica, if it is one
+    replication: Replicating | None = None  # what it does as a master or a replica, if it is one
 
     def __init__(self, address: str, now: Callable[[], float], log: bool) -> None:
         self.address = address
