@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
+import re
 import select
 import selectors
 import socket
@@ -1521,6 +1523,11 @@ class _ToAnyAddress:
                 with suppress(OSError):
                     await super()._connect()  # type: ignore[misc]
                     return
+            raise
+        except OSError as error:
+            # asyncio words it by itself, and that of several addresses without a number.
+            if said := re.search(r"\[Errno (\d+)\] Connect call failed", str(error)):
+                raise OSError(int(said[1]), os.strerror(int(said[1]))) from None
             raise
         finally:
             self._address = None

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from faces import own_client
+from faces import PATIENCE, own_client
 from link_helpers import FACES, Face, command, count_of, cut, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
@@ -29,8 +29,10 @@ from shardkit.operations.commands import Command, Script, Shard, Transaction
 from shardkit.operations.operation import Operation
 
 # Shard n of `data` is on server n.
-MAP = """
-defaults: {socket_timeout: 0.4, socket_connect_timeout: 0.4}
+TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"
+MAP = (
+    f"defaults: {TIMEOUTS}"
+    """
 components:
   data: {shards: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}
   one: {entry: {port: 7001}}
@@ -38,6 +40,7 @@ components:
   mixed: {shards: [{port: 7001}, {port: 7002, socket_timeout: 20}]}
   wide: {shards: {count: 24, over: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}}
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +278,7 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
     for _ in range(2):  # connected already; and to be connected anew
         started = time.monotonic()
         replies = await mine.send(*batch)
-        assert time.monotonic() - started < 4  # eighteen times 0.4 would be 7.2
+        assert time.monotonic() - started < 4 * PATIENCE  # eighteen times 0.4 would be 7.2
         assert replies[::4] == [None] * 6
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
 
