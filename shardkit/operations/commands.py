@@ -153,32 +153,7 @@ class Coalesced(list["Command | Transaction"]):
     """
 
 
-class _Unbuilt(Sequence["Command | Transaction"]):
-    """A batch for one target whose commands are built when they are accessed."""
-
-    __slots__ = ("keys", "numbers", "to")
-
-    to: To
-    keys: Sequence[Key]
-    numbers: Sequence[int | None] | None
-
-    def _command(self, at: int) -> Command:
-        raise NotImplementedError
-
-    def __len__(self) -> int:
-        return len(self.keys)
-
-    @overload
-    def __getitem__(self, at: int) -> Command: ...
-    @overload
-    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
-    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
-        if isinstance(at, slice):
-            return [self._command(n) for n in range(len(self))[at]]
-        return self._command(at)
-
-
-class Columns(_Unbuilt):
+class Columns(Sequence["Command | Transaction"]):
     """A batch of uniform commands, given by column.
 
     Equivalent to a list of commands, in half of the time, because none is built unless accessed::
@@ -202,7 +177,7 @@ class Columns(_Unbuilt):
         ValueError: the columns have different lengths.
     """
 
-    __slots__ = ("coalesced", "idempotent", "more", "name")
+    __slots__ = ("coalesced", "idempotent", "keys", "more", "name", "numbers", "to")
 
     def __init__(
         self,
@@ -221,7 +196,7 @@ class Columns(_Unbuilt):
         self.more = more
         self.idempotent = idempotent
         self.coalesced = coalesced
-        self.numbers = None
+        self.numbers: Sequence[int | None] | None = None
 
     @classmethod
     def each(
@@ -235,7 +210,16 @@ class Columns(_Unbuilt):
         """The name and arguments of each."""
         return list(zip(repeat(self.name), self.keys, *self.more))
 
-    def _command(self, at: int) -> Command:
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
         key = self.keys[at]
         args = (self.name, key, *(column[at] for column in self.more))
         return Command(self.to, key, args, None, self.idempotent)
@@ -249,14 +233,14 @@ class Columns(_Unbuilt):
         return f"Columns({self.to!r}, {self.name!r}, {len(self)} keys)"
 
 
-class PlainCommands(_Unbuilt):
+class PlainCommands(Sequence["Command | Transaction"]):
     """A batch of commands for one component, given as tuples; none is built unless accessed.
 
     For commands of several kinds, without scripts, that neither block nor are marked idempotent.
     ``rows`` has the name and arguments of each. For ``numbers`` see `Columns`.
     """
 
-    __slots__ = ("rows",)
+    __slots__ = ("keys", "numbers", "rows", "to")
 
     def __init__(
         self,
@@ -270,7 +254,16 @@ class PlainCommands(_Unbuilt):
         self.rows = rows
         self.numbers = numbers
 
-    def _command(self, at: int) -> Command:
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, at: int) -> Command: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[Command | Transaction]: ...
+    def __getitem__(self, at: int | slice) -> Command | list[Command | Transaction]:
+        if isinstance(at, slice):
+            return [self[n] for n in range(len(self))[at]]
         return Command(self.to, self.keys[at], self.rows[at])
 
     def __repr__(self) -> str:
