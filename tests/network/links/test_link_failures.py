@@ -23,7 +23,6 @@ import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import CommandsRefused, ShardFailure
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.commands import Command, Script, Shard, Transaction
 from shardkit.operations.operation import Operation
@@ -360,7 +359,7 @@ async def test_health_checks_come_before_a_command_and_never_in_between(
     fields = {**all_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
     async with opened(kind, mapped(fields, "one")) as face:
         await face.send(command("one", "k", "SET", "v"))
-        [connection] = idle_of(own_client(face.kit, "one").connection_pool)
+        [connection] = own_client(face.kit, "one").connection_pool.connections.idle
         connection.health_check_interval, connection.next_health_check = 1e-9, 0  # always due
         wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
         replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)
