@@ -8,7 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 import hiredis
-from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
+from fakeredis import (
+    FakeAsyncRedisConnection,
+    FakeRedis as FakeRedis,
+    FakeRedisConnection,
+    FakeServer as FakeServer,
+)
 from redis.exceptions import ResponseError
 
 from shardkit.network.connections.async_connection import AsyncClosable
@@ -214,12 +219,3 @@ def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
         reader.feed(piece)
     while (args := reader.gets()) is not False:
         yield args
-
-
-__all__ = [
-    "AsyncMemoryConnection",
-    "FakeRedis",
-    "FakeServer",
-    "InsideConnection",
-    "MemoryConnection",
-]
