@@ -98,9 +98,9 @@ RENAMING: dict[str, list[tuple[str, str]]] = {
     ],
     "structures/list/lua/base.lua": [  # a script that reads it, too
         (
-            "unpack(redis.call('HMGET', KEYS[key], 'part_size', 'values'))",
-            "redis.call('HGET', KEYS[key], 'part_size') or redis.call('HGET', KEYS[key], 'entries')"
-            ", redis.call('HGET', KEYS[key], 'values')",
+            "local first = redis.call('HMGET', KEYS[key], 'part_size', 'values')",
+            "local first = redis.call('HMGET', KEYS[key], 'part_size', 'values', 'entries')\n"
+            "    first[1] = first[1] or first[3]",
         ),
     ],
 }
