@@ -2,7 +2,7 @@
 
 An ad is a document of the search index (`shardkit.search.index`), whole on one part. Its words come
 from its text and its locations, and a column has its expected income (its eCPM, see
-`shardkit.ads.pricing`). Its counts and the bonuses of its words have keys of their own::
+`shardkit.ads.records`). Its counts and the bonuses of its words have keys of their own::
 
     {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
     {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
@@ -29,12 +29,13 @@ from functools import partial
 from typing import Final
 
 from shardkit.ads.check import check_ads
-from shardkit.ads.pricing import CachedAverages, averages_of
 from shardkit.ads.records import (
     ATTRIBUTES,
     Ad,
+    CachedAverages,
     Served,
     ad_of,
+    averages_of,
     check_ad,
     check_locations,
     location_word,

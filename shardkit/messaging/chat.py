@@ -39,9 +39,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging.messages import MOST_AT_ONCE, Message, decode_message, encode_message
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import wait_for
+from shardkit.messaging.tagged import (
+    MOST_AT_ONCE,
+    Message,
+    Tagged,
+    decode_message,
+    encode_message,
+    wait_for,
+)
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.commands import Command, Key, script_call
 from shardkit.operations.lua import script

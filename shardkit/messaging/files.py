@@ -61,8 +61,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import seconds_until, wait_for
+from shardkit.messaging.tagged import Tagged, seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply

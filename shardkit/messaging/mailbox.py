@@ -34,15 +34,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging.messages import (
+from shardkit.messaging.tagged import (
     MOST_AT_ONCE,
     Message,
+    Tagged,
     decode_message,
     encode_message,
     ids_of,
+    seconds_until,
+    wait_for,
 )
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
 from shardkit.operations.commands import Argument, Command, Replies, Transaction

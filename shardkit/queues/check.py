@@ -8,7 +8,7 @@ from typing import Any
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key
 from shardkit.operations.operation import Operation, Stream
-from shardkit.queues.keys import QueueKeys
+from shardkit.queues.commands import QueueKeys
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
 from shardkit.structures.base.damage import damage
 

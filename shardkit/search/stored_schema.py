@@ -18,8 +18,7 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.operations.commands import Command, ShardOf
 from shardkit.operations.operation import Operation
 from shardkit.search.model.schema import SchemaParameters
-from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.text.analyzer import ENGLISH, Analyzer
 from shardkit.search.text.tokenizers import English, Unicode
 from shardkit.structures.base.parameters import meta_key
 

@@ -14,8 +14,8 @@ from typing import Final, TypedDict
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
+from shardkit.search.model.term_counts import AVERAGE_LENGTH
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.bm25 import AVERAGE_LENGTH
 from shardkit.structures.base.arguments import check_integer
 
 KINDS: Final = ("number", "date", "text")
@@ -52,7 +52,8 @@ class Schema:
         analyzer: turns text into words.
         keep_text: whether to keep text as it was given, for snippets.
         phrases: whether to keep the order of words, for phrases.
-        average_length: the average number of words of a document; see `shardkit.search.text.bm25`.
+        average_length: the average number of words of a document; see
+            `shardkit.search.model.term_counts`.
         chunk: the number of documents in a chunk of postings, a power of two.
 
     Raises:

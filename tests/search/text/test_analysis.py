@@ -31,8 +31,7 @@ from shardkit.search.query.tree import (
     Word,
 )
 from shardkit.search.text import stemming
-from shardkit.search.text.analyzer import MAX_TERM_LENGTH, Analyzer
-from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, Analyzer
 from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
 
 PLAIN = Analyzer()
