@@ -80,9 +80,8 @@ class AddressBook(Structure[Face]):
     """The members of groups, completed by prefix. Made by ``kit.address_book``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; the key of a group, or part, decides its shard.
-        name: the prefix of its keys.
         parts: the number of parts of each group. Stored beside the data.
         fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
             must be the same each time. The function's ``__name__`` is stored.

@@ -48,9 +48,8 @@ class RecentContacts(Structure[Face]):
     """The contacts of users, newest first. Made by ``kit.recent_contacts``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; each user's key decides its shard.
-        name: the prefix of its keys.
         limit: the number of newest contacts to keep for each user: at most 10,000 in a LIST,
             1,000,000 by time.
         order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one order: the server

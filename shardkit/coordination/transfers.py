@@ -139,9 +139,8 @@ class Transfers(Structure[Face]):
     """Accounts, and transfers between them. Made by ``kit.transfers``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: where the accounts live, each on the shard of its name.
-        name: the prefix of its keys.
         grace: the seconds after which others may undo a transfer; the same for all clients.
         clock: tells the time and makes ids.
     """

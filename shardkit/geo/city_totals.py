@@ -130,9 +130,7 @@ class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
 
     Args:
-        driver: runs its operations.
-        component: the component of its keys.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
 
     Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """

@@ -33,8 +33,7 @@ from os import PathLike, fspath
 from typing import Any, Final, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.geo.addresses import parse_range
-from shardkit.geo.models import City, IpRange, Item, SkippedLine
+from shardkit.geo.models import City, IpRange, Item, SkippedLine, parse_range
 from shardkit.operations.arguments import shown
 
 File: TypeAlias = "str | PathLike[str] | Iterable[str] | Iterable[bytes]"

@@ -70,9 +70,8 @@ class JobSearch(DocumentStructure[Face]):
     """Jobs by the skills that they require. Made by ``kit.job_search``.
 
     Args:
-        driver: runs the operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: where the keys live; if sharded, with as many shards as there are parts.
-        name: the prefix of the keys.
         shards: the number of parts.
         measure: the kind of requirements: ``skills``, just the skill; ``levels``, 0 to 2;
             ``years``, 0 to 100, compared to the hundredth.
@@ -170,11 +169,6 @@ class JobSearch(DocumentStructure[Face]):
         if requirements is None:
             return None
         return {skill: value_of(self.measure, n) for skill, n in requirements.items()}
-
-    @operation
-    def count(self) -> Operation[int]:
-        """Return the number of jobs. Cost: one exchange."""
-        return (yield from self._parts.count())
 
     @stream
     def check(self) -> Stream[Damage]:

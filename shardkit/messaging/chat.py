@@ -63,13 +63,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicion,
-    Suspicions,
-    confirmed,
-    found_by_script,
-)
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 from shardkit.structures.base.server_clock import ServerClock
 

@@ -28,9 +28,8 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.geo.addresses import Address
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.models import City
+from shardkit.geo.models import Address, City
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument, Command, script_call
 from shardkit.operations.lua import script
@@ -169,9 +168,8 @@ class Totals(Structure[Face]):
     """Totals by group, kind and member. Made by ``kit.totals``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component; a group lives on the shard of its name.
-        name: the prefix of their keys.
     """
 
     deferred: DeferredFace[Totals[Deferred]]

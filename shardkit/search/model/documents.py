@@ -21,7 +21,7 @@ from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.model.schema import Schema
 from shardkit.search.model.term_counts import impact_byte
-from shardkit.structures.codecs.bounds import inflated, most_made
+from shardkit.structures.codecs.plain import inflated, most_made
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]

@@ -194,11 +194,6 @@ class Metadata:
         """The component that they are stored in."""
         return self.to if isinstance(self.to, str) else self.to.component
 
-    @property
-    def asks_policy(self) -> bool:
-        """Whether to ask the server if it evicts keys: once, before the first write."""
-        return not self._creates and (self.component,) not in _WARNED
-
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
         if (create and (self.leased or self.coded)) or self.follow is not None:
@@ -431,7 +426,8 @@ def open_all(
     held_since = None
     while new:
         asked_at = time.monotonic()
-        asked = [meta for meta in new if create and meta.asks_policy]
+        # Once, before the first write, the server is asked if it evicts keys.
+        asked = [m for m in new if create and not m._creates and (m.component,) not in _WARNED]
         openings = [meta.opening(create=create) for meta in new]
         if asked:
             policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in asked]

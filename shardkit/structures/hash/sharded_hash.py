@@ -99,9 +99,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     """A HASH in parts, over one server or many. Made by ``kit.hash``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         total: about how many fields it will have, for a fixed number of parts of hashed fields.
             None: they split as they fill.
         part_size: how many fields a part may have: at most the servers'

@@ -38,13 +38,7 @@ from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import KEYS_CHECKED, contents
-from shardkit.structures.base.parameters import (
-    LAST_WRITES,
-    LEASE,
-    SHORT_LEASE,
-    Metadata,
-    open_all,
-)
+from shardkit.structures.base.parameters import LAST_WRITES, LEASE, SHORT_LEASE, Metadata, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Layout
 from shardkit.structures.layouts.fixed import FixedLayout, Plan

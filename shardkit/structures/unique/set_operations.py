@@ -8,7 +8,7 @@ divisor of the numbers::
     yesterday, 4 parts     0   1   2   3                divisor 4:
     today, 12 parts        0   1   2   3   4 … 11       part 1 of yesterday is in 1, 5, 9 of today
 
-That is why `shardkit.structures.unique.sizing` plans numbers with large common divisors. Days of
+That is why `shardkit.structures.unique.precision` plans numbers with large common divisors. Days of
 ``compact`` with different plans are compared in the bits that both store.
 
 Parts that live together are counted by their server; otherwise their ids are fetched, some hundred

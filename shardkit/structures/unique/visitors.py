@@ -28,7 +28,7 @@ precision       stored, in parts of                       bytes each     may mis
 
 Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
 they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats and the odds,
-`shardkit.structures.unique.sizing` how many parts there are.
+`shardkit.structures.unique.precision` how many parts there are.
 
 A day's set is planned for half as many visitors again as came the day before, rounded up to a power
 of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts). All processes
@@ -50,12 +50,7 @@ from datetime import date, timedelta
 from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    ParameterMismatchError,
-    counted,
-)
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
@@ -115,9 +110,8 @@ class UniqueVisitors(Structure[Face]):
     """Counts different sessions a day, over one server or many. Made by ``kit.unique_visitors``.
 
     Args:
-        driver: what runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the ids; its unsharded entry, if it has one, the counts.
-        name: the prefix of its keys.
         precision: what is stored of a visitor: ``exact``, ``60-bit``, ``64-bit``, ``compact``,
             ``hyperloglog`` or ``bitmap``; see the module's text.
         part_size: how many ids a part may have and be compact: the servers'
