@@ -385,14 +385,14 @@ def check_ads(parts: IndexParts) -> Stream[Damage]:
         parts, lambda ad_id, stored, key: read_ad(attributes_in(stored), key), _check_counts
     )
     for part in parts.primary:
-        yield (yield from confirmed(partial(_check_types, part)))
+        yield from confirmed(_check_types, part)
         [[words]] = yield [part.read_state("words")]
         # An invalid number of words was reported before.
         is_number = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
         most = int(words) if is_number and int(words) <= _MOST_WORDS else 1
         for chunk in (yield from chunks_with_documents(part)):
             for some in pages(range(1, most), _WORDS_AT_ONCE):
-                yield (yield from confirmed(partial(_check_bonuses, part, chunk, some)))
+                yield from confirmed(_check_bonuses, part, chunk, some)
 
 
 def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -249,9 +248,9 @@ class AddressBook(Structure[Face]):
         """
         self._seek(group)
         self._meta.data_ruled_out = False
-        yield (yield from check_parameters(self._meta))
+        yield from check_parameters(self._meta)
         for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
-            yield (yield from confirmed(partial(self._check_parts, some)))
+            yield from confirmed(self._check_parts, some)
 
     @operation
     def rebuild(self, group: str | int) -> Operation[int]:

@@ -16,7 +16,6 @@ ZSET also has the times, and is as fast for a hundred thousand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id, stored_name
@@ -217,7 +216,7 @@ class RecentContacts(Structure[Face]):
 
         Cost: an exchange for every 1,000 contacts.
         """
-        yield (yield from confirmed(partial(self._check, self._key(user))))
+        yield from confirmed(self._check, self._key(user))
 
     def _check(self, key: str) -> Operation[Suspicions]:
         loses = "the contacts"

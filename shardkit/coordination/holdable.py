@@ -41,7 +41,6 @@ import copy
 import re
 import secrets
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypedDict
 
@@ -552,7 +551,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange for 1,000 holders and waiters.
         """
         for first in count(0, _LISTED):
-            yield (yield from confirmed(partial(self._check_page, first)))
+            yield from confirmed(self._check_page, first)
             [[_, listed]] = yield [self._call("check", first)]
             if listed < _LISTED:
                 return

@@ -31,7 +31,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
-from functools import partial
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
@@ -236,7 +235,7 @@ class CityTotals(Structure[Face]):
 
         Cost: two exchanges; more for each 5,000 places. All places are in memory.
         """
-        yield (yield from confirmed(partial(self._check, self._day(day))))
+        yield from confirmed(self._check, self._day(day))
 
     def _check(self, day: str) -> Operation[Suspicions]:
         repair, loses = "delete the day's keys, and add all its files again", "files that are gone"

@@ -277,9 +277,7 @@ class IpToCity(Structure[Face]):
         Cost: as `local`, without its memory.
         """
         repair = "import_from() replaces everything"
-        unread = yield from raised_twice(self._generations.read, repair)
-        yield unread
-        if not unread:
+        if not (yield from raised_twice(self._generations.read, repair=repair)):
             generation, _ = yield from self._generations.read()
             if generation is not None:
                 yield from self._store.check(generation, repair)

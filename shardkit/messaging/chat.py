@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
@@ -455,16 +454,14 @@ class Chats(Tagged[Face]):
         Cost: one exchange for 1,000 messages, two for 1,000 members.
         """
         keys = self._keys(chat)
-        typed = yield from confirmed(partial(self._check_types, keys))
-        yield typed
-        if typed:
+        if (yield from confirmed(self._check_types, keys)):
             return
         [messages, members] = yield [self._at(key, "ZCARD", key) for key in keys[:2]]
         skips = "acknowledge(chat, user, id) skips it"
         for start in range(0, messages, MOST_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_messages, keys[0], start, skips)))
+            yield from confirmed(self._check_messages, keys[0], start, skips)
         for start in range(0, members or 1, MOST_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_members, chat, start)))
+            yield from confirmed(self._check_members, chat, start)
 
     # ---- shared
 

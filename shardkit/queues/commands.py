@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.operations.arguments import shown
@@ -194,21 +194,19 @@ _RESTORES = "restore(queue) requeues it"
 
 def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
     """Check a queue while others use it."""
-    typed = yield from confirmed(partial(_check_types, component, keys))
-    yield typed
-    if typed:
+    if (yield from confirmed(_check_types, component, keys)):
         return
     cursor: Key = 0
     while cursor != b"0":
         scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
         [(cursor, flat)] = yield [Command(component, keys.tasks, scan)]
-        yield (yield from confirmed(partial(_check_nowhere, component, keys, flat[::2])))
+        yield from confirmed(_check_nowhere, component, keys, flat[::2])
     for key in (keys.delayed, keys.taken, keys.dead):
         cursor = 0
         while cursor != b"0":
             scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
             [(cursor, flat)] = yield [Command(component, key, scan)]
-            yield (yield from confirmed(partial(_check_tasks, component, keys, key, flat[::2])))
+            yield from confirmed(_check_tasks, component, keys, key, flat[::2])
 
 
 def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:

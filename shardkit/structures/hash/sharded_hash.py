@@ -641,7 +641,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @stream
     def check(self) -> Stream[Damage]:
         """Read everything and yield the damage; see `ShardedSet.check`."""
-        yield (yield from raised_twice(self._values.load))
+        yield from raised_twice(self._values.load)
         yield from super()._check()
 
     @operation

@@ -481,7 +481,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Cost: three exchanges for 64 parts, whose values are in memory.
         """
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from check_list(self._scripts, self._values.decode)
 
     @operation

@@ -6,7 +6,6 @@ All reads are GETRANGEs; all writes to a part are one call of ``lua/write.lua``,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
@@ -186,13 +185,11 @@ class PartStore:
     def check(self) -> Stream[Damage]:
         """Check the registry, and the length of every part; see `PackedRecords.check`."""
         repair = "rebuild() removes invalid parts, and registers the first that exist"
-        damaged = yield from raised_twice(self.registry.read, repair)
-        yield damaged
-        if damaged:
+        if (yield from raised_twice(self.registry.read, repair=repair)):
             return
-        yield (yield from confirmed(partial(check_registered, self.registry, _FIRST_PARTS)))
+        yield from confirmed(check_registered, self.registry, _FIRST_PARTS)
         for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_lengths, some)))
+            yield from confirmed(self._check_lengths, some)
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes

@@ -444,7 +444,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000.
         """
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from self.store.check()
 
     @operation

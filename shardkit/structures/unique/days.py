@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -291,10 +290,10 @@ class DayInParts(ABC):
 
     def check(self) -> Stream[Damage]:
         """Check all parts; see `shardkit.structures.base.check`."""
-        yield (yield from confirmed(self.check_index))
+        yield from confirmed(self.check_index)
         parts, _ = yield from self.existing_parts()
         for some in pages(parts, KEYS_CHECKED):
-            yield (yield from confirmed(partial(self.check_parts, some)))
+            yield from confirmed(self.check_parts, some)
 
     @abstractmethod
     def check_index(self) -> Operation[Suspicions]:

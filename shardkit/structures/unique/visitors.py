@@ -47,7 +47,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError, counted
@@ -399,27 +398,20 @@ class UniqueVisitors(Structure[Face]):
         """
         date_ = yield from self._date(day)
         self._planner.seek(date_)
-        lost = yield from check_parameters(self._planner.meta)
-        yield lost
-        if lost:
+        if (yield from check_parameters(self._planner.meta)):
             return
         self._planner.forget(date_)
-        planning = partial(self._planner.day, date_)
-        planned = yield from raised_twice(planning, "restore it, or remove(day)", "the day's ids")
-        yield planned
-        if planned:
+        repair, loses = "restore it, or remove(day)", "the day's ids"
+        if (yield from raised_twice(self._planner.day, date_, repair=repair, loses=loses)):
             return
         data = yield from self._planner.day(date_)
-        counts = partial(self._read_count, data.key)
-        yield (yield from raised_twice(counts, "recount() counts the ids"))
+        yield from raised_twice(self._read_count, data.key, repair="recount() counts the ids")
         if isinstance(data, HyperLogLogDay):
-            yield (yield from raised_twice(data.registers, "remove(day)", "it"))
+            yield from raised_twice(data.registers, repair="remove(day)", loses="it")
             return
-        unknown = yield from raised_twice(data.existing_parts)
-        yield unknown
-        if not unknown:
+        if not (yield from raised_twice(data.existing_parts)):
             yield from data.check()
-            yield (yield from confirmed(partial(self._suspect_count, data)))
+            yield from confirmed(self._suspect_count, data)
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]
