@@ -21,8 +21,8 @@ from typing import Any, ClassVar, Final
 from shardkit.completion.names import check_text, fold, key_id, stored_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -249,9 +249,8 @@ class RecentContacts(Structure[Face]):
 
     def _touch(self, key: str, contacts: list[str]) -> Command | Transaction:
         if self.order == "time":
-            return script_call(
-                self.component, script("completion/contacts_touch"), [key], [self.limit, *contacts]
-            )
+            lua = "completion/contacts_touch"
+            return lua_call(self.component, lua, [key], [self.limit, *contacts])
         commands = [self._at(key, "LREM", key, 0, contact) for contact in contacts]
         commands.append(self._at(key, "LPUSH", key, *contacts))
         commands.append(self._at(key, "LTRIM", key, 0, self.limit - 1))

@@ -37,8 +37,8 @@ from shardkit.errors import InvalidArgumentError
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -179,7 +179,7 @@ class CityTotals(Structure[Face]):
                     totals[_member(kind, city)] += count
                 yield from self._write(beside, totals)
                 keys += [self._key(kind, day), beside]
-            call = script_call(self.component, script("geo/add_totals"), keys, [file])
+            call = lua_call(self.component, "geo/add_totals", keys, [file])
             [was_new] = yield [call]
             added += was_new
         return added > 0

@@ -47,8 +47,8 @@ from shardkit.messaging.tagged import (
     wait_for,
 )
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Command, Key, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Key
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -483,11 +483,11 @@ class Chats(Tagged[Face]):
 
         ``tokens`` has the refused tokens by user, and is updated with the current ones.
         """
-        call, new = script("messaging/chat_list_add"), secrets.token_hex(8)
+        new = secrets.token_hex(8)
         replies = yield [
-            script_call(
+            lua_call(
                 self.component,
-                call,
+                "messaging/chat_list_add",
                 [self._list_key(user)],
                 (self._clock.script_microseconds(), chat, new, tokens.get(user, "")),
                 idempotent=True,
@@ -510,9 +510,9 @@ class Chats(Tagged[Face]):
             users = [user.decode() for user in reply[1]]  # whose tokens were refused
 
     def _list_remove(self, user: str, chat: str, entry: bytes) -> Command:
-        call = script("messaging/chat_list_remove")
         args = (chat, entry)
-        return script_call(self.component, call, [self._list_key(user)], args, idempotent=True)
+        lua = "messaging/chat_list_remove"
+        return lua_call(self.component, lua, [self._list_key(user)], args, idempotent=True)
 
     def _of_all_chats(self, user: str, limit: int) -> Operation[list[tuple[str, int, list[bytes]]]]:
         """Return for each chat of a user its id, the number of unread messages, and messages."""

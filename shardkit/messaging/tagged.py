@@ -29,15 +29,8 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.cancellation import Interrupted
-from shardkit.operations.commands import (
-    Abandon,
-    Argument,
-    AwaitWakeup,
-    Command,
-    Subscribe,
-    script_call,
-)
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
@@ -131,8 +124,8 @@ class Tagged(Structure[Face]):
         return [base + part for part, _ in self._parts]
 
     def _call(self, action: str, tag: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/{self._scripts}_{action}")
-        return script_call(self.component, call, self._keys(tag), args, idempotent=idempotent)
+        lua = f"messaging/{self._scripts}_{action}"
+        return lua_call(self.component, lua, self._keys(tag), args, idempotent=idempotent)
 
     def _check_messages(
         self, key: str, start: int, repair: str, of_ids: str = ""
@@ -153,7 +146,7 @@ class Tagged(Structure[Face]):
 
     def _page(self, key: str, *args: Argument) -> Command:
         """Return a reading command for messages; the arguments are those of ZRANGE."""
-        return script_call(self.component, script("messaging/page"), [key], args)
+        return lua_call(self.component, "messaging/page", [key], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         pairs, notes = zip(keys, self._parts, strict=True), Suspicions()
@@ -220,5 +213,4 @@ def seconds_until(microseconds: Argument) -> float:
 
 
 def _forget(component: str, waiters: str, waiting: str) -> Command:
-    call = script("messaging/forget_waiter")
-    return script_call(component, call, [waiters], [waiting], idempotent=True)
+    return lua_call(component, "messaging/forget_waiter", [waiters], [waiting], idempotent=True)

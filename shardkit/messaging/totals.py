@@ -31,8 +31,8 @@ from shardkit.errors import ParameterMismatchError
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import Address, City
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -339,8 +339,7 @@ class Totals(Structure[Face]):
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
         number, page = secrets.token_hex(8), plan.pages[plan.next]
         args = (field, plan.next, len(plan.pages), plan.digest, number, *page)
-        call = script("messaging/totals_add")
-        return script_call(self.component, call, keys, args, idempotent=True)
+        return lua_call(self.component, "messaging/totals_add", keys, args, idempotent=True)
 
 
 class _TotalsPlan:

@@ -26,8 +26,8 @@ from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Pause, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -367,8 +367,7 @@ class Logs(RecordingStructure[Face]):
         for level, age, text, same in rows:
             args += [level, f"{age:.6f}", text, same]
         keys = [f"{self.name}:{{{name}}}:sent:{writer}", *self._keys(name)]
-        call = script("metrics/log")
-        return script_call(self.component, call, keys, args, idempotent=bool(number))
+        return lua_call(self.component, "metrics/log", keys, args, idempotent=bool(number))
 
     def _keys(self, name: str) -> list[str]:
         kinds = ("recent", "common", "last")

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Key, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Key
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream
 from shardkit.structures.base.arguments import check_name, check_tag
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
@@ -146,7 +146,7 @@ class QueueCommands:
             MOVED_AT_ONCE,
             claim,
         )
-        return script_call(self._component, script("queues/take"), keys, args)
+        return lua_call(self._component, "queues/take", keys, args)
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
         """Return the command that requeues due tasks and ended leases."""
@@ -172,7 +172,7 @@ class QueueCommands:
         args += [f"{delay:.6f}", 0 if counts else 1]
         if dead is not None:
             args.append(dead.encode(errors="replace"))
-        return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
+        return lua_call(self._component, "queues/return", self.keys(queue).all, args)
 
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
@@ -183,8 +183,7 @@ class QueueCommands:
 
     def call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
         """Return the command that runs a script of a queue, and may be repeated."""
-        call = script(f"queues/{name}")
-        return script_call(self._component, call, keys.all, args, idempotent=True)
+        return lua_call(self._component, f"queues/{name}", keys.all, args, idempotent=True)
 
 
 _AT_ONCE = 1000

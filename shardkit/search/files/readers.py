@@ -398,7 +398,7 @@ def _number(value: Any) -> float:
     return float(value)
 
 
-def _date(value: Any) -> date:
+def _moment(value: Any) -> date:
     if isinstance(value, date):
         return value
     if isinstance(value, int | float) and not isinstance(value, bool):
@@ -422,4 +422,4 @@ def _one_text(value: Any) -> str:
     raise TypeError
 
 
-_CONVERTERS = {"number": _number, "date": _date, "text": _text}
+_CONVERTERS = {"number": _number, "date": _moment, "text": _text}

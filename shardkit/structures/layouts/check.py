@@ -20,8 +20,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Partial, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
@@ -246,8 +246,8 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
         keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
         generation = FIRST_GENERATION if layout.meta is None else layout.meta.generation
         args: Iterable[Argument] = (kind, *layout._write_terms, generation)
-        rebuild = script("structures/layouts/rebuild_group")
-        [done] = yield [script_call(layout.component, rebuild, keys, args, idempotent=True)]
+        lua = "structures/layouts/rebuild_group"
+        [done] = yield [lua_call(layout.component, lua, keys, args, idempotent=True)]
         if done:
             break
     yield from layout.refresh_group(group)

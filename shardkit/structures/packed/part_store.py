@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Partial, Replies, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial, Replies
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import (
@@ -127,7 +127,7 @@ class PartStore:
         after parts were created.
         """
         yield from open_all([self.meta], create=create)
-        lua, length = script("structures/packed/write"), self.layout.part_bytes
+        lua, length = "structures/packed/write", self.layout.part_bytes
         numbers = {self.part_key(part): part for part in parts}
         keys = list(numbers)
 
@@ -137,9 +137,7 @@ class PartStore:
                 args: list[Argument] = [length, self.meta.end, int(replies), int(create)]
                 for command in parts[numbers[keys[at]]]:
                     args += (len(command), *command)
-                calls.append(
-                    script_call(self.component, lua, [keys[at]], args, idempotent=idempotent)
-                )
+                calls.append(lua_call(self.component, lua, [keys[at]], args, idempotent=idempotent))
             answers = yield Partial(calls)
             return answers, [
                 PartReply(at, reply[0], reply[2:], reply[1])

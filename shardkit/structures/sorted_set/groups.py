@@ -37,8 +37,8 @@ from operator import ge, le
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
@@ -116,7 +116,7 @@ class ScoredGroups(GrowingLayout):
         for stored, owned in plan.writes.values():
             verb, count, *rest = build(stored, owned)
             args += [verb, count, len(rest) - int(count), *rest]
-        return script_call(self.component, script("structures/sorted_set/write"), keys, args)
+        return lua_call(self.component, "structures/sorted_set/write", keys, args)
 
     def _one(self, plan: WritePlan, build: Build[Any], adds: bool) -> Command | None:
         """Return the command of a plan that adds or removes one member and splits nothing."""
@@ -134,7 +134,7 @@ class ScoredGroups(GrowingLayout):
         keys = [self._keys[group], self.key(group, part)]
         end, of = self._write_terms
         args = (plan.parts, of, end, max(0, most), 2 * self.bound_size, member, score)
-        return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
+        return lua_call(self.component, "structures/sorted_set/write_one", keys, args)
 
     def _update_state(
         self, group: int, parts: int, number: int, expiring: int | None = None
@@ -206,9 +206,9 @@ class ScoredGroups(GrowingLayout):
         waiting, results = list(range(self.groups)), []
         while waiting:
             calls = (
-                script_call(
+                lua_call(
                     self.component,
-                    script(name),
+                    name,
                     self._all_keys(group),
                     (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
@@ -363,9 +363,9 @@ class ScoredGroups(GrowingLayout):
                 for start in range(0, self.parts[group], PARTS_AT_ONCE)
             ]
             calls = (
-                script_call(
+                lua_call(
                     self.component,
-                    script(name),
+                    name,
                     [
                         self._keys[group],
                         *self._part_keys(group, range(parts)[start : start + PARTS_AT_ONCE]),
