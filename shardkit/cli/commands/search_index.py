@@ -19,7 +19,7 @@ from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking
 from shardkit.search.index import SearchIndex
-from shardkit.search.stored_schema import parameters_of, stored_parameters
+from shardkit.search.model.schema import parameters_of, stored_parameters
 from shardkit.search.text.analyzer import ENGLISH, Analyzer
 from shardkit.structures.base.check import Damage
 

@@ -158,7 +158,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         else:
             rest = FixedLayout(component, name, "crc32", total, hashed)
             parameters = {"total": total, "part_size": self.part_size}
-        self._hashed = rest
         self.layout: Layout = rest
         if rule == "digits":
             self.layout = NumberedLayout(component, name, numbered, rest)

@@ -463,12 +463,11 @@ class GrowingLayout(Layout):
             if parts in (0, self.parts[group]) and number != members and not self._expiring[group]:
                 raise self._damage(group, f"{members} members", f"{number}, as its state has it,")
 
-    def count_command(self, group: int, *, store: bool = False) -> Command:
+    def count_command(self, group: int) -> Command:
         """Return the command that counts a group's members; see ``lua/count_group.lua``."""
         keys = [self._keys[group], *(self.key(group, n) for n in range(self.parts[group]))]
-        args = (self._kind, int(store))
         lua = "structures/layouts/count_group"
-        return lua_call(self.component, lua, keys, args, idempotent=True)
+        return lua_call(self.component, lua, keys, [self._kind], idempotent=True)
 
     def _damage(self, group: int, found: str, expected: str) -> DamagedDataError:
         return damage(self.component, self._keys[group], found, expected)
