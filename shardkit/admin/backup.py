@@ -36,9 +36,9 @@ import redis
 from redis.exceptions import NoPermissionError, RedisClusterException, RedisError, ResponseError
 
 from shardkit.admin.changes import RESTLESS, open_changes, working_on
-from shardkit.admin.growth.fence import OWN_KEYS
+from shardkit.admin.growth.fence import OWN_KEYS, move_of
 from shardkit.admin.growth.shard_copy import copy_libraries
-from shardkit.admin.servers import identify_databases
+from shardkit.admin.servers import entries_of, identify_databases
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry, load_json
 from shardkit.config.fields import is_text
@@ -57,10 +57,11 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalServer, find_server
 from shardkit.local.binary import ENVIRONMENT
+from shardkit.network.connections.databases import FENCE_KEY
 from shardkit.network.connections.redis_private import socket_of
-from shardkit.network.rules import refused_copy
+from shardkit.network.rules import closed, refused_copy
 from shardkit.network.server_queries import TIMEOUT, client_of, query_all
-from shardkit.network.survey import CONFIG_KEYS, data_keys, reads_later
+from shardkit.network.survey import CONFIG_KEYS, data_keys, query_entries, reads_later
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.operation import pages
 from shardkit.operations.server_errors import failed_command
@@ -216,6 +217,8 @@ def backup(
                 if restless:
                     continue
                 components = _current(config, components)
+                if config is not None:
+                    _require_data(config, components, timeout)
                 with ExitStack() as stack:
                     feeds = [
                         stack.enter_context(each) for each in _feeds(components, target, timeout)
@@ -275,6 +278,17 @@ def _current(config: redis.Redis | None, components: list[Component]) -> list[Co
         with suppress(MissingEntryError):
             known = dict(read_components(config))
     return [known.get(component.name, component) for component in components]
+
+
+def _require_data(config: redis.Redis, components: Iterable[Component], timeout: float) -> None:
+    """Refuse a database that a move or split has left, to which old entries lead."""
+    entries = {each: each[1] for each in entries_of(components)}
+    fences = query_entries(entries, lambda at, client: client.get(FENCE_KEY), timeout)
+    ids = {each.id for each in open_changes(config)}
+    for (where, entry), fence in fences.items():
+        if isinstance(fence, bytes) and move_of(fence) not in ids:
+            problem = closed(where, fence)
+            raise ConfigError(f"{where} ({entry.address}) {problem.text}", problem.remedy)
 
 
 def _config_keys(config: redis.Redis) -> dict[str, str | list[str]]:

@@ -11,7 +11,7 @@ import redis
 
 from shardkit.admin.growth.journal import Lease
 from shardkit.admin.growth.relocation import Same, ServerAddress, relocated
-from shardkit.admin.push import attest
+from shardkit.admin.push import attest, newest_witness
 from shardkit.config.component import Component
 from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import push, read_components, read_epoch
@@ -77,6 +77,10 @@ def push_changed(
         else:
             epoch = read_epoch(config)
             if witnessed:  # of masters; replicas copy it
+                newest, _ = newest_witness(changed.values())
+                if newest > epoch:  # the config server was restored from an old snapshot
+                    push(config, shard_map, above=newest, message=message, **checks)
+                    epoch = read_epoch(config)
                 attest(list(changed.values()), epoch)
             break
     return epoch

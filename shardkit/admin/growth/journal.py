@@ -110,6 +110,7 @@ class Move(Change):
         slots: the first and last of each range of slots, by the place of a cluster's master.
         minimums: ``min-replicas-to-write`` of a cluster's nodes before they were closed, by node.
         decided: when the sources were closed for good, by their clocks, in seconds, by server.
+        opened: databases that were left and have been opened for other uses since.
         copied: the bytes that were copied, as DUMP packs them.
         seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
@@ -142,6 +143,7 @@ class Move(Change):
     slots: dict[str, list[list[int]]] = field(default_factory=dict)
     minimums: dict[str, str] = field(default_factory=dict)
     decided: dict[str, int] = field(default_factory=dict)
+    opened: list[str] = field(default_factory=list)
     copied: int = 0
     seconds: float = 0.0
     memory: int = 0
@@ -342,6 +344,8 @@ class Lease:
         From then on they refuse what a process with an earlier lease orders.
         """
         self.check()
+        with suppress(redis.RedisError, OSError):  # most often there is none
+            master.execute_command("FAILOVER", "ABORT")  # of a process that is gone or stopped
         with suppress(redis.RedisError, OSError):  # then `order` looks only here
             master.set(_token_key(master), self._token, px=round(1000 * LEASE))
         yield

@@ -131,6 +131,9 @@ def open_database(config: Any, place: str) -> Repair:
                     f"{at} has keys, such as {keys[0]}", "delete them if nothing needs them"
                 )
             lift({at: client}, found.change)
+        if move := search.moves.get(found.change):
+            move.opened.append(str(at))
+            lease.write(move)
     return replace(found, does="open")
 
 
@@ -139,8 +142,8 @@ class _ClosedDatabases:
         self._lease, self._components = lease, components
         self._rebuilt: dict[str, Move] = {}  # what is written again
         self._unfenced: list[tuple[Place, Move]] = []
-        self._moves = {each.id: each for each in journal.read_all(lease.config)}
         self._replaced: dict[ServerAddress, ServerAddress] = {}  # replicas, and their masters
+        self.moves = {each.id: each for each in journal.read_all(lease.config)}
         self._logins: dict[ServerAddress, tuple[Entry, str]] = {}
         for server, entry, where in masters_in(components.values()):
             self._logins.setdefault(server, (entry, where))
@@ -196,7 +199,7 @@ class _ClosedDatabases:
 
     def _of_replica(self, server: ServerAddress, role: ServerRole, master: ServerAddress) -> Repair:
         """Find out why entries name a replica as a master: it was moved or failed over."""
-        for move in self._moves.values():
+        for move in self.moves.values():
             known = move.copying == REPLICATION and not move.is_over
             if known and self._same(ServerAddress.parse(move.source), server):
                 why = f"it is {move.phase}"
@@ -257,7 +260,7 @@ class _ClosedDatabases:
 
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
         change = move_of(fence) or ""
-        move = self._moves.get(change)
+        move = self.moves.get(change)
         name = move.name if move else self._named(place)
         if move is not None and not move.is_over:
             return Repair(str(place), change, name, "resume", f"it is {move.phase}")
@@ -309,12 +312,14 @@ class _ClosedDatabases:
 
     def _without_fences(self) -> Iterator[Repair]:
         """Find empty databases that a move has left, and that nothing closes."""
-        for move in journal.current(self._moves.values()):
+        for move in journal.current(self.moves.values()):
             if move.phase != "done" or move.copying != KEYS or any(move.clusters):
                 continue
-            for place in dict.fromkeys(map(Place.parse, move.sources)):
+            for place in dict.fromkeys(map(Place.parse, {*move.sources} - {*move.opened})):
                 with suppress(RedisError, OSError), self.client(place) as client:
                     if self._named(place) or client.exists(FENCE_KEY) or strays(client, 1):
+                        continue
+                    if not role_of(client).is_master:  # it refuses writes in any case
                         continue
                     self._unfenced.append((place, move))
                     why = "it has lost its fence"

@@ -229,6 +229,7 @@ class ServerMover(Mover):
                         connected_to(self._source, self._like, self._where) as old,
                         self._lease.marking(old, new),
                     ):
+                        self._require_source()  # it may have handed over in the meantime
                         self._lease.order(new, "REPLICAOF", "NO", "ONE")
                     self._lease.order(new, "FLUSHALL", "ASYNC")
                 except ResponseError as error:

@@ -721,15 +721,21 @@ class ShardMover(Mover):
         if not self._old_gate.is_cluster:
             self._require_takeover(old, new)
             each_of(clear, old)
-        with suppress(ResponseError):  # the slot of one has moved
-            each_of(lambda client: client.delete(proof_key(client)), new)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
-        certificate["keys_now"] = sum(client.dbsize() for client in new.values())
+        proofs = 0 if self._is_earlier else len(new)
+        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - proofs
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
         self._note_strays()
         self._reached("done")
+
+        def forget(client: Any) -> None:
+            if client.get(proof_key(client)) == move.id.encode():  # else it is a later move's
+                client.delete(proof_key(client))
+
+        with suppress(ResponseError):  # the slot of one has moved
+            each_of(forget, new)
 
     def _require_takeover(self, old: Clients, new: Clients) -> None:
         """Check that the targets have everything, and no entry names a source, before emptying."""

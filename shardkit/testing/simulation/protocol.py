@@ -266,6 +266,10 @@ class Protocol:
     def at_end(self, kit: ShardKit) -> None:
         """Check what must hold when all clients have ended and all that was sent has arrived."""
 
+    def is_done(self, kit: ShardKit) -> bool:
+        """Whether all clients that came to their end have done what they are for."""
+        return True
+
     def allows(self, error: Exception) -> bool:
         """Whether a client may end with an error; by default with those of faults."""
         return is_outage(error)
@@ -277,6 +281,7 @@ class SimulationReport:
 
     Attributes:
         schedules: how many schedules were run.
+        done: under how many of them all clients came to their end and `Protocol.is_done`.
         steps: how many steps they took.
         faults: how many faults there were.
         seconds: how long it took, in real time.
@@ -285,6 +290,7 @@ class SimulationReport:
     """
 
     schedules: int = 0
+    done: int = 0
     steps: int = 0
     faults: int = 0
     seconds: float = 0.0
@@ -368,6 +374,7 @@ class _Run:
     ) -> None:
         self.protocol = protocol
         self.states = states
+        self.is_done = False
         self.map = _map_of(protocol)
         self.names: list[str] = []
         self._ended: list[Callable[[], bool]] = []
@@ -423,6 +430,8 @@ class _Run:
                 if checks:
                     world.as_observer(protocol.invariant, observer)
                 world.as_observer(protocol.at_end, observer)
+                ended = all(not each.dead and each.failure is None for each in world.processes)
+                self.is_done = ended and world.as_observer(protocol.is_done, observer)
                 if protocol.model is not None:
                     check_linearizable(world.history, protocol.model)
             finally:
@@ -560,7 +569,8 @@ def simulate(
         The figures of the run.
 
     Raises:
-        SimulationFailure: a schedule failed; it is shrunk, and shown as a timeline.
+        SimulationFailure: a schedule failed; it is shrunk, and shown as a timeline. Or none of
+            several schedules was done.
     """
     report = SimulationReport()
     states: set[int] | None = set() if count_states else None
@@ -581,6 +591,7 @@ def simulate(
                 failed = choices, error
                 break
             report.schedules += 1
+            report.done += run.is_done
             report.steps += run.world.steps
             report.faults += run.world.fault_count
             if states is not None:
@@ -589,6 +600,10 @@ def simulate(
             collect(number)
     if failed is not None:
         raise _explained(protocol, *failed, shrink_runs) from failed[1]
+    if not report.done and report.schedules > 1:
+        name = type(protocol).__name__
+        text = f"{name} is not done under any of {report.schedules} schedules from {seed}"
+        raise SimulationFailure(f"{text}: it checks nothing", str(seed), seed, "")
     report.seconds = time.perf_counter() - started
     report.states = len(states or ())
     report.growth = tuple(growth)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from shardkit.admin.growth import moves
 from shardkit.admin.servers import ServerIdentity
 from shardkit.errors import GrowthError
 from shardkit.operations.steps import run_steps
@@ -80,6 +81,10 @@ class InUse(Protocol):
     def call(self, client: Client, name: str, function: Callable[..., Any], *args: str) -> None:
         """Call, and record that for the history of the key."""
         client.call(function, *args, key="k", name=name)
+
+    def is_done(self, kit: Any) -> bool:
+        phases = {each.phase for each in moves(kit.topology.source.client())}
+        return phases == {"done"}
 
     def allows(self, error: Exception) -> bool:
         return is_outage(error)

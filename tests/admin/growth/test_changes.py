@@ -91,7 +91,7 @@ def test_a_stopped_process_does_not_get_its_change_back(
             ended = replace(stopped, id="of the other", kind="split", until=0.0)
             config.delete(changes.CHANGES_KEY)
             begin(config, ended)
-            time.sleep(0.5)
+            time.sleep(0.5)  # the lease ends
             with pytest.raises(GrowthError, match="users: this process was stopped"):
                 require_open(config, stopped)
             assert [each.id for each in open_changes(config)] == ["of the other"]
@@ -190,6 +190,20 @@ def test_a_backup_begins_again_if_entries_change(
     [there] = [each for each in manifest.servers if "users:1" in each.shards]
     assert there.server == fleet.name(1)
     assert there.keys["2"] >= keys
+
+
+def test_a_backup_is_refused_if_entries_lead_to_what_a_move_has_left(
+    fleet: Fleet, tmp_path: Path
+) -> None:
+    small(fleet)
+    fleet.move_shard()
+    fleet.config.flushall()  # and what there was before the move is restored
+    shards = [fleet.at(0, db=db) for db in (1, 2)]
+    fleet.describe({"users": {"shards": shards}}, force=["users"], above=50)
+    users = last_known(fleet.config, "users").component
+    said = rf"users:1 .{fleet.name(0)}/2. is closed by a move to {fleet.name(1)} .*shardkit changes"
+    with pytest.raises(ConfigError, match=said):
+        backup([users], tmp_path / "backup", config=fleet.config)
 
 
 def test_a_backup_is_refused_while_entries_do_not_tell_where_the_data_is(

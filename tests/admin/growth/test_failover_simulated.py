@@ -123,6 +123,10 @@ class FailedOver(Replaced):
         while not self.attempted(client, once):
             pass
 
+    def is_done(self, kit: Any) -> bool:
+        kit.topology.expire()
+        return address_of(kit.component("data").entry) == NEW
+
 
 class Crashed(FailedOver):
     """A master dies, its replica takes over, and the master comes back.

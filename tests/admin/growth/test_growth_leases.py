@@ -11,7 +11,16 @@ import pytest
 import redis
 from click.testing import CliRunner
 from faces import eventually
-from growth_helpers import PATIENT, Fleet, damage, killed_at, replication, small, still_there
+from growth_helpers import (
+    PATIENT,
+    Fleet,
+    Killed,
+    damage,
+    killed_at,
+    replication,
+    small,
+    still_there,
+)
 from redis.client import Pipeline
 
 import shardkit
@@ -20,19 +29,17 @@ from shardkit.admin.changes import Change
 from shardkit.admin.growth import (
     Move,
     abort_move,
-    entries,
     fail_over,
     failover,
     journal,
     moves,
     resume_move,
     reverse_move,
-    rule,
     server_move,
     shard_move,
-    start_move,
     verify_move,
 )
+from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
@@ -108,54 +115,6 @@ def masters_write(fleet: Fleet) -> bool:
     return still_there(fleet)
 
 
-@pytest.mark.parametrize(
-    ("owner", "moment"),
-    [
-        (server_move, "wait_for_copy"),
-        (server_move, "take_writes_alone"),
-        (entries, "relocated"),
-        (server_move.ServerMover, "_certify"),
-        (rule, "moved"),
-        (shard_move, "attest"),
-    ],
-)
-def test_a_mover_that_slept_leaves_alone_what_was_moved_back_meanwhile(
-    fleet: Fleet, monkeypatch: pytest.MonkeyPatch, owner: Any, moment: str
-) -> None:
-    small(fleet)
-    source = fleet.name(0)
-    of_shards = owner in (rule, shard_move)
-    name = "users:1" if of_shards else source
-
-    def meanwhile() -> None:
-        resume_move(fleet.config, name, hold=PATIENT)
-        reverse_move(fleet.config, name, hold=PATIENT)
-
-    asleep_at(monkeypatch, fleet, owner, moment, meanwhile)
-    with pytest.raises(GrowthError, match=ENDED):
-        fleet.move(of_shards, hold=PATIENT)
-    records = [(each.name, each.target, each.phase) for each in moves(fleet.config)]
-    assert records == [(name, source, "done")], "of the way back"
-    assert fleet.masters() == [source] * 2
-    assert masters_write(fleet)
-
-
-def test_a_mover_that_slept_sees_the_abort(fleet: Fleet, monkeypatch: pytest.MonkeyPatch) -> None:
-    small(fleet)
-    source = fleet.name(0)
-    asleep_at(
-        monkeypatch,
-        fleet,
-        server_move,
-        "take_writes_alone",
-        lambda: abort_move(fleet.config, source),
-    )
-    with pytest.raises(GrowthError, match=ENDED):
-        start_move(fleet.config, source, fleet.name(1), hold=PATIENT)
-    assert [each.phase for each in moves(fleet.config)] == ["aborted"]
-    assert masters_write(fleet)
-
-
 def resume_and_reverse(fleet: Fleet) -> None:
     resume_move(fleet.config, fleet.name(0), hold=PATIENT)
     reverse_move(fleet.config, fleet.name(0), hold=PATIENT)
@@ -226,15 +185,44 @@ def test_a_command_that_arrives_late_is_refused(
     assert masters_write(fleet)
 
 
-def test_a_late_push_changes_nothing_after_an_abort(
+def order_and_die(
+    lease: Lease, client: Any, *command: Any, order: Callable[..., None] = Lease.order
+) -> None:
+    order(lease, client, *command)
+    if command[0] == "FAILOVER":
+        raise Killed
+
+
+def test_an_abort_ends_a_handover_before_it_empties_the_target(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small(fleet)
-    before = fleet.config.get("config:redis:users:1")
-    asleep_at(monkeypatch, fleet, entries, "push", lambda: abort_move(fleet.config, "users:1"))
-    with pytest.raises(GrowthError, match=ENDED):
-        fleet.move_shard()
-    assert fleet.config.get("config:redis:users:1") == before
+    order = Lease.order
+    monkeypatch.setattr(Lease, "order", order_and_die)
+    with pytest.raises(Killed):
+        fleet.move_server(hold=PATIENT)
+
+    def late(lease: Lease, client: Any, *command: Any) -> None:
+        eventually(lambda: replication(fleet.servers[1])["role"] == "master", 2)
+        order(lease, client, *command)
+
+    monkeypatch.setattr(Lease, "order", late)
+    assert abort_move(fleet.config, fleet.name(0)).phase == "aborted"
+    assert masters_write(fleet)
+
+
+def test_a_failover_ends_another_ones_handover(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small(fleet)
+    fleet.replicated(1, 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Lease, "order", order_and_die)
+        with pytest.raises(Killed):
+            fail_over_to(1)(fleet)
+    fail_over_to(2)(fleet)
+    assert fleet.masters() == [fleet.name(2)] * 2
+    assert masters_write(fleet)
 
 
 @pytest.mark.parametrize("kind", ["set", "rpush"])

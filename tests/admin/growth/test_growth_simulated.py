@@ -125,6 +125,39 @@ class LostTarget(MovedShard):
         Capture.loses_data = True
 
 
+class LostLater(MovedShard):
+    """The target comes back empty when the source is about to be emptied, which keeps its keys."""
+
+    model = None
+    faults = ()
+
+    def setup(self, kit: Any) -> None:
+        super().setup(kit)
+        kit.key_sharded("data")["kept"].set("kept", 1)
+
+    def client_functions(self) -> Sequence[Callable[[Client], Any]]:
+        return [self.move, self.write]
+
+    def start(self, config: Any) -> None:
+        clear = ShardMover._clear
+
+        def lose(mover: ShardMover, old: Any, new: Any, *args: Any, **options: Any) -> None:
+            for client in new.values():
+                client.flushdb()
+            clear(mover, old, new, *args, **options)
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(ShardMover, "_clear", lose)
+            super().start(config)
+
+    def at_end(self, kit: Any) -> None:
+        old = kit._connector.blocking({"host": "old", "port": 1, "db": 1})
+        assert old.get("kept") == b"1", "the only copy was emptied"
+
+    def is_done(self, kit: Any) -> bool:
+        return {each.phase for each in moves(kit.topology.source.client())} == {"pushed"}
+
+
 class ReadLate(MovedShard):
     """Most reads follow the cutover."""
 
@@ -347,7 +380,7 @@ MUTATIONS = [
         ("writers wait until no reader is left", gate, "wait_for_readers", nothing, (14, 31)),
         ("readers are sent away from the source", gate.CopyGate, "turn_away", nothing, (37,)),
         ("what changes is copied again", Capture, "take", take_fences, (2, 2)),
-        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (91, 31)),
+        ("clients ask for the fence", ClientDatabase, "is_fenced", lambda *args: False, (36, 31)),
         ("connections name databases", databases, "_ranges", lambda numbers: "", (2,)),
     ]
     for protocol, known in zip((MovedShard, SplitData), schedules, strict=False)
@@ -363,11 +396,21 @@ MUTATIONS += [
         *(lambda self, component, args: self._shard.number, 42),
     ),
     Mutation("targets are looked at", LostTarget, ShardMover, "_lost", lambda *args: "", 0),
+    Mutation(  # it refuses to empty the sources then, for ever
+        *("clients find their keys", LostTarget, ShardMover, "_require_targets", nothing, 2),
+        "EndlessRun",
+    ),
+    Mutation(
+        *("targets are looked at again", LostLater, ShardMover, "_require_takeover", nothing, 0),
+        "the only copy was emptied",
+    ),
     Mutation("all shards are closed", SplitData, gate.CopyGate, "close", close_first, 89),
 ]
 
 
-@pytest.mark.parametrize("protocol", [MovedShard, UntoldChanges, LostTarget, SplitData, KeptSplit])
+@pytest.mark.parametrize(
+    "protocol", [MovedShard, UntoldChanges, LostTarget, LostLater, SplitData, KeptSplit]
+)
 def test_real_steps_are_safe(monkeypatch: pytest.MonkeyPatch, protocol: type[MovedShard]) -> None:
     with simulated_shards(monkeypatch):
         simulate(protocol(), schedules=SCHEDULES)

@@ -6,9 +6,11 @@ import json
 from typing import Any
 
 import pytest
+from faces import eventually
 from growth_helpers import PATIENT, Fleet, follow, killed_at, small, still_there
 
 import shardkit
+from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import (
     end_change,
@@ -20,6 +22,7 @@ from shardkit.admin.growth import (
     shard_move,
     start_split,
 )
+from shardkit.config.store import pull
 from shardkit.errors import GrowthError, PushRefusedError
 
 USERS = "users"
@@ -103,6 +106,15 @@ def test_a_replica_whose_master_is_another_ones_stays_unknown(fleet: Fleet) -> N
     assert fleet.masters() == [fleet.name(0)] * 2
 
 
+def test_entries_that_follow_are_newer_than_servers_have_witnessed(fleet: Fleet) -> None:
+    small(fleet)
+    split(fleet)
+    push(fleet.config, pull(fleet.config), above=40)
+    lose_the_config_server(fleet)
+    repair_changes(fleet.config)
+    assert still_there(fleet), "a client that has just started is not refused"
+
+
 def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None:
     small(fleet)
     start_split(fleet.config, USERS, shards=4, over=[fleet.name(0), fleet.name(1)], hold=PATIENT)
@@ -122,6 +134,7 @@ def test_databases_that_a_split_left_are_listed_and_opened(fleet: Fleet) -> None
     assert open_database(fleet.config, places[1]).does == "open"
     with pytest.raises(GrowthError, match=f"{places[1]} is not closed"):
         open_database(fleet.config, places[1])
+    assert repair_changes(fleet.config) == [], "they stay open"
 
 
 def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
@@ -132,6 +145,16 @@ def test_a_lost_fence_is_set_again(fleet: Fleet) -> None:
         [repair] = repair_changes(fleet.config)
         assert (repair.does, repair.name) == ("close", "users:1")
         assert json.loads(old.get("config:fence"))["to"] == fleet.name(1)  # type: ignore[arg-type]
+
+
+def test_a_replica_needs_no_fence(fleet: Fleet) -> None:
+    small(fleet)
+    fleet.move_shard()
+    fleet.move_server(to=2, hold=PATIENT)
+    with fleet.servers[2].client(db=2) as new, fleet.servers[0].client(db=2) as old:
+        new.delete("config:fence")
+        assert eventually(lambda: not old.exists("config:fence"))
+    assert repair_changes(fleet.config) == []
 
 
 def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
@@ -150,6 +173,16 @@ def test_a_change_whose_new_server_is_lost_ends(fleet: Fleet) -> None:
         kit.key_sharded(USERS)["k1"].set("k1", 1)
     fleet.servers[1].restart()
     assert fleet.move_shard().phase == "done"
+
+
+def test_a_move_that_was_killed_after_all_was_emptied_ends(fleet: Fleet) -> None:
+    small(fleet)
+    with killed_at((shard_move.ShardMover, "_note_strays")):
+        fleet.move_shard()
+    assert resume_move(fleet.config, "users:1").phase == "done"
+    with fleet.servers[1].client(db=2) as client:
+        assert not list(client.scan_iter(match="config:fence*"))
+    assert still_there(fleet)
 
 
 def test_a_record_whose_databases_are_open_ends(fleet: Fleet) -> None:

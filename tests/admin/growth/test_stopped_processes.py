@@ -1,0 +1,156 @@
+"""A process is stopped before a command, and wakes when another operator has taken over.
+
+Each step is a place in the code that sends a command to a server. ``make kills`` tries all of them,
+the tests every twelfth.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import pytest
+from faces import eventually
+from growth_helpers import PATIENT, Fleet, follow, replication, still_there
+from redis.connection import AbstractConnection
+
+import shardkit
+from shardkit.admin.growth import (
+    abort_move,
+    fail_over,
+    moves,
+    resume_move,
+    reverse_move,
+)
+from shardkit.errors import ConfigError, GrowthError, ShardKitError
+
+STRIDE = 1 if "KILLS" in os.environ else 12
+Step = tuple[str, int, Any]
+
+
+def step_of(connection: Any) -> Step | None:
+    """Where in the code a command is sent, and to which server; None if not by an operator."""
+    if threading.current_thread() is not threading.main_thread():
+        return None
+    frame: Any = sys._getframe()
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if "/shardkit/admin/" in name:
+            return name, frame.f_lineno, connection.port
+        frame = frame.f_back
+    return None
+
+
+@contextmanager
+def stopped_at(number: int, meanwhile: Callable[[], object]) -> Iterator[list[Step]]:
+    """Have a process stop before its first command at a step; give the steps that it takes."""
+    send, steps, stopped = AbstractConnection.send_packed_command, [], False
+
+    def asleep(connection: Any, *args: Any, **options: Any) -> Any:
+        nonlocal stopped
+        step = step_of(connection)
+        if step is not None and not stopped and step not in steps:
+            steps.append(step)
+            if len(steps) == number:
+                stopped = True
+                meanwhile()
+        return send(connection, *args, **options)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(AbstractConnection, "send_packed_command", asleep)
+        yield steps
+
+
+def take_over(fleet: Fleet, of_shards: bool, how: str) -> None:
+    fleet.config.delete("config:growth:lease")
+    name = "users:1" if of_shards else fleet.name(0)
+    try:
+        if how == "abort":
+            with suppress(GrowthError):  # decided
+                abort_move(fleet.config, name)
+                return
+        resume_move(fleet.config, name, hold=PATIENT)
+    except ConfigError:  # it has not begun
+        fleet.move(of_shards, hold=PATIENT)
+    if how == "reverse":
+        reverse_move(fleet.config, name, hold=PATIENT)
+
+
+def anew(fleet: Fleet, replicas: tuple[int, ...] = ()) -> None:
+    """Empty all servers, and describe a few keys on the first."""
+    for server in fleet.servers:
+        with server.client() as client:
+            client.replicaof("NO", "ONE")
+            client.flushall()
+    fleet.config.flushall()
+    for each in replicas:
+        follow(fleet.servers[each], fleet.servers[0])
+    fleet.push(0, replicas)
+    with shardkit.connect(fleet.url) as kit:
+        kit.key_sharded("users").mset({f"k{n}": n for n in range(50)})
+
+
+def check(fleet: Fleet, step: Any, written: str) -> None:
+    """What was written when the other operator was done is there, and clients write."""
+    for move in moves(fleet.config):
+        if move.phase not in ("done", "aborted"):
+            resume_move(fleet.config, move.name, hold=PATIENT)
+    assert still_there(fleet), step
+    with shardkit.connect(fleet.url) as kit:
+        router = kit.key_sharded("users")
+        for key in (f"new{n}" for n in range(9)):
+            assert router[key].get(key) == written.encode(), step
+            router[key].incr(key)
+
+
+def every_step(
+    fleet: Fleet, replicas: tuple[int, ...], work: Callable[[], object], other: Callable[[], object]
+) -> None:
+    for number in itertools.count(random.randint(1, STRIDE), STRIDE):
+        anew(fleet, replicas)
+
+        def meanwhile(number: int = number) -> None:
+            other()
+            with shardkit.connect(fleet.url) as kit:
+                kit.key_sharded("users").mset({f"new{n}": number for n in range(9)})
+
+        with stopped_at(number, meanwhile) as steps, suppress(ShardKitError):
+            work()
+        if len(steps) < number:
+            return
+        check(fleet, (number, steps[-1]), str(number))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("how", ["reverse", "abort", "resume"])
+@pytest.mark.parametrize("of_shards", [True, False], ids=["shards", "server"])
+def test_a_mover_that_wakes_at_any_step_changes_nothing(
+    fleet: Fleet, of_shards: bool, how: str
+) -> None:
+    def work() -> None:
+        fleet.move(of_shards, hold=PATIENT)
+
+    every_step(fleet, (), work, lambda: take_over(fleet, of_shards, how))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("back", [True, False], ids=["there and back", "there"])
+def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: bool) -> None:
+    def work() -> None:
+        fail_over(fleet.config, "users:0", fleet.name(1), hold=PATIENT)
+
+    def other() -> None:
+        fleet.config.delete("config:growth:lease")
+        fail_over(fleet.config, "users:0", fleet.name(2), hold=PATIENT)
+        if back:
+            linked = lambda: replication(fleet.servers[0]).get("master_link_status")  # noqa: E731
+            assert eventually(lambda: linked() == "up", 30)
+            fail_over(fleet.config, "users:0", fleet.name(0), hold=PATIENT)
+
+    every_step(fleet, (1, 2), work, other)
