@@ -61,7 +61,7 @@ from shardkit.search.check import Documents, attributes_in, check_parts, chunks_
 from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
-from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart, IndexParts
+from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import check_seconds
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
@@ -237,7 +237,20 @@ class Ads(DocumentStructure[Face]):
         Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
-        yield from check_ads(self._parts)
+        yield from check_parts(
+            self._parts,
+            lambda ad_id, stored, key: read_ad(attributes_in(stored), key),
+            _check_counts,
+        )
+        for part in self._parts.primary:
+            yield from confirmed(_check_types, part)
+            [[words]] = yield [part.read_state("words")]
+            # An invalid number of words was reported before.
+            known = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
+            most = int(words) if known and int(words) <= _MOST_WORDS else 1
+            for chunk in (yield from chunks_with_documents(part)):
+                for some in pages(range(1, most), _WORDS_AT_ONCE):
+                    yield from confirmed(_check_bonuses, part, chunk, some)
 
     # ---- serving
 
@@ -377,22 +390,6 @@ _MOST_WORDS = 16_777_216  # more than a part of an index can have
 _WORDS_AT_ONCE = 1_000
 _AGAIN = "remove the ad, and index it again"
 _LOSES = "its counts"
-
-
-def check_ads(parts: IndexParts) -> Stream[Damage]:
-    """Check the parameters and all parts."""
-    yield from check_parts(
-        parts, lambda ad_id, stored, key: read_ad(attributes_in(stored), key), _check_counts
-    )
-    for part in parts.primary:
-        yield from confirmed(_check_types, part)
-        [[words]] = yield [part.read_state("words")]
-        # An invalid number of words was reported before.
-        is_number = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
-        most = int(words) if is_number and int(words) <= _MOST_WORDS else 1
-        for chunk in (yield from chunks_with_documents(part)):
-            for some in pages(range(1, most), _WORDS_AT_ONCE):
-                yield from confirmed(_check_bonuses, part, chunk, some)
 
 
 def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:

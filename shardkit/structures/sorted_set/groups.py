@@ -237,11 +237,6 @@ class ScoredGroups(GrowingLayout):
 
     # ---- reading
 
-    @property
-    def capacity(self) -> int:
-        """About how many members the parts have room for: no fewer than there are."""
-        return ceil(sum(self.parts) * self._load)
-
     def first(self, wanted: OrderedRange, limit: int) -> Operation[list[Row]]:
         """Return the first members of a range, in order.
 
@@ -529,7 +524,8 @@ def read_ranks(
 
 def largest_page(groups: ScoredGroups) -> int:
     """Return how many rows a page may have."""
-    return max(LARGEST_PAGE, ceil(groups.capacity / PAGES_OF_ALL))
+    room = sum(groups.parts) * groups._load  # for no fewer members than there are
+    return max(LARGEST_PAGE, ceil(room / PAGES_OF_ALL))
 
 
 def _seek(
