@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, Protocol, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
-from shardkit.network.connections.connection import MAX_REPLY_BYTES
+from shardkit.network.connections.replies import MAX_REPLY_BYTES
 from shardkit.operations.arguments import shown
 
 V = TypeVar("V", covariant=True)
