@@ -23,7 +23,7 @@ from search.corpus import Passage
 from search.queries import Query
 from shardkit import ShardMap
 from shardkit.local import LocalServer, LocalServers, find_server
-from shardkit.local.config_file import Setting
+from shardkit.local.server import Setting
 from shardkit.operations.operation import pages
 from shardkit.search.text.analyzer import Analyzer
 

@@ -25,8 +25,7 @@ from shardkit.cli.output import DIM, Output
 from shardkit.cli.text import reason
 from shardkit.config.component import MAX_SHARDS, Component
 from shardkit.config.diff import SAMPLE_SIZE
-from shardkit.config.entry import Entry
-from shardkit.config.one_slot import entries_of_url
+from shardkit.config.entry import Entry, entries_of_url
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ConfigError, ConfigServerError, counted
 from shardkit.kit.config_client import first_master

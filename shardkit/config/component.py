@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
@@ -173,10 +173,6 @@ class Component:
         if self.problem is not None:
             self._raise_problem()
         return self
-
-    def placed_by(self, rule: str) -> Component:
-        """Return the component with another placement, and with no problem."""
-        return replace(self, placement=rule, problem=None)
 
     def _unsharded(self, key: Key) -> None:
         self.place(key)  # raises InvalidKeyError

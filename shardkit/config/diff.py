@@ -74,16 +74,15 @@ def with_counts(
     changes: Iterable[ComponentChange], current: Mapping[str, Component]
 ) -> list[ComponentChange]:
     """Add to the changes of a push the counts that it stores for entries written by hand."""
-
-    def with_count(change: ComponentChange) -> ComponentChange:
+    counted_changes = []
+    for change in changes:
         before = current.get(change.component)
-        if before is None or before.by_hand is None or not change.shards_after:
-            return change
-        text = f"{counted(change.shards_after, 'shard')}, {change.placement_after}"
-        count = FieldChange(shards_key(change.component), "", None, text)
-        return replace(change, kind="changed", fields=(*change.fields, count))
-
-    return list(map(with_count, changes))
+        if before is not None and before.by_hand is not None and change.shards_after:
+            text = f"{counted(change.shards_after, 'shard')}, {change.placement_after}"
+            count = FieldChange(shards_key(change.component), "", None, text)
+            change = replace(change, kind="changed", fields=(*change.fields, count))
+        counted_changes.append(change)
+    return counted_changes
 
 
 def sample_keys(count: int = SAMPLE_SIZE) -> list[Key]:

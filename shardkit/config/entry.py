@@ -41,6 +41,8 @@ from shardkit.config.url import (
     DEFAULT_PORT as DEFAULT_PORT,
     REFERENCE,
     BadUrlError,
+    cluster_of,
+    each_url,
     resolve_url,
     server_of,
     url_fields,
@@ -52,6 +54,8 @@ from shardkit.errors import ConfigError, InvalidEntryError
 logger = logging.getLogger("shardkit.config")
 
 ALLOW_ENVIRONMENT = "SHARDKIT_ALLOW_ENV"
+PLAIN, TAGGED = "config:", "{config}:"  # how the keys of a config server begin; a cluster's
+WHERE = "config server"
 _LONGEST_PASSWORD = 1 << 16  # bytes of a file
 _warned = log_records.Once()  # entries whose unknown fields were logged
 
@@ -258,6 +262,41 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"Entry({self.masked()})"
+
+
+class SlotEntry(Entry):
+    """The entry of a cluster's master that has the config server's keys.
+
+    They have one hash tag, ``{config}:redis:shop``, so a push is one transaction, and a script sees
+    all of them. Only connections know of the tag (`shardkit.network.connections.slot_owner`):
+    callers use the plain names, ``config:redis:shop``.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, cluster: Entry) -> None:
+        """Make the entry from that of the cluster."""
+        fields = cluster.fields
+        for name in ("cluster", "startup_nodes"):
+            fields.pop(name, None)
+        super().__init__(fields, WHERE)
+        self.address = cluster.address
+
+    def resolved(self, where: str, environ: Mapping[str, str] = os.environ) -> dict[str, Any]:
+        """Return the fields, and that of connectors for such a master."""
+        return super().resolved(where, environ) | {"one_slot": True}
+
+
+def entries_of_url(url: str) -> list[Entry]:
+    """Return an entry for each address of a config server's URL, such as ``redis+cluster://a,b``."""
+    plain = cluster_of(url)
+    cluster = {} if plain is None else {"cluster": True}
+    return [Entry({"url": each, **cluster}, WHERE) for each in each_url(plain or url)]
+
+
+def as_one_server(entry: Entry) -> Entry:
+    """Return the entry that a client of the config server needs: of a cluster, a `SlotEntry`."""
+    return SlotEntry(entry) if entry.is_cluster else entry
 
 
 class _RepeatedError(Exception):

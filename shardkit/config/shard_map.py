@@ -41,6 +41,7 @@ from shardkit.config.component import (
     MAX_SHARDS,
     Component,
     check_name,
+    entry_key,
     wrong_placement,
     wrong_routes,
 )
@@ -50,7 +51,7 @@ from shardkit.config.problem import NO_CLUSTER, Problem, invalid, mask, shown, s
 from shardkit.config.regular_file import read_regular
 from shardkit.config.url import DEFAULT_PORT, url_of
 from shardkit.config.yaml_text import LinedMapping, load_yaml
-from shardkit.errors import ConfigError, InvalidEntryError, counted
+from shardkit.errors import ConfigError, InvalidEntryError, MissingEntryError, counted
 from shardkit.operations.commands import Shard
 from shardkit.routing.others import described_rule, rule_of
 from shardkit.routing.placement import DEFAULT
@@ -126,6 +127,20 @@ class ShardMap:
                 "read a file with ShardMap.load(path)" if is_path else "pass the text",
             )
         return _Reader(source).read(text)
+
+    def entry_of(self, component: str, number: int | None = None) -> Entry:
+        """Return the entry of a shard, or (number None) the unsharded one.
+
+        Raises:
+            MissingEntryError: the map has no such entry.
+        """
+        described = self.components.get(component)
+        if described is None:
+            raise MissingEntryError(
+                f"{entry_key(component)} is missing: {self.source} has no such component",
+                f"choose one of: {', '.join(sorted(self.components))}",
+            )
+        return described.entry_of(Shard(component, number))
 
     def to_yaml(self) -> str:
         """Return the map as YAML, with every shard written out and secrets in the clear."""

@@ -32,6 +32,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import redis
@@ -83,6 +84,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.server_errors import meaning
+from shardkit.operations.steps import run_steps
 from shardkit.routing.placement import DEFAULT
 
 _ENTRY, _SHARDS = entry_key(""), shards_key("")
@@ -156,14 +158,8 @@ def read_component(
         MissingEntryError: a shard's entry, or the count of shards, is missing; names the key.
         ConfigServerError: the config server cannot be read.
     """
-    steps = reading(name)
-    with _translated_errors(), suppress(StopIteration):
-        keys = next(steps)
-        while True:
-            values = _mget(client, keys)
-            stored: dict[str, Any] = dict(zip(keys, values, strict=True))
-            keys = steps.send(values)
-    # Outside of the handler: a StopIteration would hold the values, which may contain a password.
+    with _translated_errors():
+        stored: dict[str, Any] = dict(run_steps(reading(name), partial(_mget, client)))
     own = None if like is None else by_hand_of(name, stored)
     by_hand = {} if own is None else {name: own}
     stored |= _count_texts(by_hand, {} if like is None else {name: like})

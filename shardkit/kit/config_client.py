@@ -9,9 +9,8 @@ from typing import Any
 import redis
 from redis.exceptions import ClusterCrossSlotError
 
-from shardkit.config.entry import Entry
+from shardkit.config.entry import WHERE, Entry, as_one_server, entries_of_url
 from shardkit.config.history import HISTORY_KEY
-from shardkit.config.one_slot import WHERE, as_one_server, entries_of_url
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigServerError
 from shardkit.kit.kit import CONFIG_TIMEOUT

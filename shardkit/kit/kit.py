@@ -37,8 +37,7 @@ from redis.credentials import CredentialProvider
 from shardkit import log_records
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
-from shardkit.config.entry import Entry
-from shardkit.config.one_slot import as_one_server, entries_of_url
+from shardkit.config.entry import Entry, as_one_server, entries_of_url
 from shardkit.config.read_from import ReadFrom, as_read_from
 from shardkit.config.shard_map import ShardMap
 from shardkit.coordination.hold import AsyncRenewals, Renewals
@@ -132,12 +131,10 @@ class Kit(Catalogue[Face]):
         self.topology = Topology(source)
         if credential_providers and credential_providers.keys() - {"config-server"}:
             self.topology.check_names = partial(_check_providers, credential_providers, source)
-        connector_used = connector or Connector(*USER_CLIENTS)
+        self._connector = connector or Connector(*USER_CLIENTS)
+        self._credential_providers = credential_providers
         self.breakers = Breakers()
-        self.clients = Clients(
-            connector_used, credential_providers, self._deadline, breakers=self.breakers
-        )
-        self.clients.topology = weakref.ref(self.topology)
+        self.clients = self._new_clients()
         self.plane = ClientPlane(self.topology, self.clients, zone)
         if check_keys is None:
             check_keys = os.environ.get(CHECK_KEYS, "") not in ("", "0")
@@ -145,8 +142,6 @@ class Kit(Catalogue[Face]):
         self._background = Background(BlockingDriver(self.plane.link()))
         self._clock = clock or ServerClock()
         self._config_clients = config_clients
-        self._connector = connector_used
-        self._credential_providers = credential_providers
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
@@ -292,11 +287,15 @@ class Kit(Catalogue[Face]):
         config = [self._config_clients] if self._config_clients else []
         return [self.clients, *config, *_alive(self._private)]
 
-    def _new_private(self) -> Clients:
+    def _new_clients(self) -> Clients:
         clients = Clients(
             self._connector, self._credential_providers, self._deadline, breakers=self.breakers
         )
         clients.topology = weakref.ref(self.topology)
+        return clients
+
+    def _new_private(self) -> Clients:
+        clients = self._new_clients()
         self._private.add(weakref.ref(clients, self._private.discard))
         return clients
 

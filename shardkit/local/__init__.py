@@ -12,9 +12,8 @@ They listen on 127.0.0.1 only, and always end with the process that started them
 
 from shardkit.local.binary import find_server
 from shardkit.local.cluster import LocalCluster
-from shardkit.local.config_file import Setting
 from shardkit.local.sentinel import LocalSentinel
-from shardkit.local.server import LocalServer
+from shardkit.local.server import LocalServer, Setting
 from shardkit.local.servers import LocalServers, Ports, Progress
 
 __all__ = [

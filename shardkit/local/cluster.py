@@ -18,27 +18,24 @@ import time
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import redis
 from redis.exceptions import ResponseError
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.config_file import Setting, Settings
 from shardkit.local.process import GuardedProcess
 from shardkit.local.server import (
     HOST,
-    START_TIMEOUT,
-    STOP_TIMEOUT,
     LocalServer,
-    StartStopContext,
+    ServerGroup,
+    Setting,
+    Settings,
     free_port,
     start_all,
-    stop_all,
     wait_until,
 )
-from shardkit.operations.arguments import Seconds, in_seconds
 
 SLOTS = 16384
 _AWAY = frozenset({"fail", "fail?", "handshake"})
@@ -65,7 +62,7 @@ class ClusterNode(LocalServer):
         ]
 
 
-class LocalCluster(StartStopContext):
+class LocalCluster(ServerGroup):
     """A cluster of several server processes. A context manager.
 
     Args:
@@ -130,30 +127,18 @@ class LocalCluster(StartStopContext):
         fields = self.nodes[0].entry.fields
         return redis.RedisCluster(**{"protocol": 2, **fields, **arguments})
 
-    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
-        """Start and join the nodes, wait ``timeout`` seconds until they serve, return the cluster.
+    @property
+    def servers(self) -> list[LocalServer]:
+        """The nodes."""
+        return [*self.nodes]
 
-        Raises:
-            LocalServerError: a node did not start, or the cluster did not form in time.
-        """
-        timeout = in_seconds(timeout)
-        deadline = time.monotonic() + timeout
-        start_all(self.nodes, timeout)
-        try:
-            self.join_nodes(deadline)
-            self.await_ready(deadline)
-        except BaseException:
-            self.stop(0)
-            raise
-        return self
-
-    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
-        """Stop all nodes; see `LocalServer.stop`."""
-        stop_all(self.nodes, in_seconds(timeout))
+    def _start(self, deadline: float) -> None:
+        start_all(self.nodes, deadline - time.monotonic())
+        self.join_nodes(deadline)
+        self.await_ready(deadline)
 
     def __repr__(self) -> str:
-        running = sum(node.running for node in self.nodes)
-        return f"<LocalCluster {self.name!r}: {running} of {len(self.nodes)} nodes running>"
+        return f"<LocalCluster {self.name!r}: {self._running('nodes ')}>"
 
     def join_nodes(self, deadline: float) -> None:
         """Assign slots to masters that have none, and make every node meet every other.

@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import redis
 from redis.backoff import NoBackoff
@@ -27,19 +27,15 @@ from redis.sentinel import Sentinel
 
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
-from shardkit.local.config_file import Setting, Settings
 from shardkit.local.server import (
     HOST,
-    START_TIMEOUT,
-    STOP_TIMEOUT,
     LocalServer,
-    StartStopContext,
-    refuse_running,
+    ServerGroup,
+    Setting,
+    Settings,
     start_all,
-    stop_all,
     wait_until,
 )
-from shardkit.operations.arguments import Seconds, in_seconds
 
 # Seconds without an answer after which a server counts as down. A Sentinel needs almost half a
 # second to connect to a server and get its first answer; with a shorter time failovers would never
@@ -123,7 +119,7 @@ def await_agreement(sentinels: Sequence[SentinelServer], deadline: float) -> Non
                 )
 
 
-class LocalSentinel(StartStopContext):
+class LocalSentinel(ServerGroup):
     """A service watched by Sentinels. A context manager.
 
     Args:
@@ -221,33 +217,13 @@ class LocalSentinel(StartStopContext):
             **{**common, **_user(self.master), **arguments},
         )
 
-    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
-        """Start everything, and wait until the Sentinels know the replicas and each other.
-
-        Returns this object, after at most ``timeout`` seconds.
-
-        Raises:
-            LocalServerError: a server did not start, or the Sentinels did not agree in time.
-        """
-        timeout = in_seconds(timeout)
-        refuse_running(self.servers)
-        deadline = time.monotonic() + timeout
-        try:
-            for wave in ([self.master], self.replicas, self.sentinels):
-                start_all(wave, deadline - time.monotonic())
-            await_agreement(self.sentinels, deadline)
-        except BaseException:
-            self.stop(0)
-            raise
-        return self
-
-    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
-        """Stop everything; see `LocalServer.stop`."""
-        stop_all([*reversed(self.servers)], in_seconds(timeout))
+    def _start(self, deadline: float) -> None:
+        for wave in ([self.master], self.replicas, self.sentinels):
+            start_all(wave, deadline - time.monotonic())
+        await_agreement(self.sentinels, deadline)
 
     def __repr__(self) -> str:
-        running = sum(server.running for server in self.servers)
-        return f"<LocalSentinel {self.service!r}: {running} of {len(self.servers)} running>"
+        return f"<LocalSentinel {self.service!r}: {self._running()}>"
 
 
 def _knows(client: redis.Redis, service: str, sentinels: int, master: LocalServer) -> bool:

@@ -18,16 +18,18 @@ It listens on 127.0.0.1 only, and always ends with this process; see `shardkit.l
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 import re
 import signal
 import socket
 import time
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeAlias
 
 import redis
 from redis.backoff import NoBackoff
@@ -38,7 +40,6 @@ from shardkit import log_records
 from shardkit.config.entry import Entry
 from shardkit.errors import LocalServerError
 from shardkit.local.binary import find_server, named_server
-from shardkit.local.config_file import Setting, Settings, user_settings, write_settings
 from shardkit.local.process import GuardedProcess, finish
 from shardkit.network.connections.redis_private import library_name
 from shardkit.operations.arguments import Seconds, in_seconds
@@ -56,6 +57,10 @@ _ATTEMPTS = 10  # to find a port that no other process takes first
 _STEP = 0.01  # seconds between checks of a starting server
 _RESERVED = frozenset({"port", "bind", "dir", "daemonize", "logfile", "user"})
 _TAKEN = re.compile(r"Failed listening on port (\d+)")
+
+
+Setting: TypeAlias = str | int | bool | Sequence[str | int]
+Settings: TypeAlias = list[tuple[str, Setting]]
 
 
 class StartStopContext(ABC):
@@ -427,6 +432,45 @@ class LocalServer(StartStopContext):
         return LocalServerError(f"{self.name}{at} {what}", remedy)
 
 
+class ServerGroup(StartStopContext):
+    """Servers that are started and stopped together."""
+
+    @property
+    @abstractmethod
+    def servers(self) -> list[LocalServer]:
+        """Every server process, in the order of starting."""
+
+    @abstractmethod
+    def _start(self, deadline: float) -> None:
+        """Start all servers, and wait until they serve."""
+
+    def start(self, timeout: Seconds = START_TIMEOUT) -> Self:
+        """Start all servers, wait at most ``timeout`` seconds until they serve, return the group.
+
+        Raises:
+            LocalServerError: a server did not start, or they did not find each other in time; all
+                are stopped.
+        """
+        deadline = time.monotonic() + in_seconds(timeout)
+        refuse_running(self.servers)
+        try:
+            self._start(deadline)
+        except BaseException:
+            self.stop(0)
+            raise
+        return self
+
+    def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
+        """Stop all servers in parallel; see `LocalServer.stop`."""
+        # Sentinels first, or they might promote a replica.
+        stop_all([*reversed(self.servers)], in_seconds(timeout))
+
+    def _running(self, what: str = "") -> str:
+        """Return how many servers run: ``3 of 5 running``."""
+        running = sum(server.running for server in self.servers)
+        return f"{running} of {len(self.servers)} {what}running"
+
+
 def start_all(
     servers: Sequence[LocalServer],
     timeout: float = START_TIMEOUT,
@@ -494,3 +538,50 @@ def wait_until(
 def _section(client: redis.Redis, name: str) -> Mapping[str, Any]:
     found: Mapping[str, Any] = client.info(name)
     return found
+
+
+# ---- its configuration file: directives, their arguments, and users
+
+
+def write_settings(path: Path, settings: Iterable[tuple[str, Setting]]) -> None:
+    """Write directives, some perhaps several times, into a file that only this user can read.
+
+    Passwords that the server sends to another one (``masterauth``) are plain text in it.
+    """
+    text = "".join(f"{name} {_written(value)}\n" for name, value in settings)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def user_settings(users: Mapping[str, str]) -> Iterator[tuple[str, Setting]]:
+    """Yield the directives that create users, each with all permissions.
+
+    They have hashes of the passwords; "" is none. Unless it is among them, the default user is off.
+    """
+    if users and "default" not in users:
+        # No client can log in as it, but when Redis 7.0 starts, it runs transactions and scripts
+        # of its append-only file as this user. Without rights they would be lost.
+        yield "user", ("default", "off", "~*", "&*", "+@all")
+    for name, password in users.items():
+        secret = f"#{hashlib.sha256(password.encode()).hexdigest()}" if password else "nopass"
+        yield "user", (name, "on", secret, "~*", "&*", "+@all")
+
+
+def _written(value: Setting) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int | str):
+        return _quoted(str(value))
+    return " ".join(_quoted(str(argument)) for argument in value)
+
+
+def _quoted(text: str) -> str:
+    """Quote an argument, so that a line break in it cannot begin another directive."""
+    if text.isascii() and text.replace("-", "").replace("_", "").isalnum():
+        return text
+    escaped = (
+        chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}"
+        for byte in text.encode()
+    )
+    return '"' + "".join(escaped) + '"'

@@ -20,27 +20,25 @@ from typing import Any, Literal, Self, TypeAlias
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import LocalServerError, MissingEntryError
+from shardkit.errors import LocalServerError
 from shardkit.local.cluster import LocalCluster
-from shardkit.local.config_file import Setting
 from shardkit.local.sentinel import SentinelServer, await_agreement
 from shardkit.local.server import (
     START_TIMEOUT,
     STOP_TIMEOUT,
     LocalServer,
-    StartStopContext,
+    ServerGroup,
+    Setting,
     start_all,
-    stop_all,
 )
 from shardkit.local.server_plan import CONFIG_SERVER, Address, PlannedServer, ServerPlan
-from shardkit.operations.arguments import Seconds, in_seconds
-from shardkit.operations.commands import Shard
+from shardkit.operations.arguments import Seconds
 
 Ports: TypeAlias = Literal["given", "free"]
 Progress: TypeAlias = Callable[[str, int, int], object]
 
 
-class LocalServers(StartStopContext):
+class LocalServers(ServerGroup):
     """The servers of a shard map: started together, stopped together.
 
     A context manager. They listen on 127.0.0.1 without TLS, whatever hosts the map names, with the
@@ -124,13 +122,7 @@ class LocalServers(StartStopContext):
         Raises:
             MissingEntryError: the map has no such entry.
         """
-        described = self._map.components.get(component)
-        if described is None:
-            raise MissingEntryError(
-                f"{entry_key(component)} is missing: {self._map.source} has no such component",
-                f"choose one of: {', '.join(sorted(self._map.components))}",
-            )
-        entry = described.entry_of(Shard(component, number))
+        entry = self._map.entry_of(component, number)
         return self._server(entry, entry_key(component, number))
 
     def start(self, timeout: Seconds = 2 * START_TIMEOUT) -> Self:
@@ -141,12 +133,13 @@ class LocalServers(StartStopContext):
         Raises:
             LocalServerError: a server did not start; the others were stopped.
         """
-        timeout = in_seconds(timeout)
         if any(server.running for server in self.servers):
             raise LocalServerError(
                 f"the servers of {self._map.source} run already", "stop them first"
             )
-        deadline = time.monotonic() + timeout
+        return super().start(timeout)
+
+    def _start(self, deadline: float) -> None:
         clusters = list(self.clusters.values())
         nodes = [node for cluster in clusters for node in cluster.nodes]
         done = 0
@@ -160,32 +153,24 @@ class LocalServers(StartStopContext):
         def start(servers: list[Any]) -> None:
             start_all(servers, deadline - time.monotonic(), started)
 
-        try:
-            start([*self._masters, *nodes])
-            for cluster in clusters:
-                cluster.join_nodes(deadline)
-            start(self._replicas)
-            start(self._sentinels)
-            await_agreement(self._sentinels, deadline)
-            for cluster in clusters:
-                cluster.await_ready(deadline)
-            ports = {address: server.port for address, server in self._by_address.items()}
-            self._moved = self._plan.moved(self._map, ports)
-        except BaseException:
-            self.stop(0)
-            raise
-        return self
+        start([*self._masters, *nodes])
+        for cluster in clusters:
+            cluster.join_nodes(deadline)
+        start(self._replicas)
+        start(self._sentinels)
+        await_agreement(self._sentinels, deadline)
+        for cluster in clusters:
+            cluster.await_ready(deadline)
+        ports = {address: server.port for address, server in self._by_address.items()}
+        self._moved = self._plan.moved(self._map, ports)
 
     def stop(self, timeout: Seconds = STOP_TIMEOUT) -> None:
         """Stop all servers in parallel; they are killed after ``timeout`` seconds."""
-        timeout = in_seconds(timeout)
         self._moved = None
-        # Sentinels first, or they might promote a replica.
-        stop_all([*reversed(self.servers)], timeout)
+        super().stop(timeout)
 
     def __repr__(self) -> str:
-        running = sum(server.running for server in self.servers)
-        return f"<LocalServers of {self._map.source}: {running} of {len(self.servers)} running>"
+        return f"<LocalServers of {self._map.source}: {self._running()}>"
 
     # ---- from the plan to servers
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Generator, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 from redis.exceptions import NoPermissionError
@@ -177,6 +178,8 @@ def _probe(
 ) -> Generator[Any, Any, ShardHealth]:
     """Ask one server; yields what redis-py's methods return, and is sent their values."""
     client: Any = None
+    address = component.entry_of(shard).address
+    made = partial(ShardHealth, str(shard), address)
     try:
         with DeadlineBlock(seconds):
             client = get(component, shard.number, raw=False)
@@ -188,22 +191,14 @@ def _probe(
             try:
                 info = yield client.info(**nodes)
             except NoPermissionError as error:
-                unknown = missing_right(error, "health", component.entry_of(shard).address, shard)
-                address, breaker = component.entry_of(shard).address, _breaker(client)
-                return ShardHealth(
-                    *(str(shard), address, True), latency=latency, breaker=breaker, unknown=unknown
-                )
-            return _reachable(component, shard, client, latency, info)
+                unknown = missing_right(error, "health", address, shard)
+                return made(True, latency=latency, breaker=_breaker(client), unknown=unknown)
+            return made(True, latency=latency, breaker=_breaker(client), **_facts_of(info))
     except Exception as error:  # a credential provider may raise any
         error = getattr(error, "error", None) or error  # without the names of shard and server
         known = meaning(error)
-        return ShardHealth(
-            str(shard),
-            component.entry_of(shard).address,
-            reachable=False,
-            error=known.text if known else str(error) or repr(error),
-            breaker=_breaker(client),
-        )
+        text = known.text if known else str(error) or repr(error)
+        return made(False, error=text, breaker=_breaker(client))
 
 
 def _components(
@@ -245,26 +240,20 @@ def _health(
     return Health(tuple(shards), ages, broken, tuple(kit.topology.from_disk()))
 
 
-def _reachable(
-    component: Component, shard: Shard, client: Any, latency: float, info: Mapping[str, Any]
-) -> ShardHealth:
+def _facts_of(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `ShardHealth` that INFO tells."""
     whole = bool(info) and all(
         isinstance(each, Mapping) and "role" in each for each in info.values()
     )
     nodes = [ServerFacts(info=each) for each in (info.values() if whole else [info])]
     role = str(info.get("role", "")).replace("slave", "replica")
     lags = [lag for node in nodes if (lag := node.replication_lag) is not None]
-    return ShardHealth(
-        str(shard),
-        component.entry_of(shard).address,
-        reachable=True,
-        latency=latency,
-        role="cluster" if whole else role,
-        replication_lag=max(lags, default=None),
-        memory=sum(node.info.get("used_memory", 0) for node in nodes),
-        max_memory=sum(node.info.get("maxmemory", 0) for node in nodes),
-        breaker=_breaker(client),
-    )
+    return {
+        "role": "cluster" if whole else role,
+        "replication_lag": max(lags, default=None),
+        "memory": sum(node.info.get("used_memory", 0) for node in nodes),
+        "max_memory": sum(node.info.get("maxmemory", 0) for node in nodes),
+    }
 
 
 def _breaker(client: Any) -> str:

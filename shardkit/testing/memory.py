@@ -27,9 +27,7 @@ from pathlib import Path
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import MissingEntryError
 from shardkit.local.server_plan import CONFIG_SERVER, CompleteEnvironment
-from shardkit.operations.commands import Shard
 from shardkit.testing.fakes.servers import MemoryConnector, MemoryServer
 
 
@@ -74,13 +72,7 @@ class MemoryServers(MemoryConnector):
         Raises:
             MissingEntryError: the map has no such entry.
         """
-        described = self.shard_map.components.get(component)
-        if described is None:
-            raise MissingEntryError(
-                f"{entry_key(component)} is missing: {self.shard_map.source} has no such component",
-                f"choose one of: {', '.join(sorted(self.shard_map.components))}",
-            )
-        return self.server(described.entry_of(Shard(component, number)))
+        return self.server(self.shard_map.entry_of(component, number))
 
 
 def as_map(shard_map: ShardMap | str | Path) -> ShardMap:

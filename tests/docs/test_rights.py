@@ -454,6 +454,7 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
 def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, feature: str) -> None:
     known = json.loads(RIGHTS.read_text())[feature].split()
     servers.set_user("~*", "&*", "+@connection", *(f"+{name}" for name in known))
+    called = 0
     for subject in map(SUBJECTS.__getitem__, GROUPS[feature]):
         with servers.master.client() as admin:
             admin.flushall()
@@ -463,6 +464,8 @@ def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, fe
             structure = Waited(subject.open(face.kit), face.runner)
             for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
                 call(structure)
+                called += 1
+    assert called > len(GROUPS[feature])
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])

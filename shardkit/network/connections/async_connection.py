@@ -158,7 +158,7 @@ class AsyncClosable(ConnectionState):
                 if blocks is not None and extends:
                     extended = extended_timeout(self, blocks)
                 with extended:
-                    async with kept_to_deadline(self):
+                    async with kept_to_deadline(self, reads=True):
                         reply = await read(*args, **kwargs)
         except LOST as error:
             if self.closed:
@@ -182,12 +182,17 @@ class AsyncClosable(ConnectionState):
 
 
 @asynccontextmanager
-async def kept_to_deadline(connection: Any = None) -> AsyncIterator[None]:
-    """Raise DeadlineExceeded inside when the caller's deadline passes, and close the connection."""
+async def kept_to_deadline(connection: Any = None, *, reads: bool = False) -> AsyncIterator[None]:
+    """Raise DeadlineExceeded inside when the caller's deadline passes, and close the connection.
+
+    Replies that have arrived are read even if it has passed.
+    """
     deadline = current.get()
     if deadline is None or deadline.at == math.inf:
         yield
         return
+    if not reads:
+        deadline.require_left()
     started = time.monotonic()
     try:
         async with asyncio.timeout(deadline.left()) as limit:

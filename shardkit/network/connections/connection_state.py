@@ -466,7 +466,8 @@ class ConnectionState(Reconnects):
     def note_failure(self, error: BaseException) -> None:
         """Report to the server's circuit breaker that a reply did not come."""
         if isinstance(error, Exception):
-            error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
+            unsent = isinstance(error, DeadlineExceeded) and not error.waited
+            error.maybe_executed = not (self.connecting or self.asking or unsent)  # type: ignore[attr-defined]
         waits = self.for_block or self._blocking_for is not None
         if (
             self.policy.breaker is not None

@@ -415,9 +415,14 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
             return super().should_reconnect() or was_closed(self)
 
     class AsyncNodeConnection(NodeConnection):
+        def should_reconnect(self) -> bool:
+            """The same, also as a user's state stays in it: a node takes it back without asking."""
+            return super().should_reconnect() or self.ends
+
         async def send_packed_command(self, *args: Any, **options: Any) -> None:
             """Send commands; subscriptions and WATCH do not ask whether it must be closed."""
-            if not (self.own or self.connecting) and was_closed(self):
+            in_use = self.own or self.connecting or self.due
+            if self.is_connected and not in_use and not self.is_reusable():
                 await self.disconnect()
             await super().send_packed_command(*args, **options)
 

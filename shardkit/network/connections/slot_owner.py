@@ -22,7 +22,7 @@ from redis.exceptions import (
     MovedError,
 )
 
-from shardkit.config.one_slot import PLAIN, TAGGED
+from shardkit.config.entry import PLAIN, TAGGED
 from shardkit.network.connections.async_connection import AsyncTcpConnection, AsyncTlsConnection
 from shardkit.network.connections.connection import TcpConnection, TlsConnection
 from shardkit.network.connections.databases import Steps

@@ -224,7 +224,7 @@ class QueuedRequest:
     behind: QueuedRequest | None = None  # what it follows, whose SELECT was not answered by then
     unselected = False  # whether its SELECT was not executed
     is_copy = False  # of a request that is in flight on another lane
-    given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks, or framed
+    given: Sequence[Chunk] = ()  # what is sent, if it is in several chunks
     # Of a request for several databases, whose data has SELECT in front of each.
     databases: Sequence[ClientDatabase] | None = None
     ends: Sequence[int] = ()  # of those, how many replies there are up to each one's end
@@ -671,21 +671,21 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _frame(self, request: QueuedRequest) -> bool:
         """Decide how a request reaches its database; False if SELECT must be confirmed first."""
         connection, database = self._connection, request.database
-        behind = self._selecting
+        behind, form = self._selecting, SELECTED
         assert database is not None
         reads = not request.does & (WRITES | ALONE)
         if connection.selected == database.number and (behind is None or reads):
             connection.entered, request.behind = database, behind
             return True
-        size = sum(len(chunk.data) for chunk in request.given) or len(request.data)
-        form = form_of(request.does, size, request.unwritten, connection.may_multi)
-        if (
-            form == CONFIRMED
-            or (request.more and form != SELECTED)
-            or (form == INSERTED and request.data[: len(MULTI)].upper() != MULTI)
-        ):
-            return False
-        request.given = request.given or [Chunk(request.data, request.count)]
+        if request.does & CHANGES:
+            size = sum(len(chunk.data) for chunk in request.given) or len(request.data)
+            form = form_of(request.does, size, request.unwritten, connection.may_multi)
+            if (
+                form == CONFIRMED
+                or request.more
+                or (form == INSERTED and request.data[: len(MULTI)].upper() != MULTI)
+            ):
+                return False
         request.form, self._selecting = form, request
         connection.entering(database)
         return True
@@ -925,9 +925,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _end_framed(self, request: QueuedRequest) -> None:
         """Give a request its replies; send it again if it has not reached its database."""
         replies, behind, refused = request.replies, request.behind, False
-        if request.form:
-            if self._selecting is request:
-                self._selecting = None
+        if request.form and self._selecting is request:
+            self._selecting = None
+        if request.form == SELECTED and not isinstance(replies[0], Exception):
+            del replies[0]  # as almost always, without further calls
+        elif request.form:
             connection, form, database = self._connection, request.form, request.database
             if not has_selected(form, replies):
                 request.unselected = True

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from redis.exceptions import ConnectionError, MasterDownError, TimeoutError  # noqa: A004
@@ -43,6 +44,7 @@ from shardkit.network.replicas.replicas import ReadTarget, Replicas
 from shardkit.network.topology import Topology
 from shardkit.operations.commands import (
     Batch,
+    Call,
     Columns,
     Command,
     Pause,
@@ -82,22 +84,17 @@ class _ChosenClients(NamedTuple):
         return _ChosenEndpoints(self.choices, component, self.clients.aendpoints(component, raw))
 
 
+@dataclass(frozen=True, slots=True)
 class _ChosenEndpoints:
-    def __init__(
-        self,
-        choices: dict[Shard, ReadTarget],
-        component: Component,
-        endpoints: Mapping[Number, Endpoint],
-    ) -> None:
-        self._choices = choices
-        self._component = component
-        self._endpoints = endpoints
+    choices: dict[Shard, ReadTarget]
+    component: Component
+    all: Mapping[Number, Endpoint]
 
     def __getitem__(self, number: int | None) -> Endpoint:
-        choice = self._choices.get(Shard(self._component.name, number))
+        choice = self.choices.get(Shard(self.component.name, number))
         if choice is not None and isinstance(choice.which, ReplicaOf):
-            return self._endpoints[choice.which]
-        return self._endpoints[reader_of(self._component, number)]
+            return self.all[choice.which]
+        return self.all[reader_of(self.component, number)]
 
 
 class LinkReads:
@@ -125,10 +122,10 @@ class LinkReads:
         if not self._concerns(found.values()):
             return link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
 
-        def provide(need: Pause | _Ask | _Send) -> Any:
+        def provide(need: Pause | Call | _Send) -> Any:
             if isinstance(need, _Send):
                 return link.send(need.batch, topology, need.by(self._clients))
-            return _provide(self._replicas, need)
+            return _provide(need)
 
         return run_steps(self._steps(batch, found), provide)
 
@@ -138,10 +135,10 @@ class LinkReads:
         if not self._concerns(found.values()):
             return await link.send(batch, topology, self._clients)  # type: ignore[no-any-return]
 
-        async def provide(need: Pause | _Ask | _Send) -> Any:
+        async def provide(need: Pause | Call | _Send) -> Any:
             if isinstance(need, _Send):
                 return await link.send(need.batch, topology, need.by(self._clients))
-            return await _aprovide(self._replicas, need)
+            return await _aprovide(need)
 
         return await arun_steps(self._steps(batch, found), provide)
 
@@ -152,7 +149,7 @@ class LinkReads:
 
     def _steps(
         self, batch: Batch, components: Mapping[str, Component]
-    ) -> Generator[Pause | _Ask | _Send, Any, Replies]:
+    ) -> Generator[Pause | Call | _Send, Any, Replies]:
         """Send a batch to replicas if it only reads, else to the masters."""
         groups = group_by_shard(batch, range(len(batch)), components)
         shards = {shard: (components[shard.component], shard.number) for shard in groups.shards}
@@ -167,7 +164,7 @@ class LinkReads:
                         self._replicas.wrote(*where)
         for shard, where in shards.items():
             if modes[shard] is not None and not self._replicas.is_known(*where):
-                yield _Ask(*where)
+                yield Call(self._replicas.ask, where)
         out = Replies()
         todo: Sequence[int] = range(len(batch))
         avoid: set[Entry] = set()
@@ -213,16 +210,9 @@ class LinkReads:
             shards = {shard: shards[shard] for shard in failed}
             todo = again
             for where in shards.values():
-                yield _Ask(*where)
+                yield Call(self._replicas.ask, where)
         out.failed = any(isinstance(reply, ShardFailure) for reply in out)
         return out
-
-
-class _Ask(NamedTuple):
-    """Needed: ask a shard's servers now."""
-
-    component: Component
-    number: int | None
 
 
 def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any, ReadTarget]:
@@ -232,18 +222,18 @@ def _begun(replicas: Replicas, *where: Any, **how: Any) -> Generator[Pause, Any,
     return choice
 
 
-def _provide(replicas: Replicas, need: Pause | _Ask) -> None:
+def _provide(need: Pause | Call) -> None:
     if isinstance(need, Pause):
         time.sleep(need.seconds)
     else:
-        replicas.ask(need.component, need.number)
+        need.function(*need.args)
 
 
-async def _aprovide(replicas: Replicas, need: Pause | _Ask) -> None:
+async def _aprovide(need: Pause | Call) -> None:
     if isinstance(need, Pause):
         await asyncio.sleep(need.seconds)
     else:
-        await asyncio.to_thread(replicas.ask, need.component, need.number)
+        await asyncio.to_thread(need.function, *need.args)
 
 
 class _Send(NamedTuple):
@@ -272,25 +262,15 @@ class ReaderClients:
         self._replicas = replicas
         self._read_from = read_from
 
-    def get(self, component: Component, number: int | None, raw: bool | None = None) -> Client:
+    def get(self, component: Component, number: int | None) -> Client:
         """Return the blocking client of a shard."""
-        return self._reader(  # type: ignore[no-any-return]
-            component, number, self._clients.get, ReaderClient
-        )
+        reader: Client = self._reader(component, number, self._clients.get, ReaderClient)
+        return reader
 
-    def aget(
-        self, component: Component, number: int | None, raw: bool | None = None
-    ) -> AsyncClient:
+    def aget(self, component: Component, number: int | None) -> AsyncClient:
         """Return the awaiting client of a shard."""
-        return self._reader(  # type: ignore[no-any-return]
-            component, number, self._clients.aget, AsyncReaderClient
-        )
-
-    def callbacks(
-        self, component: Component, numbers: Iterable[int | None], awaiting: bool
-    ) -> Mapping[Number, Any]:
-        """Return how clients convert replies; see `Clients.callbacks`."""
-        return self._clients.callbacks(component, numbers, awaiting)
+        reader: AsyncClient = self._reader(component, number, self._clients.aget, AsyncReaderClient)
+        return reader
 
     def _reader(self, component: Component, number: int | None, get: Any, kind: Any) -> Any:
         entry = component.entry_of(Shard(component.name, number))
@@ -314,45 +294,35 @@ class ReaderClients:
         return reader
 
 
+@dataclass(slots=True)
 class _ClientReads:
     """Where the reads of one client go."""
 
-    def __init__(
-        self,
-        replicas: Replicas,
-        read_from: ReadFrom,
-        component: Component,
-        number: int | None,
-        get: Any,
-    ) -> None:
-        self.replicas = replicas
-        self.component = component
-        self.number = number
-        self._read_from = read_from
-        self._get = get
+    replicas: Replicas
+    read_from: ReadFrom
+    component: Component
+    number: int | None
+    get: Any
 
     def wrote(self) -> None:
         """Note that something was written."""
-        if self._read_from is not _MASTER:
+        if self.read_from is not _MASTER:
             self.replicas.wrote(self.component, self.number)
 
-    def attempts(self) -> Generator[Pause | _Ask | Any, Any, Any]:
+    def attempts(self) -> Generator[Any, Any, Any]:
         """Yield what is needed, and clients to try; return the reply of the first that answers."""
-        if self._read_from is not _MASTER and not self.replicas.is_known(
-            self.component, self.number
-        ):
-            yield _Ask(self.component, self.number)
+        where = self.component, self.number
+        if self.read_from is not _MASTER and not self.replicas.is_known(*where):
+            yield Call(self.replicas.ask, where)
         avoid: set[Entry] = set()
         error: Exception | None = None
         for _ in range(ATTEMPTS):
-            choice = yield from _begun(
-                self.replicas, self.component, self.number, self._read_from, avoid=avoid
-            )
+            choice = yield from _begun(self.replicas, *where, self.read_from, avoid=avoid)
             try:
                 which = choice.which
                 if not isinstance(which, ReplicaOf):
-                    which = reader_of(self.component, self.number)
-                return (yield self._get(self.component, which, False))
+                    which = reader_of(*where)
+                return (yield self.get(self.component, which, False))
             except _LOST as lost:
                 error = lost
             finally:
@@ -361,7 +331,7 @@ class _ClientReads:
             if entry is None:
                 break
             avoid.add(entry)
-            yield _Ask(self.component, self.number)
+            yield Call(self.replicas.ask, where)
         assert error is not None
         raise error
 
@@ -404,8 +374,8 @@ class ReaderClient(_Reads, DirectClient):
                 self.reads.wrote()
 
         def provide(need: Any) -> Any:
-            if isinstance(need, Pause | _Ask):
-                return _provide(self.reads.replicas, need)
+            if isinstance(need, Pause | Call):
+                return _provide(need)
             return need.execute_command(*args, **options)
 
         return run_steps(self.reads.attempts(), provide)
@@ -436,8 +406,8 @@ class AsyncReaderClient(_Reads, MultiplexedClient):  # type: ignore[misc]  # red
                 self.reads.wrote()
 
         async def provide(need: Any) -> Any:
-            if isinstance(need, Pause | _Ask):
-                return await _aprovide(self.reads.replicas, need)
+            if isinstance(need, Pause | Call):
+                return await _aprovide(need)
             return await need.execute_command(*args, **options)
 
         return await arun_steps(self.reads.attempts(), provide)

@@ -15,24 +15,16 @@ eight seconds. For a component that was never read, the error is raised, and cac
 shard map is read by the caller, because that needs no server.
 """
 
-from shardkit.network.topology.cache import INTERVAL, LONGEST_PAUSE, Topology
-from shardkit.network.topology.sources import (
-    ConfigServer,
-    FixedMap,
-    MapFile,
-    Reading,
-    Source,
-    Values,
+from shardkit.network.topology.cache import (
+    INTERVAL as INTERVAL,
+    LONGEST_PAUSE as LONGEST_PAUSE,
+    Topology as Topology,
 )
-
-__all__ = [
-    "INTERVAL",
-    "LONGEST_PAUSE",
-    "ConfigServer",
-    "FixedMap",
-    "MapFile",
-    "Reading",
-    "Source",
-    "Topology",
-    "Values",
-]
+from shardkit.network.topology.sources import (
+    ConfigServer as ConfigServer,
+    FixedMap as FixedMap,
+    MapFile as MapFile,
+    Reading as Reading,
+    Source as Source,
+    Values as Values,
+)

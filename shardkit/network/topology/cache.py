@@ -27,7 +27,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -195,7 +195,7 @@ class Topology:
         rule = counts[shards] or DEFAULT
         if component.problem is None and component.placement == rule:
             return component
-        return component.placed_by(rule)
+        return replace(component, placement=rule, problem=None)
 
     def refused(self, name: str) -> None:
         """Note that a component refused a call: the next call reads it again if it is stale."""

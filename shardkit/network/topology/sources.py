@@ -18,6 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import (
     ConnectionError,  # noqa: A004 - redis-py's own
+    RedisError,
     TimeoutError,  # noqa: A004 - redis-py's own
 )
 
@@ -37,6 +39,7 @@ from shardkit.config.shard_map import ShardMap, unreadable
 from shardkit.config.stored import (
     EPOCH_KEY,
     EXPECTED_SHARDS,
+    WITNESS_KEY,
     Stored,
     component_of,
     epoch_number,
@@ -47,7 +50,6 @@ from shardkit.errors import ConfigError, ConfigServerError, MissingEntryError, R
 from shardkit.network.connections.databases import ClientDatabase, connection_name
 from shardkit.network.topology.feed import ChangeFeed
 from shardkit.network.topology.saved import SavedEntries
-from shardkit.network.topology.witness import EpochWitness
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.steps import arun_steps, run_steps
@@ -284,11 +286,10 @@ class ConfigServer(Source):
     def fetch(self, keys: list[str]) -> Values:
         """MGET."""
 
-        def attempt(name: str | None) -> Values:
+        def attempt(name: str | None) -> Any:
             client = self.client()
             if name is None:
-                values: Values = client.mget(keys)
-                return values
+                return client.mget(keys)
             with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
                 return _second(pipe.execute(raise_on_error=False))
@@ -298,11 +299,10 @@ class ConfigServer(Source):
     async def afetch(self, keys: list[str]) -> Values:
         """MGET, awaiting."""
 
-        async def attempt(name: str | None) -> Values:
+        async def attempt(name: str | None) -> Any:
             client = self.aclient()
             if name is None:
-                values: Values = await client.mget(keys)
-                return values
+                return await client.mget(keys)
             async with client.pipeline(transaction=False) as pipe:
                 pipe.client_setname(name).mget(keys)
                 return _second(await pipe.execute(raise_on_error=False))
@@ -348,6 +348,43 @@ class ConfigServer(Source):
 
     def __str__(self) -> str:
         return f"config server {self._address}"
+
+
+class EpochWitness:
+    """Asks what one shard's server has witnessed, on the first connection to it."""
+
+    def __init__(self, source: ConfigServer, component: str) -> None:
+        self._source = source
+        self.command = ("ZSCORE", WITNESS_KEY, component)
+        self.settled = False
+
+    def doubts(self, reply: Any) -> int:
+        """Return the epoch witnessed, if it is later than any read; otherwise, or if refused, 0."""
+        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
+        witnessed = int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0)?", text, re.ASCII) else 0
+        self.settled = witnessed <= self._source.epoch
+        return 0 if self.settled else witnessed
+
+    def confirm(self, witnessed: int) -> None:
+        """Read the config server again: the push may be younger than the last reading.
+
+        Raises:
+            ConfigServerError: it went back.
+        """
+        with suppress(RedisError, OSError):  # while it is away, the known entries stay in use
+            self._judge(witnessed, self._source.fetch([EPOCH_KEY]))
+
+    async def aconfirm(self, witnessed: int) -> None:
+        """Read the config server again, awaiting; see `confirm`."""
+        with suppress(RedisError, OSError):
+            self._judge(witnessed, await self._source.afetch([EPOCH_KEY]))
+
+    def _judge(self, witnessed: int, values: list[Any]) -> None:
+        now = epoch_number(values[0])
+        if now < witnessed:
+            self._source.witnessed = max(self._source.witnessed, witnessed)
+            raise self._source.went_back("config:epoch", witnessed, now)
+        self.settled = True
 
 
 def _require_references(component: Component, known: Component | None) -> None:

@@ -13,70 +13,12 @@ from an old snapshot: the connection is refused before anything is sent over it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
-from typing import Any, Protocol
-
-from redis.exceptions import RedisError
+from typing import Any
 
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
-from shardkit.config.stored import EPOCH_KEY, WITNESS_KEY, epoch_number
-from shardkit.errors import ConfigServerError
-
-
-class WitnessedSource(Protocol):
-    """A config server, as far as it concerns witnesses."""
-
-    epoch: int  # the highest ``config:epoch`` read
-    witnessed: int  # the highest that a data server has witnessed
-
-    def fetch(self, keys: list[str]) -> list[Any]:
-        """Get the values of keys."""
-
-    async def afetch(self, keys: list[str]) -> list[Any]:
-        """Get the values of keys, awaiting."""
-
-    def went_back(self, what: str, seen: int, now: int) -> ConfigServerError:
-        """Return the error of a config server whose epoch is lower than one seen."""
-
-
-class EpochWitness:
-    """Asks what one shard's server has witnessed, on the first connection to it."""
-
-    def __init__(self, source: WitnessedSource, component: str) -> None:
-        self._source = source
-        self.command = ("ZSCORE", WITNESS_KEY, component)
-        self.settled = False
-
-    def doubts(self, reply: Any) -> int:
-        """Return the epoch witnessed, if it is later than any read; otherwise, or if refused, 0."""
-        text = reply.decode(errors="replace") if isinstance(reply, bytes) else str(reply)
-        witnessed = int(float(text)) if re.fullmatch(r"[0-9]{1,15}(\.0)?", text, re.ASCII) else 0
-        self.settled = witnessed <= self._source.epoch
-        return 0 if self.settled else witnessed
-
-    def confirm(self, witnessed: int) -> None:
-        """Read the config server again: the push may be younger than the last reading.
-
-        Raises:
-            ConfigServerError: it went back.
-        """
-        with suppress(RedisError, OSError):  # while it is away, the known entries stay in use
-            self._judge(witnessed, self._source.fetch([EPOCH_KEY]))
-
-    async def aconfirm(self, witnessed: int) -> None:
-        """Read the config server again, awaiting; see `confirm`."""
-        with suppress(RedisError, OSError):
-            self._judge(witnessed, await self._source.afetch([EPOCH_KEY]))
-
-    def _judge(self, witnessed: int, values: list[Any]) -> None:
-        now = epoch_number(values[0])
-        if now < witnessed:
-            self._source.witnessed = max(self._source.witnessed, witnessed)
-            raise self._source.went_back("config:epoch", witnessed, now)
-        self.settled = True
+from shardkit.config.stored import WITNESS_KEY
 
 
 def witnesses(components: Iterable[Component]) -> dict[Entry, set[str]]:

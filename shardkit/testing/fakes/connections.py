@@ -8,7 +8,12 @@ from functools import partial
 from typing import Any, Final
 
 import hiredis
-from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
+from fakeredis import (
+    FakeAsyncRedisConnection,
+    FakeRedis as FakeRedis,
+    FakeRedisConnection,
+    FakeServer as FakeServer,
+)
 from redis.exceptions import ResponseError
 
 from shardkit.network.connections.async_connection import AsyncClosable
@@ -16,6 +21,7 @@ from shardkit.network.connections.connection import Closable
 from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
+from shardkit.operations.deadlines import current
 from shardkit.operations.steps import run_by_face
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
@@ -176,6 +182,8 @@ class _AwaitingFaulty(_Faulty):
         if self._broken:
             await self.disconnect(nowait=True)
             raise self._instead(None)
+        if (deadline := current.get()) is not None:
+            deadline.require_left()
         # Without awaiting: no other request may come between noting the answers and sending.
         packed = command if isinstance(command, PackedCommands) else PackedCommands.by_hand(command)
         self._note(packed)
@@ -211,12 +219,3 @@ def _commands(packed: PackedCommands) -> Iterator[list[bytes]]:
         reader.feed(piece)
     while (args := reader.gets()) is not False:
         yield args
-
-
-__all__ = [
-    "AsyncMemoryConnection",
-    "FakeRedis",
-    "FakeServer",
-    "InsideConnection",
-    "MemoryConnection",
-]

@@ -21,7 +21,12 @@ from fakeredis import _msgs as msgs
 from fakeredis._command_args_parsing import DbIndex
 from fakeredis._commands import COMMANDS_WITH_SUB, SUPPORTED_COMMANDS, Signature, command
 from fakeredis._core import CommandItem, Database
-from fakeredis._helpers import OK, NoResponse, SimpleError, SimpleString
+from fakeredis._helpers import (
+    OK as OK,
+    NoResponse,
+    SimpleError as SimpleError,
+    SimpleString as SimpleString,
+)
 from fakeredis._socket import AsyncFakeSocket, FakeSocket
 from fakeredis._socket._resp import convert_to_resp2
 from fakeredis.model import (
@@ -465,23 +470,3 @@ def _plain_command(name: bytes) -> Signature | None:
     """Return the signature of a command that is one word; None of others, and of ACL's."""
     known = name.decode(errors="replace").lower()
     return None if known in COMMANDS_WITH_SUB else SUPPORTED_COMMANDS.get(known)
-
-
-__all__ = [
-    "OK",
-    "VERSION",
-    "AwaitingEnd",
-    "BlockingEnd",
-    "Command",
-    "Data",
-    "DirectEnd",
-    "SimpleError",
-    "SimpleString",
-    "Waiting",
-    "client_id_of",
-    "command_infos",
-    "complete_transport",
-    "end_of",
-    "find_command",
-    "writes",
-]

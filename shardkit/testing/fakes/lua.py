@@ -19,6 +19,7 @@ import hashlib
 import json
 import logging
 import os
+from functools import cache
 from threading import RLock
 from typing import Any, Final
 
@@ -201,23 +202,9 @@ class _Lua:
         return self.table(value, recursive=True) if isinstance(value, dict | list) else value
 
 
-_lua: _Lua | None = None
-
-
-def _runtime() -> _Lua:
-    global _lua
-    if _lua is None:
-        _lua = _Lua()
-    return _lua
-
-
-def _after_fork_in_child() -> None:
-    # Another thread of the parent may have been in the runtime.
-    global _lua
-    _lua = None
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
+_runtime = cache(_Lua)
+# Another thread of the parent may have been in the runtime.
+os.register_at_fork(after_in_child=_runtime.cache_clear)
 
 
 def _sha1hex(text: Any) -> bytes:

@@ -6,38 +6,24 @@ exports the public names; docs/simulation.md is the guide.
 """
 
 from shardkit.testing.simulation.linearizability import (
-    UNKNOWN,
-    Model,
-    NotLinearizable,
-    RecordedCall,
-    Register,
-    check_linearizable,
+    UNKNOWN as UNKNOWN,
+    Model as Model,
+    NotLinearizable as NotLinearizable,
+    RecordedCall as RecordedCall,
+    Register as Register,
+    check_linearizable as check_linearizable,
 )
 from shardkit.testing.simulation.protocol import (
-    Client,
-    Protocol,
-    SimulationFailure,
-    SimulationReport,
-    replay,
-    simulate,
+    Client as Client,
+    Protocol as Protocol,
+    SimulationFailure as SimulationFailure,
+    SimulationReport as SimulationReport,
+    replay as replay,
+    simulate as simulate,
 )
-from shardkit.testing.simulation.world import CLIENTS, EVERYTHING, NETWORK, EndlessRun
-
-__all__ = [
-    "CLIENTS",
-    "EVERYTHING",
-    "NETWORK",
-    "UNKNOWN",
-    "Client",
-    "EndlessRun",
-    "Model",
-    "NotLinearizable",
-    "Protocol",
-    "RecordedCall",
-    "Register",
-    "SimulationFailure",
-    "SimulationReport",
-    "check_linearizable",
-    "replay",
-    "simulate",
-]
+from shardkit.testing.simulation.world import (
+    CLIENTS as CLIENTS,
+    EVERYTHING as EVERYTHING,
+    NETWORK as NETWORK,
+    EndlessRun as EndlessRun,
+)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from functools import cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import redis
 import redis.asyncio as aioredis
@@ -35,20 +35,10 @@ if TYPE_CHECKING:
     from shardkit.testing.simulation.world import World
 
 
-class _Silent:
-    """A file that never has anything to read: it stands for a socket where one is polled."""
-
-    def __init__(self) -> None:
-        self._ends = os.pipe()
-
-    def fileno(self) -> int:
-        """Return its number."""
-        return self._ends[0]
-
-
 @cache
-def _silent() -> _Silent:
-    return _Silent()
+def _silent() -> BinaryIO:
+    """Return a file that never has anything to read; it stands for a socket where one is polled."""
+    return open(os.pipe()[0], "rb", buffering=0, closefd=False)
 
 
 class SimulatedSocket:
@@ -152,8 +142,8 @@ class SimulatedSocket:
         return _silent().fileno()
 
 
-class _OverWire:
-    """The parts of a blocking connection that a simulated network replaces."""
+class _Wired:
+    """What blocking and awaiting connections over a simulated network share."""
 
     db: Any
     host: str
@@ -174,6 +164,10 @@ class _OverWire:
     def _address(self) -> str:
         """Of which Sentinels decide just before it connects, if it is theirs."""
         return self._given_address or f"{self.host}:{self.port}"
+
+
+class _OverWire(_Wired):
+    """The parts of a blocking connection that a simulated network replaces."""
 
     def _connect(self) -> Any:
         process = self._process
@@ -314,28 +308,15 @@ class _Writer(asyncio.StreamWriter):
         """Nothing: a killed process leaves connections open."""
 
 
-class _AsyncOverWire:
+class _AsyncOverWire(_Wired):
     """The parts of an awaiting connection that a simulated network replaces."""
 
-    db: Any
-    host: str
-    port: int
-    socket_connect_timeout: float | None
-    _parser: Any
     _reader: Any
     _writer: Any
 
-    def __init__(
-        self, *, world: World, process: SimulatedProcess, address: str = "", **options: Any
-    ) -> None:
-        self._world = world
-        self._process = process
-        super().__init__(**options)
-        self._given_address = address
-
     async def _connect(self) -> None:
         process = self._process
-        address = self._given_address or f"{self.host}:{self.port}"
+        address = self._address
         seconds = self._world.connect_delay(process, address)
         if seconds:
             await asyncio.sleep(self.socket_connect_timeout or seconds)
@@ -442,29 +423,24 @@ class SimulatedConnector(Connector):
         if fields.get("cluster"):
             return super().blocking({**plain_tcp_fields(fields), "cluster": True})
         if self._asks_sentinels(fields):
-            by_sentinels: Any = super().blocking(fields)
-            pool = by_sentinels.connection_pool
+            of_master = super().blocking(fields)
+            pool: Any = of_master.connection_pool  # type: ignore[union-attr]
             self._lead_service(pool, SimulatedConnection, _NoRetry)
             for each in (pool, *pool.below):
                 each.__class__ = SimulatedPool
-            of_master: redis.Redis = by_sentinels
             return of_master
-        client: Any = super().blocking(plain_tcp_fields(fields))
-        self._lead_into(client, fields, SimulatedConnection, _NoRetry)
-        client.connection_pool.__class__ = SimulatedPool
-        found: redis.Redis = client
-        return found
+        client = super().blocking(plain_tcp_fields(fields))
+        self._lead_into(client, fields, SimulatedConnection, _NoRetry).__class__ = SimulatedPool
+        return client
 
     def awaiting(self, fields: Mapping[str, Any]) -> aioredis.Redis | aioredis.RedisCluster:
         """Return an awaiting client."""
         if fields.get("cluster"):
             return super().awaiting({**plain_tcp_fields(fields), "cluster": True})
         if self._asks_sentinels(fields):
-            by_sentinels: Any = super().awaiting(fields)
-            self._lead_service(
-                by_sentinels.connection_pool, AsyncSimulatedConnection, _AsyncNoRetry
-            )
-            of_master: aioredis.Redis = by_sentinels
+            of_master = super().awaiting(fields)
+            pool: Any = of_master.connection_pool  # type: ignore[union-attr]
+            self._lead_service(pool, AsyncSimulatedConnection, _AsyncNoRetry)
             return of_master
         client = super().awaiting(plain_tcp_fields(fields))
         self._lead_into(client, fields, AsyncSimulatedConnection, _AsyncNoRetry)
@@ -486,7 +462,8 @@ class SimulatedConnector(Connector):
 
     def _lead_into(
         self, client: Any, fields: Mapping[str, Any], connection: type[Any], no_retry: type[Any]
-    ) -> None:
+    ) -> Any:
+        """Have a client's pool connect to a simulated server; return the pool."""
         pool = client.connection_pool
         assert isinstance(pool, Pool | AsyncPool)
         pool.connection_class = connection
@@ -495,3 +472,4 @@ class SimulatedConnector(Connector):
         pool.connection_kwargs.update(
             world=self._world, process=self._process, address=server_address(fields)
         )
+        return pool

@@ -56,6 +56,13 @@ class Wire:
         self._reader = hiredis.Reader()
         self._socket: ServerSocket | None = server.connect(db, self._answer)
 
+    @property
+    def due(self) -> float:
+        """When what was sent can be delivered; infinite if nothing can be."""
+        if not (self.requests and self.usable and self.server.up):
+            return float("inf")
+        return max(self.not_before, self.process.cut_off.get(self.server.address, 0.0))
+
     def write(self, data: bytes) -> None:
         """Send; to a server that has closed the connection nothing arrives."""
         socket = self._socket

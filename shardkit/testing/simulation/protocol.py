@@ -26,6 +26,7 @@ import gc
 import inspect
 import logging
 import shutil
+import textwrap
 import time
 import traceback
 import weakref
@@ -33,7 +34,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, wraps
 from typing import Any, ClassVar, TypeVar
 
 from redis.exceptions import RedisError, ResponseError
@@ -60,11 +61,14 @@ from shardkit.testing.simulation.processes import Fiber, SimulatedProcess
 from shardkit.testing.simulation.replication import replicate
 from shardkit.testing.simulation.sentinels import SimulatedSentinels
 from shardkit.testing.simulation.threads import simulated_threads
-from shardkit.testing.simulation.timeline import timeline
 from shardkit.testing.simulation.virtual_time import virtual_time
 from shardkit.testing.simulation.world import CLIENTS, NETWORK, RunLimits, World
 
 T = TypeVar("T")
+
+# Of a timeline.
+_TIME = 11
+_MOST_ROWS = 400
 
 
 class SimulationFailure(AssertionError):
@@ -408,7 +412,7 @@ class _Run:
                     world.sentinels = SimulatedSentinels(world, protocol.sentinels, servers)
                 protocol.setup(observer)
                 world.changes = tuple(
-                    _named(partial(change, observer), change) for change in protocol.changes()
+                    wraps(change)(partial(change, observer)) for change in protocol.changes()
                 )
                 for number, function in enumerate(protocol.client_functions()):
                     self._start(number, function)
@@ -537,11 +541,6 @@ def _parts_of_this_run() -> Iterator[None]:
         yield
     finally:
         forks._parts = kept
-
-
-def _named(function: Any, like: Any) -> Any:
-    function.__name__ = getattr(like, "__name__", "a change")
-    return function
 
 
 def simulate(
@@ -711,6 +710,41 @@ def _explained(
 
 
 def _timeline(run: _Run) -> str:
-    servers = sorted(run.world.servers)
-    width = shutil.get_terminal_size((100, 24)).columns
-    return timeline(run.world.events or [], run.names, servers, width)
+    """Return what happened as text: clients by column, then servers by column.
+
+    ::
+
+           time  alice            bob              │ counters:0
+           0 ms  ▸ visit('home')                   │
+         0.4 ms                                    │ alice: GET home → nil
+    """
+    events = run.world.events or []
+    width = max(80, shutil.get_terminal_size((100, 24)).columns)
+    seen = {event.actor for event in events}
+    left = [name for name in run.names if name in seen]
+    right = [name for name in sorted(run.world.servers) if name in seen]
+    columns = left + right
+    if not columns:
+        return ""
+    room = (width - _TIME - 2) // len(columns)
+    first = events[0].time if events else 0.0
+    rows = [_row("time", columns, dict(zip(columns, columns, strict=True)), room, len(left))]
+    shown = events[-_MOST_ROWS:]
+    if len(shown) < len(events):
+        rows.append(f"… {len(events) - len(shown)} earlier lines")
+    for event in shown:
+        seconds = event.time - first
+        at = f"{seconds * 1000:.1f} ms" if seconds < 1 else f"{seconds:,.2f} s"
+        if event.actor not in columns:
+            rows.append(f"{at:>{_TIME - 2}}  {event.text}")
+            continue
+        for n, line in enumerate(textwrap.wrap(event.text, room - 1) or [""]):
+            text = line if not n else f"  {line}"[: room - 1]
+            rows.append(_row("" if n else at, columns, {event.actor: text}, room, len(left)))
+    return "\n".join(rows)
+
+
+def _row(at: str, columns: list[str], texts: dict[str, str], room: int, left: int) -> str:
+    cells = [texts.get(name, "").ljust(room)[:room] for name in columns]
+    row = f"{at:>{_TIME - 2}}  {''.join(cells[:left])}│ {''.join(cells[left:])}"
+    return row.rstrip()

@@ -1,19 +1,18 @@
 """Threads in a simulation: each is a fiber of the process that starts it.
 
-While a simulation runs, ``threading.Thread``, ``Event``, ``Condition``, ``Lock``, ``RLock`` and
-``local`` are these, and ``get_ident`` tells fibers apart. So what a kit does in the background
-(trials of a breaker, renewals of locks, reading entries again, sending metrics), a worker's threads
-and a client's own take steps of the schedule. What was made before, subclasses of
+While a simulation runs, ``threading.Thread``, ``Lock``, ``RLock`` and ``local`` are these, events
+and conditions wait for such locks, and ``get_ident`` tells fibers apart. So what a kit does in the
+background (trials of a breaker, renewals of locks, reading entries again, sending metrics), a
+worker's threads and a client's own take steps of the schedule. What was made before, subclasses of
 ``threading.Thread`` and thread pools are not reached: fibers share one real thread, so a
 ``threading.local`` of a module has the same values for all. Who has no scheduler to wait for, an
-observer or code outside, waits in none of them.
+observer or code outside, waits for no event or condition.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
@@ -64,40 +63,19 @@ class SimulatedLock:
         self._real.release()
 
 
-class SimulatedRLock(SimulatedLock):
-    """A lock that its holder may acquire again."""
+class _WaiterLock(SimulatedLock):
+    """What Python's events and conditions acquire to wait; outside fibers that fails at once."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        return super().acquire(blocking and Fiber.current is not None, timeout)
+
+
+class SimulatedRLock(threading._RLock):  # type: ignore[misc]  # final, in typeshed
+    """A lock that its holder may acquire again: Python's own, around one of these."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._holder: object = None
-        self._count = 0
-        self.release = self._release
-
-    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        """Acquire it; return whether that was done."""
-        caller = Fiber.current or _real_ident()
-        if self._holder != caller:
-            if not (self._real.acquire(False) or super().acquire(blocking, timeout)):
-                return False
-            self._holder = caller
-        self._count += 1
-        return True
-
-    __enter__ = acquire
-
-    def __exit__(self, *exc_info: object) -> None:
-        self._release()
-
-    def _is_owned(self) -> bool:  # asked by threading.Condition
-        return bool(self._count) and self._holder == (Fiber.current or _real_ident())
-
-    def _release(self) -> None:
-        if not self._count or self._holder != (Fiber.current or _real_ident()):
-            raise RuntimeError("cannot release un-acquired lock")
-        self._count -= 1
-        if not self._count:
-            self._holder = None
-            self._real.release()
+        self._block = SimulatedLock()
 
 
 class SimulatedLocal:
@@ -125,74 +103,6 @@ class SimulatedLocal:
     def __delattr__(self, name: str) -> None:
         if self._own().pop(name, self) is self:
             raise AttributeError(name)
-
-
-class SimulatedEvent:
-    """An event."""
-
-    def __init__(self) -> None:
-        self._is_set = False
-
-    def is_set(self) -> bool:
-        """Whether it is set."""
-        return self._is_set
-
-    def set(self) -> None:
-        """Set it."""
-        self._is_set = True
-
-    def clear(self) -> None:
-        """Have it be not set."""
-        self._is_set = False
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; return whether it is."""
-        return _wait(self.is_set, timeout)
-
-
-class SimulatedCondition:
-    """A condition variable."""
-
-    def __init__(self, lock: Any = None) -> None:
-        self._lock = lock or SimulatedLock()
-        self._waiting: deque[list[bool]] = deque()
-        self.acquire, self.release = self._lock.acquire, self._lock.release
-
-    def __enter__(self) -> Any:
-        return self._lock.__enter__()
-
-    def __exit__(self, *exc_info: Any) -> None:
-        self._lock.__exit__(*exc_info)
-
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait to be notified; return whether that happened."""
-        told = [False]
-        self._waiting.append(told)
-        self.release()
-        try:
-            return _wait(lambda: told[0], timeout)
-        finally:
-            self.acquire()
-            if not told[0]:
-                self._waiting.remove(told)
-
-    def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Wait until a predicate holds; return its value."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while not (found := predicate()):
-            left = None if until is None else until - time.monotonic()
-            if (left is not None and left <= 0) or not self.wait(left):
-                return predicate()
-        return found
-
-    def notify(self, n: int = 1) -> None:
-        """Wake up some waiting threads."""
-        for _ in range(min(n, len(self._waiting))):
-            self._waiting.popleft()[0] = True
-
-    def notify_all(self) -> None:
-        """Wake up all waiting threads."""
-        self.notify(len(self._waiting))
 
 
 class SimulatedThread:
@@ -253,11 +163,11 @@ def simulated_threads() -> Iterator[None]:
 
     values = {
         "Thread": thread,
-        "Event": SimulatedEvent,
-        "Condition": SimulatedCondition,
         "Lock": SimulatedLock,
         "RLock": SimulatedRLock,
         "local": SimulatedLocal,
+        "_allocate_lock": _WaiterLock,
+        "_time": lambda: time.monotonic(),  # for timeouts of conditions
         "get_ident": ident,
         "current_thread": current_thread,
     }

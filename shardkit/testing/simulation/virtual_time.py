@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 START = 1_700_000_000.0
 """The time at which a simulation begins, in seconds since 1970."""
@@ -50,11 +51,8 @@ def virtual_time(
     clock: Callable[[], Clock], sleep: Callable[[float], None], numbers: random.Random
 ) -> Iterator[None]:
     """Replace Python's time and randomness."""
-    kept = [(time, name, getattr(time, name)) for name in ("time", "monotonic", "sleep", "time_ns")]
-    kept += [(time, "monotonic_ns", time.monotonic_ns), (os, "urandom", os.urandom)]
-    kept += [(random, "_urandom", random._urandom)]  # type: ignore[attr-defined]
     state = random.getstate()
-    values: dict[tuple[object, str], object] = {
+    values: dict[tuple[Any, str], object] = {
         (time, "time"): lambda: clock().time(),
         (time, "monotonic"): lambda: clock().monotonic(),
         (time, "time_ns"): lambda: int(clock().time() * 1e9),
@@ -63,12 +61,13 @@ def virtual_time(
         (os, "urandom"): numbers.randbytes,
         (random, "_urandom"): numbers.randbytes,
     }
+    kept = {(module, name): getattr(module, name) for module, name in values}
     random.seed(numbers.getrandbits(32))
     try:
         for (module, name), value in values.items():
             setattr(module, name, value)
         yield
     finally:
-        for module, name, original in kept:
+        for (module, name), original in kept.items():
             setattr(module, name, original)
         random.setstate(state)

@@ -81,14 +81,13 @@ class World:
         faults: tuple[str, ...] = (),
         limits: RunLimits | None = None,
         appendfsync: str = "everysec",
-        changes: tuple[Callable[[], object], ...] = (),
         prefers: Callable[[list[str]], list[float]] | None = None,
         traced: bool = False,
     ) -> None:
         self.choices = choices
         self.limits = limits or RunLimits()
         self.appendfsync = appendfsync
-        self.changes = changes
+        self.changes: tuple[Callable[[], object], ...] = ()
         self.numbers = random.Random(choices.seed)
         self.seconds = 1.0
         self.servers: dict[str, SimulatedServer] = {}
@@ -264,8 +263,7 @@ class World:
         closed = False
         for wire in self._wires:
             if wire.requests:
-                cut_off = wire.process.cut_off.get(wire.server.address, 0.0)
-                if wire.usable and wire.server.up and max(wire.not_before, cut_off) <= self.seconds:
+                if wire.due <= self.seconds:
                     ready[wire.process.number].append(wire)
             elif not wire.client_open:
                 wire.close_server()
@@ -295,11 +293,7 @@ class World:
 
     def _next_time(self, over: bool) -> float:
         """Return when anything can run; of clients only while they have not ended."""
-        times = [
-            max(wire.not_before, wire.process.cut_off.get(wire.server.address, 0.0))
-            for wire in self._wires
-            if wire.requests and wire.usable and wire.server.up
-        ]
+        times = [wire.due for wire in self._wires]
         if not over or any(wire.requests for wire in self._wires):
             times += [timer[0] for timer in self._timers[:1]]
         if not over:

@@ -373,21 +373,6 @@ async def test_only_own_pools_disconnect_from_sentinels(
     assert await eventually(lambda: connections()[port] <= 1)  # what listens for failovers
 
 
-async def test_a_replaced_master_is_left(get: Any, watched: tuple[Component, int]) -> None:
-    client = get(watched[0], None, False)
-    pool = client.connection_pool
-    await of(pool.release(await of(pool.get_connection())))
-    connection = await of(pool.get_connection())
-    line = getattr(connection, "transport", None) or connection._sock
-    # As a Sentinel has answered another caller:
-    pool.master.address = ("127.0.0.1", 1)
-    await of(pool.release(connection))
-    assert pool.connections.counts() == (0, 0)
-    other = await of(pool.get_connection())
-    assert line.is_closing() if hasattr(line, "is_closing") else line.fileno() < 0
-    await of(pool.release(other))
-
-
 # ---- event loops that end anyhow
 
 

@@ -20,7 +20,6 @@ from shardkit import ClosedError, Entry, ShardKit, ShardMap, aconnect, events
 from shardkit.config.component import Component
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
-from shardkit.network.connections.pool import Pool
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 
@@ -117,50 +116,6 @@ def test_a_blocked_call_ends_when_its_kit_is_closed(kit: ShardKit, own: LocalSer
     assert [type(error) for error in failures] == [ClosedError]
 
 
-def test_connecting_while_the_pool_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    client: Any = kit.client("c")
-    pool = client.connection_pool
-    connect = connections.TcpConnection.connect
-    made: list[Any] = []
-
-    def connect_and_close(self: Any) -> None:
-        connect(self)
-        made.append(self)
-        pool.close_for_good()
-
-    monkeypatch.setattr(connections.TcpConnection, "connect", connect_and_close)
-    with closed():
-        client.ping()
-    assert made
-    assert made[0]._sock is None
-    assert not isinstance(pool, Pool) or not pool.connections.idle
-
-
-def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    client: Any = kit.client("c")
-    connection = client.connection_pool.get_connection()
-    connection.disconnect()
-    connect = connections.TcpConnection._connect
-
-    def connect_and_close(self: Any) -> Any:
-        sock = connect(self)
-        kit.close()
-        return sock
-
-    monkeypatch.setattr(connections.TcpConnection, "_connect", connect_and_close)
-    with closed():
-        connection.connect()
-    assert connection._sock is None
-
-
-def test_a_kit_closes_connections_in_use(kit: ShardKit, own: LocalServers) -> None:
-    connection: Any = kit.client("c").connection_pool.get_connection()
-    kit.close()
-    with closed():
-        connection.send_command("PING")
-    assert asyncio.run(eventually(lambda: clients_of(own.servers[0]) == 0))
-
-
 @pytest.mark.parametrize("kind", FACES)
 async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed(
     own: LocalServers, monkeypatch: pytest.MonkeyPatch, kind: str
@@ -184,36 +139,33 @@ async def test_what_cannot_connect_because_its_kit_closes_says_that_it_is_closed
         assert not connection.is_connected
 
 
-async def test_closed_kits_fail_writes(own: LocalServers, monkeypatch: pytest.MonkeyPatch) -> None:
-    kit = await shardkit.aconnect(own.shard_map)
-    client: Any = await kit.client("c")
-    connection = await client.connection_pool.get_connection()
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_kit_may_be_closed_while_it_connects(own: LocalServers, kind: str) -> None:
+    async with opened(kind, own.shard_map) as face:
+        client = await of(face.kit.client("c"))
 
-    async def close_and_fail() -> None:
-        await kit.aclose()
-        raise ConnectionResetError("the socket was closed under it")
+        def close(event: events.Event) -> None:
+            if isinstance(event, events.ConnectionOpened):
+                face.kit.clients.close()
 
-    monkeypatch.setattr(connection._writer, "drain", close_and_fail)
-    with closed():
-        await connection.send_command("PING")
+        stop = events.subscribe(close)
+        try:
+            with closed():
+                await of(client.get("k"))
+        finally:
+            stop()
+        assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 
-async def test_a_kit_may_be_closed_by_an_event_handler(own: LocalServers) -> None:
-    kit = await shardkit.aconnect(own.shard_map)
-    client: Any = await kit.client("c")
-
-    def close(event: events.Event) -> None:
-        if isinstance(event, events.ConnectionOpened):
-            kit.clients.close()
-
-    stop = events.subscribe(close)
-    try:
+@pytest.mark.parametrize("kind", FACES)
+async def test_a_kit_closes_connections_in_use(own: LocalServers, kind: str) -> None:
+    async with opened(kind, own.shard_map) as face:
+        client = await of(face.kit.client("c"))
+        connection = await of(client.connection_pool.get_connection())
+        await of(face.kit.aclose())
         with closed():
-            await client.get("k")
-    finally:
-        stop()
-    assert await eventually(lambda: clients_of(own.servers[0]) == 0)
-    await kit.aclose()
+            await of(connection.send_command("PING"))
+        assert await eventually(lambda: clients_of(own.servers[0]) == 0)
 
 
 @pytest.mark.parametrize("kind", FACES)

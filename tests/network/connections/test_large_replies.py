@@ -1,4 +1,4 @@
-"""Large strings among other replies, received in pieces of any length."""
+"""Replies of any kind and size, received in pieces of any length."""
 
 from __future__ import annotations
 

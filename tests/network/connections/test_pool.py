@@ -518,8 +518,9 @@ async def test_what_connects_while_its_pool_is_disconnected_takes_no_room(face: 
         connecting = taking(face, pool)
         assert await eventually(lambda: counts(face.owners[0]) == [0, 1])
         await of(pool.disconnect())
-        with pytest.raises(redis.RedisError):
+        with pytest.raises(redis.RedisError) as lost:
             await connecting
+        assert not lost.value.maybe_executed
         assert counts(face.owners[0]) == counts(pool) == [0, 0]
 
 

@@ -294,6 +294,7 @@ ALLOWED = {
     "network/connections/redis_private.py",
     "testing/simulation/connections.py",  # redis-py's connection over a simulated network
     "testing/fakes/fakeredis_private.py",  # fakeredis's parts
+    "network/links/user_clients.py",  # subclasses of redis-py's clients
     "network/replicas/reading.py",  # readers answer as the clients whose reads they take
 }
 

@@ -17,8 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import redis
-import redis.asyncio as aioredis
 from faces import Face, eventually, faced
 from link_helpers import FACES, clients_of, opened
 from scripted_server import scripted
@@ -26,7 +24,7 @@ from scripted_server import scripted
 import shardkit
 from shardkit import DeadlineExceeded, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.local import LocalServer
-from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, name_of, numbers_in
+from shardkit.network.connections.databases import FENCE_KEY, ClientDatabase, numbers_in
 from shardkit.operations.commands import Command, Script, Shard, Transaction
 
 KEYS = [f"k{n}" for n in range(2000)]
@@ -128,15 +126,6 @@ def test_entries_that_differ_in_a_limit_share_no_connection(
     with faced(kind, ShardMap.parse(str({"components": {"many": {"shards": places}}}))) as face:
         of(face, face.kit.key_sharded("many").mset(dict.fromkeys(KEYS, 1)))
         assert len(names(servers[0])) == 2
-
-
-def test_names_say_ranges() -> None:
-    used = [ClientDatabase(n, "x", lambda: "c/3", has_moved=lambda: False) for n in (7, 1, 2, 3, 9)]
-    name = name_of(used)
-    assert name.startswith("shardkit:c/3;1-3,7,9@")
-    assert numbers_in(name) == {1, 2, 3, 7, 9}
-    assert numbers_in(name_of(used, used[:1])) == {7}
-    assert numbers_in("somebody's") == numbers_in("shardkit:c@web/1") == set()
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -466,66 +455,3 @@ def test_one_silent_server_costs_a_large_batch_only_its_own_replies(
         lost = {reply.shard for reply in replies if isinstance(reply, ShardUnavailable)}
         assert lost == {"many:0", "many:2"}
         assert sum(reply == b"1" for reply in replies) > 9_000
-
-
-@pytest.fixture
-def writes(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What connections write by redis-py's own code, in order."""
-    written: list[bytes] = []
-    for kind in (redis.Connection, aioredis.Connection):
-        send = kind.send_packed_command
-
-        def noted(self: Any, command: Any, *args: Any, send: Any = send, **options: Any) -> Any:
-            written.append(command if isinstance(command, bytes) else b"".join(command))
-            return send(self, command, *args, **options)
-
-        monkeypatch.setattr(kind, "send_packed_command", noted)
-    return written
-
-
-@pytest.mark.parametrize("kind", FACES)
-def test_redis_pys_code_selects_a_database_in_the_same_write(
-    kind: str, servers: list[LocalServer], writes: list[bytes]
-) -> None:
-    with faced(kind, over(servers[:1], 4)) as face:
-        clients = [of(face, face.kit.client("many", n)) for n in range(4)]
-
-        def piped(n: int) -> None:
-            pipe = clients[n].pipeline()
-            pipe.set("a", n)
-            pipe.get("a")
-            assert of(face, pipe.execute()) == [True, b"%d" % n]
-
-        def watched(n: int) -> None:
-            pipe = clients[n].pipeline()
-            of(face, pipe.watch("a"))
-            assert of(face, pipe.get("a")) == b"%d" % n
-            pipe.multi()
-            pipe.incr("b")
-            assert of(face, pipe.execute())
-
-        def blocked(n: int) -> None:
-            of(face, clients[n].rpush("list", n))
-            assert of(face, clients[n].blpop(["list"], 1)) == (b"list", b"%d" % n)
-            assert of(face, clients[n].blpop(["none"], 0.01)) is None
-
-        def refused(n: int) -> None:
-            with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-                of(face, clients[n].execute_command("XREAD", "STREAMS", "a", "0", keys=["a"]))
-
-        calls = {piped: (1,), watched: (3, 4), blocked: (2, 3), refused: (1,)}  # once confirmed
-        for call in calls:
-            for n in range(4):
-                call(n)
-        for call, counts in calls.items():
-            for n in (1, 3, 3, 0, 2):
-                writes.clear()
-                call(n)
-                by_redis_py = [data for data in writes if b"RPUSH" not in data]
-                assert len(by_redis_py) in counts, by_redis_py
-        subscriber = clients[2].pubsub()
-        of(face, subscriber.subscribe("news"))
-        assert of(face, subscriber.get_message(timeout=5))["type"] == "subscribe"
-        of(face, clients[1].publish("news", "x"))
-        assert of(face, subscriber.get_message(timeout=5))["data"] == b"x"
-        of(face, subscriber.aclose() if kind == "awaiting" else subscriber.close())

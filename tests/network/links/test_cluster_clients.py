@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import Any
 
 import pytest
 import redis
 from link_helpers import Face, command, mapped, of, opened
-from scripted_server import bulk, scripted
 
 import shardkit
 from shardkit import ShardFailure, ShardUnavailable
@@ -136,39 +135,6 @@ async def test_without_numbered_databases_a_cluster_says_so(kind: str, whole: Lo
     async with opened(kind, mapped({**whole.entry.fields, "db": 2})) as face:
         with pytest.raises(ShardFailure, match=r"SELECT is not allowed|out of range"):
             await face.client_call("data", "get", "k")
-
-
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-        b"-CLUSTERDOWN The cluster is down",
-        b"-LOADING Redis is loading the dataset in memory",
-        None,
-    ],
-    ids=["master down", "cluster down", "loading", "lost"],
-)
-async def test_master_answers_for_a_replica_that_refuses(kind: str, refusal: bytes | None) -> None:
-    def slots(args: list[bytes]) -> bytes:
-        nodes = b"".join(
-            b"*3\r\n" + bulk(b"127.0.0.1") + b":%d\r\n" % each.port + bulk(b"%040d" % each.port)
-            for each in (master, replica)
-        )
-        return b"*1\r\n*4\r\n:0\r\n:16383\r\n" + nodes
-
-    answers: dict[str, Any] = {"CLUSTER": slots, "COMMAND": b"*0\r\n"}
-    refused = None if refusal is None else refusal + b"\r\n"
-    with ExitStack() as running:
-        master = running.enter_context(scripted(GET=bulk(b"v"), **answers))
-        replica = running.enter_context(scripted(GET=lambda _: refused, **answers))
-        entry = {"host": "127.0.0.1", "port": master.port, "cluster": True}
-        entry["read_from"] = "prefer_replica"
-        async with opened(kind, mapped(entry)) as face:
-            router: Any = face.kit.key_sharded("data")
-            assert await of(router.get("k")) == b"v"
-            assert await of(router.pipeline().get("k").execute()) == [b"v"]
-            assert await face.send(command("data", "k", "GET")) == [b"v"]
-            assert replica.names().count("GET") >= 3
 
 
 def test_clients_of_a_cluster_answer_from_one_place_when_their_entry_changes(

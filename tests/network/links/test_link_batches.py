@@ -20,11 +20,7 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
-from shardkit.network.connections.endpoints import Access, Endpoint
-from shardkit.network.connections.policy import NO_POLICY
-from shardkit.network.links.resp import CHUNK_BYTES, CHUNK_REQUESTS
-from shardkit.network.links.server_request import ServerRequest, settle
-from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf, Transaction
+from shardkit.operations.commands import Command, Home, Locate, Shard, ShardOf
 from shardkit.operations.operation import Operation
 
 MANY_SHARDS = """
@@ -311,38 +307,3 @@ async def test_many_large_replies_and_requests_do_not_get_in_each_others_way(fac
     assert replies[::2] == [b"OK"] * 48
     assert all(reply == megabyte for reply in replies[1::2])
     await face.send(*[command("few", f"k{n}", "UNLINK") for n in range(4)])
-
-
-SOMEWHERE = Endpoint(
-    Shard("c"),
-    "somewhere",
-    Access(None, None, NO_POLICY, None, None),  # type: ignore[arg-type]
-    None,
-)
-
-
-def test_chunks_are_bounded_and_hold_everything_in_order() -> None:
-    sizes = [10] * 2_500 + [CHUNK_BYTES * 3] + [30_000] * 10
-    requests: list[Command | Transaction] = [
-        Command("c", "k", ("SET", "k", "v" * n)) for n in sizes
-    ]
-    inner = tuple(Command("c", "k", ("INCR", "k")) for _ in range(3))
-    requests.append(Transaction("c", "k", inner))
-    parcel = ServerRequest.of_shard(SOMEWHERE, range(len(requests)), requests)
-    chunks = parcel.chunks()
-    assert sum(chunk.replies for chunk in chunks) == len(sizes) + 5
-    whole = b"".join(chunk.data for chunk in chunks)
-    assert whole.count(b"$3\r\nSET\r\n") == len(sizes)
-    for chunk in chunks:
-        assert chunk.replies <= CHUNK_REQUESTS
-        assert len(chunk.data) <= CHUNK_BYTES or chunk.replies == 1
-
-
-def test_a_transaction_that_was_aborted_has_no_replies_and_one_that_failed_has_errors() -> None:
-    inner = (Command("c", "k", ("INCR", "k")), Command("c", "k", ("GET", "k")))
-    transaction = Transaction("c", "k", inner)
-    parcel = ServerRequest.of_shard(SOMEWHERE, [0], [transaction])
-    assert settle(parcel, transaction, None) == (None, False)
-    assert settle(parcel, transaction, [1, b"1"]) == ([1, b"1"], False)
-    [refused, value], failed = settle(parcel, transaction, [ResponseError("no"), b"1"])  # type: ignore[misc]
-    assert (refused.command, value, failed) == ("INCR", b"1", True)

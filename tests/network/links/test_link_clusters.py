@@ -18,7 +18,6 @@ from link_helpers import (
     forget_scripts,
     mapped,
     opened,
-    paused,
     resolving,
 )
 from sockets import connections
@@ -82,38 +81,11 @@ async def test_locate_says_slots(slots: Face) -> None:
     assert [slot for _, slot in await slots.run(steps())] == [slot_of(key) for key in KEYS]
 
 
-async def test_the_client_plane_hands_out_cluster_clients(slots: Face) -> None:
-    assert await slots.client_call("data", "set", "a", 1) is True
-    assert await slots.client_call("data", "get", "a") == b"1"
-    client = await slots.value(slots.kit.client("data"))
-    assert isinstance(client, redis.RedisCluster | redis.asyncio.RedisCluster)
-    # Longer than the socket timeout of the second kit below would allow for any other command.
-    assert await slots.client_call("data", "blpop", "queue", timeout=0.1) is None
-
-
 async def test_commands_may_outlast_the_timeout(kind: str, cluster: LocalCluster) -> None:
     async with opened(kind, mapped({**cluster.entry.fields, "socket_timeout": 0.3})) as face:
         assert await face.client_call("data", "blpop", "queue", timeout=NAP) is None
         block = Command("data", "queue", ("BLPOP", "queue", NAP), block=NAP)
         assert await face.send(block, command("data", "x", "SET", 1)) == [None, b"OK"]
-
-
-async def test_a_stopped_node_gets_one_incr(kind: str, cluster: LocalCluster) -> None:
-    with cluster.client() as asking:
-        asking.delete("once", "operation{once}")
-        name = asking.get_node_from_key("once").name
-    [node] = [node for node in cluster.nodes if node.address == name]
-    async with opened(kind, mapped({**cluster.entry.fields, "socket_timeout": 0.3})) as face:
-        await face.client_call("data", "get", "once")
-        await face.send(command("data", "once", "GET"))
-        with paused(node):
-            with pytest.raises(redis.TimeoutError, match="did not answer in time"):
-                await face.client_call("data", "incr", "once")
-            [reply, *_] = await face.send(command("data", "operation{once}", "INCR"))
-            assert isinstance(reply, ShardUnavailable)
-    with cluster.client() as asking:
-        assert int(asking.get("once") or 0) <= 1
-        assert int(asking.get("operation{once}") or 0) <= 1
 
 
 async def test_lost_connections_to_nodes_do_not_repeat(slots: Face, cluster: LocalCluster) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from faces import PATIENCE, own_client
-from link_helpers import FACES, Face, command, count_of, cut, mapped, opened, resolving
+from link_helpers import FACES, Face, command, count_of, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
 import shardkit
@@ -103,18 +103,6 @@ async def test_siblings_of_a_dead_shard_answer(mine: Face, own: list[LocalServer
     assert await mine.send(*to_all("INCR")) == [3, 3, 1, 3]
 
 
-async def test_a_timeout_may_have_executed(mine: Face, own: list[LocalServer]) -> None:
-    own[1].pause()
-    replies = await mine.send(*to_all("INCR"))
-    assert replies[0] == replies[2] == replies[3] == 1
-    check_unavailable(replies[1], "data:1", "INCR", own[1])
-    assert isinstance(replies[1].error, TimeoutError)
-    assert "did not answer in time" in str(replies[1])
-    assert "may have been executed" in replies[1].remedy
-    own[1].resume()
-    assert await mine.send(*to_all("INCR")) == [2, 2, 2, 2]  # executed late, once
-
-
 async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[LocalServer]) -> None:
     """CLIENT KILL of itself is answered by a closed connection: what follows is lost."""
     cut = Command(Shard("data", 0), "k", ("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "no"))
@@ -124,18 +112,6 @@ async def test_a_cut_connection_fails_only_its_requests(mine: Face, own: list[Lo
         assert isinstance(reply, ShardUnavailable)
         assert isinstance(reply.error, ConnectionError)
     assert await mine.send(command(Shard("data", 0), "a", "GET")) == [b"1"]
-
-
-async def test_closed_idle_connections_are_replaced(mine: Face, own: list[LocalServer]) -> None:
-    for server in own:
-        cut(server)
-    assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]  # no error, nothing lost
-
-
-async def test_a_restarted_server_is_used_at_once(mine: Face, own: list[LocalServer]) -> None:
-    for server in own:
-        server.restart()
-    assert await mine.send(*to_all("INCR")) == [1, 1, 1, 1]
 
 
 async def test_each_kind_of_request_has_its_failure(mine: Face, own: list[LocalServer]) -> None:

@@ -149,17 +149,6 @@ async def test_a_repr_says_what_a_connection_is_doing(akit: AsyncShardKit) -> No
     assert "idle, 0 waiting, 0 replies outstanding" in repr(link)
 
 
-async def test_one_timer_a_connection(akit: AsyncShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    link: Any = akit.driver.link
-    await link.send([command("one", "k", "INCR")])
-    connection: Any = own_client(akit, "one").connection_pool.way.multiplexed
-    begun: list[float] = []
-    monkeypatch.setattr(connection, "_call_later", begun.append)
-    assert [await link.send([command("one", "k", "INCR")]) for _ in range(3)] == [[2], [3], [4]]
-    assert connection._timer is not None
-    assert begun == []
-
-
 async def test_slow_writes_do_not_time_out(akit: AsyncShardKit) -> None:
     link: Any = akit.driver.link
     await link.send([command("one", "k", "GET")])
@@ -223,22 +212,6 @@ def test_interrupts_leave_no_replies_behind(kit: ShardKit, size: int, rounds: in
 
 
 # ---- threads
-
-
-def test_sixteen_threads_share_a_kit(kit: ShardKit) -> None:
-    fill(kit)
-
-    def work(seed: int) -> None:
-        dice = random.Random(seed)
-        for n in range(60):
-            batch, expected = gets(dice, 3 if n % 2 else 60)
-            assert kit.driver.link.send(batch) == expected
-            key = dice.choice(KEYS)
-            assert kit.key_sharded("many")[key].get(key) == key.encode()
-            kit.driver.link.send([command("many", "count", "INCR")])
-
-    in_threads(16, work)
-    assert kit.driver.link.send([command("many", "count", "GET")]) == [str(16 * 60).encode()]
 
 
 # ---- forks

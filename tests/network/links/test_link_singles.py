@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -40,15 +39,6 @@ def test_threads_share_what_a_limit_leaves_them(servers: LocalServers) -> None:
         assert kit.client("one").get("k") == b"v"  # the same connection, lent to redis-py
 
 
-def test_a_killed_idle_connection_is_replaced(kit: ShardKit, servers: LocalServers) -> None:
-    for _ in range(5):
-        number = ask(kit, "CLIENT", "ID")
-        with servers.server_of("one").client() as other:
-            other.client_kill_filter(_id=str(number))
-            other.ping()  # it is closed before this is answered
-        assert ask(kit, "CLIENT", "ID") > number
-
-
 def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
     client = kit.client("one")
     number = ask(kit, "CLIENT", "ID")
@@ -58,13 +48,6 @@ def test_a_child_makes_a_connection_of_its_own(kit: ShardKit) -> None:
 
     assert exit_code(forked(use)) == 0
     assert ask(kit, "CLIENT", "ID") == number
-
-
-def test_a_value_larger_than_every_buffer_goes_and_comes(kit: ShardKit) -> None:
-    value = os.urandom(8_000_000)
-    assert ask(kit, "SET", "k", value) == b"OK"
-    assert ask(kit, "GET", "k") == value
-    assert ask(kit, "DEL", "k") == 1
 
 
 @pytest.mark.parametrize("fields", [{"health_check_interval": 1}, {"protocol": 3}])

@@ -68,32 +68,6 @@ async def test_what_blocks_does_not_hold_up_the_others(akit: AsyncShardKit) -> N
     assert len(await reading) == 1
 
 
-async def test_connections_that_keep_a_state_are_not_shared(akit: AsyncShardKit) -> None:
-    client: Any = await akit.client("one")
-    await client.set("a", 1)
-    async with client.pipeline() as pipe:
-        await pipe.watch("a")
-        await client.set("a", 2)  # over another connection, so that the transaction is aborted
-        pipe.multi()
-        pipe.set("a", 3)
-        with pytest.raises(aioredis.WatchError, match="Watched variable changed"):
-            await pipe.execute()
-    assert await client.get("a") == b"2"
-    async with client.pubsub() as pubsub:
-        await pubsub.subscribe("news")
-        assert (await pubsub.get_message(timeout=5))["type"] == "subscribe"
-        await asyncio.gather(*(client.publish("news", n) for n in range(3)))
-        received = [await pubsub.get_message(timeout=5) for _ in range(3)]
-        assert [message["data"] for message in received] == [b"0", b"1", b"2"]
-    async with client.lock("lock", timeout=5):
-        assert await client.exists("lock") == 1
-    assert await client.client_setname("mine") is True
-    one = client.client()
-    await one.client_setname("its-own")
-    assert await one.client_getname() in ("its-own", b"its-own")
-    await one.aclose()
-
-
 CALLS: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("set", ("a", "1"), {}),
     ("set", ("a", "2"), {"nx": True}),
@@ -222,26 +196,6 @@ async def test_a_cluster_can_be_connected_to_by_our_classes(
         assert await of(client.set("a", "1"))
         assert await of(client.get("a")) == b"1"
         await of(client.close() if face.blocks else client.aclose())
-
-
-def test_interrupts_are_clean(own_server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    with shardkit.connect(map_of(own_server.port)) as kit:
-        client: Any = kit.client("own")
-        client.mset({"a": 1, "b": 2})
-        pool = client.connection_pool
-        connection = pool.get_connection()
-        pool.release(connection)
-        gets = type(connection).round_trip
-
-        def interrupted(self: Any, data: bytes, *_: object) -> Any:
-            self.send_packed_command((data,))  # the answer is on its way
-            raise KeyboardInterrupt
-
-        monkeypatch.setattr(type(connection), "round_trip", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            client.get("a")
-        monkeypatch.setattr(type(connection), "round_trip", gets)
-        assert client.get("b") == b"2"
 
 
 async def test_a_call_goes_from_a_loading_server_to_a_cluster(kind: str) -> None:

@@ -400,20 +400,6 @@ def test_hung_replica_does_not_disable_those_of_other_shards(
                 time.sleep(0.1)
 
 
-def test_while_reads_are_held_none_is_begun(opened: Face) -> None:
-    replicas, state = state_of(opened)
-    where = state.component, None, ReadFrom("replica")
-    state.held = True
-    assert replicas.begin(*where) is None
-    assert state.reading == 0
-    state.held = False
-    found = replicas.begin(*where)
-    assert found is not None
-    assert state.reading == 1
-    replicas.end([found])
-    assert state.reading == 0
-
-
 @pytest.mark.parametrize("what", ["reads for long", "wants no replica", "wants a late one"])
 def test_a_switch_catches_up(opened: Face, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     monkeypatch.setattr("shardkit.network.replicas.replicas.INTERVAL", 3600)
@@ -453,17 +439,6 @@ def test_so_many_sessions_are_remembered(opened: Face, monkeypatch: pytest.Monke
     for name, remembered in (("a", ["", "a"]), ("b", ["b"]), ("a", ["b", "a"]), ("b", ["b", "a"])):
         read_in_session(opened, router, name)
         assert list(state.last) == remembered
-
-
-def test_state_survives_an_unchanged_entry(opened: Face, replicated: Replicated) -> None:
-    replicas, state = state_of(opened)
-    before = state.component
-    newer = replicated.map().components["one"]
-    assert newer.version > before.version
-    assert replicas._state(newer, state.shard) is state
-    assert state.component is newer
-    assert replicas._state(before, state.shard) is state
-    assert state.component is newer
 
 
 def test_a_kit_that_is_closed_asks_no_replicas_any_more(replicated: Replicated) -> None:

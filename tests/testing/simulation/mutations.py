@@ -948,8 +948,8 @@ MUTATIONS: dict[str, Mutation] = {
         (
             Dispatcher,
             "_settle",
-            "isinstance(reply, _MOVING)\n",
-            "isinstance(reply, _MOVING) and type(reply) is not MovedError\n",
+            "isinstance(reply, MOVING)\n",
+            "isinstance(reply, MOVING) and type(reply) is not MovedError\n",
         ),
     ),
     "slots-asked-without-asking": Mutation(
