@@ -17,7 +17,7 @@ from typing import Any
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.queues import QueueCounts, QueueRates, TaskQueues
-from shardkit.queues.keys import PARTS
+from shardkit.queues.commands import PARTS
 
 _PAGE = 1000
 

@@ -2,7 +2,7 @@
 
 An ad is a document of the search index (`shardkit.search.index`), whole on one part. Its words come
 from its text and its locations, and a column has its expected income (its eCPM, see
-`shardkit.ads.pricing`). Its counts and the bonuses of its words have keys of their own::
+`shardkit.ads.records`). Its counts and the bonuses of its words have keys of their own::
 
     {ads:0}:d:shoes-1        STRING the document: type, value, locations, words
     {ads:0}:a:1:0            STRING the eCPM of ads 0, 1, 2 … of the part, 8 bytes each
@@ -25,19 +25,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
-from shardkit.ads.check import check_ads
-from shardkit.ads.pricing import CachedAverages, averages_of
 from shardkit.ads.records import (
     ATTRIBUTES,
     Ad,
+    CachedAverages,
     Served,
     ad_of,
+    averages_of,
     check_ad,
     check_locations,
     location_word,
+    read_ad,
     recovered_ad,
     utf8,
 )
@@ -55,13 +57,15 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+from shardkit.search.check import Documents, attributes_in, check_parts, chunks_with_documents
 from shardkit.search.documents import DocumentStructure
 from shardkit.search.model.documents import check_id, write_arguments
 from shardkit.search.model.schema import CHUNK, Schema
 from shardkit.search.parts import WORK_PER_CALL, DocumentForm, IndexPart
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.structures.base.arguments import check_seconds
-from shardkit.structures.base.check import Damage
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, contents
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
 
 TARGET_SECONDS: Final = 15 * 60
@@ -77,9 +81,8 @@ class Ads(DocumentStructure[Face]):
     """Ads, chosen by place and text. Made by ``kit.ads``.
 
     Args:
-        driver: runs the operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: where the keys live; if sharded, with as many shards as there are parts.
-        name: the prefix of the keys.
         shards: the number of parts.
         analyzer: turns texts into words.
         averages_ttl: the seconds for which a process caches the averages, which estimate new ads;
@@ -207,11 +210,6 @@ class Ads(DocumentStructure[Face]):
             return ad_of(ad_id, part.tag, *found)
 
     @operation
-    def count(self) -> Operation[int]:
-        """Return the number of ads. Cost: one exchange."""
-        return (yield from self._parts.count())
-
-    @operation
     def averages(self) -> Operation[dict[str, float]]:
         """Return the clicks per 1,000 views of ``cpc`` ads, and the actions of ``cpa`` ads.
 
@@ -239,7 +237,20 @@ class Ads(DocumentStructure[Face]):
         Cost: an exchange for about 1,000 words of ads, for 20,000 postings, for 64 keys of the
         lexicon, for 1,000 words of a chunk; three for 64 ads.
         """
-        yield from check_ads(self._parts)
+        yield from check_parts(
+            self._parts,
+            lambda ad_id, stored, key: read_ad(attributes_in(stored), key),
+            _check_counts,
+        )
+        for part in self._parts.primary:
+            yield from confirmed(_check_types, part)
+            [[words]] = yield [part.read_state("words")]
+            # An invalid number of words was reported before.
+            known = words is not None and words.isdigit() and len(words) <= len(f"{_MOST_WORDS}")
+            most = int(words) if known and int(words) <= _MOST_WORDS else 1
+            for chunk in (yield from chunks_with_documents(part)):
+                for some in pages(range(1, most), _WORDS_AT_ONCE):
+                    yield from confirmed(_check_bonuses, part, chunk, some)
 
     # ---- serving
 
@@ -373,3 +384,59 @@ class Ads(DocumentStructure[Face]):
 
 def _refresh(part: IndexPart, ids: Sequence[str]) -> Command:
     return part.call("ads/refresh", ids)
+
+
+_MOST_WORDS = 16_777_216  # more than a part of an index can have
+_WORDS_AT_ONCE = 1_000
+_AGAIN = "remove the ad, and index it again"
+_LOSES = "its counts"
+
+
+def _check_counts(part: IndexPart, ads: Documents) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    keys = [f"{part.tag}ad:".encode() + ad_id for _, ad_id in ads]
+    held = yield from contents(part.to, "HASH", keys, notes, _AGAIN, _LOSES)
+    numbered = {(b"%d" % number, ad_id) for number, ad_id in ads}
+    for (number, ad_id), key, entries in zip(ads, keys, held, strict=True):
+        if not entries:
+            continue
+        unread = _check_numbers(part, key, entries, _AGAIN, _LOSES)
+        its = dict(entries).get(b"number", b"none")
+        if not unread and (its, ad_id) not in numbered:  # two numbers of an ad are reported before
+            other = damage(part.to, key, f"the counts of number {its!r}", f"those of {number}")
+            unread.append(Suspicion(other, _AGAIN, _LOSES))
+        notes += unread
+    return notes
+
+
+def _check_types(part: IndexPart) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    key = f"{part.tag}types"
+    [entries] = yield from contents(part.to, "HASH", [key], notes, "delete the key", "averages")
+    return notes + _check_numbers(part, key, entries, "delete the key", "averages")
+
+
+def _check_numbers(
+    part: IndexPart, key: str | bytes, entries: Sequence[tuple[bytes, Any]], repair: str, loses: str
+) -> Suspicions:
+    for name, text in entries:
+        if not text.isdigit() or len(text) > 16:
+            error = damage(part.to, key, f"{shown(name)}={shown(text)}", "counts")
+            return [Suspicion(error, repair, loses)]
+    return []
+
+
+def _check_bonuses(part: IndexPart, chunk: int, words: Sequence[int]) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    keys = [f"{part.tag}bonus:{chunk}:{word}" for word in words]
+    held = yield from contents(part.to, "HASH", keys, notes, "delete the key", "bonuses")
+    for key, entries in zip(keys, held, strict=True):
+        for place, text in entries:
+            finite = False
+            with suppress(ValueError):
+                finite = math.isfinite(float(text))
+            if not place.isdigit() or int(place) >= part.chunk or not finite:
+                error = damage(part.to, key, f"{shown(place)}={shown(text)}", "a bonus")
+                notes.append(Suspicion(error, "delete the key", "bonuses"))
+                break
+    return notes

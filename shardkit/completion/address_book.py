@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Final
 from zlib import crc32
 
@@ -80,9 +79,8 @@ class AddressBook(Structure[Face]):
     """The members of groups, completed by prefix. Made by ``kit.address_book``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; the key of a group, or part, decides its shard.
-        name: the prefix of its keys.
         parts: the number of parts of each group. Stored beside the data.
         fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
             must be the same each time. The function's ``__name__`` is stored.
@@ -250,9 +248,9 @@ class AddressBook(Structure[Face]):
         """
         self._seek(group)
         self._meta.data_ruled_out = False
-        yield (yield from check_parameters(self._meta))
+        yield from check_parameters(self._meta)
         for some in pages(enumerate(self._keys(group)), KEYS_CHECKED):
-            yield (yield from confirmed(partial(self._check_parts, some)))
+            yield from confirmed(self._check_parts, some)
 
     @operation
     def rebuild(self, group: str | int) -> Operation[int]:

@@ -16,14 +16,13 @@ ZSET also has the times, and is as fast for a hundred thousand.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, ClassVar, Final
 
 from shardkit.completion.names import check_text, fold, key_id, stored_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -48,9 +47,8 @@ class RecentContacts(Structure[Face]):
     """The contacts of users, newest first. Made by ``kit.recent_contacts``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component of its keys; each user's key decides its shard.
-        name: the prefix of its keys.
         limit: the number of newest contacts to keep for each user: at most 10,000 in a LIST,
             1,000,000 by time.
         order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one order: the server
@@ -218,7 +216,7 @@ class RecentContacts(Structure[Face]):
 
         Cost: an exchange for every 1,000 contacts.
         """
-        yield (yield from confirmed(partial(self._check, self._key(user))))
+        yield from confirmed(self._check, self._key(user))
 
     def _check(self, key: str) -> Operation[Suspicions]:
         loses = "the contacts"
@@ -251,9 +249,8 @@ class RecentContacts(Structure[Face]):
 
     def _touch(self, key: str, contacts: list[str]) -> Command | Transaction:
         if self.order == "time":
-            return script_call(
-                self.component, script("completion/contacts_touch"), [key], [self.limit, *contacts]
-            )
+            lua = "completion/contacts_touch"
+            return lua_call(self.component, lua, [key], [self.limit, *contacts])
         commands = [self._at(key, "LREM", key, 0, contact) for contact in contacts]
         commands.append(self._at(key, "LPUSH", key, *contacts))
         commands.append(self._at(key, "LTRIM", key, 0, self.limit - 1))

@@ -22,15 +22,8 @@ from shardkit.coordination.keys import base_key
 from shardkit.errors import DamagedDataError, ParameterMismatchError, ShardErrors
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.cancellation import Interrupted
-from shardkit.operations.commands import (
-    Abandon,
-    Argument,
-    AwaitWakeup,
-    Command,
-    Subscribe,
-    script_call,
-)
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -164,8 +157,8 @@ class CountdownLatch(_Awaited[Face]):
 
     def _call(self, *args: Argument, idempotent: bool = False) -> Command:
         keys = (self.key, f"{self.key}:waiters")
-        call = script("coordination/latch")
-        return script_call(self.component, call, keys, (*args, KEPT), idempotent=idempotent)
+        lua = "coordination/latch"
+        return lua_call(self.component, lua, keys, (*args, KEPT), idempotent=idempotent)
 
 
 class Barrier(_Awaited[Face]):
@@ -244,8 +237,7 @@ class Barrier(_Awaited[Face]):
     def _call(self, what: str, waiter: str, channel: str, in_round: int) -> Command:
         keys = (self.key, f"{self.key}:arrived")
         args = (what, waiter, self.parties, channel, in_round, KEPT)
-        call = script("coordination/barrier")
         # A repeated first arrival could count in the next round, if it completed this one. A
         # repeated withdrawal could report a round that opened without it.
         repeatable = in_round > 0 and what != "withdraw"
-        return script_call(self.component, call, keys, args, idempotent=repeatable)
+        return lua_call(self.component, "coordination/barrier", keys, args, idempotent=repeatable)

@@ -41,7 +41,6 @@ import copy
 import re
 import secrets
 from collections.abc import Callable
-from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypedDict
 
@@ -68,17 +67,9 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import Seconds, in_seconds, shown
 from shardkit.operations.cancellation import Interrupted, surely
-from shardkit.operations.commands import (
-    Abandon,
-    Argument,
-    AwaitWakeup,
-    Command,
-    Pause,
-    Subscribe,
-    script_call,
-)
+from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Pause, Subscribe
 from shardkit.operations.forks import process
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Driver,
     Face,
@@ -552,7 +543,7 @@ class Holdable(Structure[Face]):
         Cost: one exchange for 1,000 holders and waiters.
         """
         for first in count(0, _LISTED):
-            yield (yield from confirmed(partial(self._check_page, first)))
+            yield from confirmed(self._check_page, first)
             [[_, listed]] = yield [self._call("check", first)]
             if listed < _LISTED:
                 return
@@ -649,8 +640,7 @@ class Holdable(Structure[Face]):
         return hold
 
     def _call(self, name: str, *args: Argument) -> Command:
-        call = script(f"coordination/{name}")
-        return script_call(self.component, call, self._keys, args, idempotent=True)
+        return lua_call(self.component, f"coordination/{name}", self._keys, args, idempotent=True)
 
 
 def _holder(now: int, id_: bytes, score: bytes, details: bytes, *, waits: bool) -> Holder:

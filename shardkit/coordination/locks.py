@@ -8,8 +8,7 @@ from typing import Any
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
 from shardkit.coordination.holdable import EXCLUSIVE, SHARED, UNSET, Holdable, Holder
 from shardkit.operations.arguments import Seconds
-from shardkit.operations.commands import script_call
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.server_clock import ServerClock
@@ -76,9 +75,9 @@ class Semaphore(Holdable[Face]):
         Cost: one exchange, O(log n) for each waiter that is woken.
         """
         check_integer(self.key, "limit", limit, 1, MOST_HOLDERS)
-        call = script("coordination/resize")
         args = limit, secrets.token_hex(8)
-        [before] = yield [script_call(self.component, call, self._keys, args, idempotent=True)]
+        lua = "coordination/resize"
+        [before] = yield [lua_call(self.component, lua, self._keys, args, idempotent=True)]
         self.limit = limit
         return int(before)
 

@@ -80,9 +80,8 @@ class RateLimit(Structure[Face]):
     """A rate limit for any number of keys. Made by ``kit.rate_limit``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: where it lives; each key on its shard.
-        name: the prefix of its keys.
         limit: the most hits in ``per`` seconds, 1 to 1,000,000; in a sliding window, to 100,000.
         per: the seconds; at most 31 days.
         burst: ``gcra``: the most hits at once; by default the limit.

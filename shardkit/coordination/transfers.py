@@ -46,8 +46,8 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Argument, Command, Locate, Pause, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Locate, Pause
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -139,9 +139,8 @@ class Transfers(Structure[Face]):
     """Accounts, and transfers between them. Made by ``kit.transfers``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: where the accounts live, each on the shard of its name.
-        name: the prefix of its keys.
         grace: the seconds after which others may undo a transfer; the same for all clients.
         clock: tells the time and makes ids.
     """
@@ -203,10 +202,11 @@ class Transfers(Structure[Face]):
         places = yield Locate([(self.component, self._key(name)) for name in texts])
         if all(place == places[0] for place in places):
             names = list(texts)
-            call = script("coordination/transfer_direct")
             keys = [self._key(name) for name in names]
             for attempt in range(ATTEMPTS):
-                [reply] = yield [script_call(self.component, call, keys, texts.values())]
+                [reply] = yield [
+                    lua_call(self.component, "coordination/transfer_direct", keys, texts.values())
+                ]
                 if reply[0]:
                     return TransferResult(True)
                 if reply[2] != b"busy":
@@ -439,15 +439,14 @@ class Transfers(Structure[Face]):
     def _account_call(self, name: str, account: str, *args: Argument) -> Command:
         check_tag(self.name, "account", account)
         keys = (self._key(account), f"{self._key(account)}:flight")
-        call = script(f"coordination/{name}")
-        return script_call(self.component, call, keys, args, idempotent=True)
+        return lua_call(self.component, f"coordination/{name}", keys, args, idempotent=True)
 
     def _log(self, what: str, id_: str, text: str = "") -> Command:
         return self._log_call(_log_of(id_), what, id_, text)
 
     def _log_call(self, number: int, what: str, *args: Argument) -> Command:
-        call, keys = script("coordination/transfer_log"), self._log_keys(number)
-        return script_call(self.component, call, keys, (what, *args), idempotent=True)
+        name, keys = "coordination/transfer_log", self._log_keys(number)
+        return lua_call(self.component, name, keys, (what, *args), idempotent=True)
 
     def _log_keys(self, number: int) -> tuple[str, str]:
         key = f"{self.name}:log:{{{number}}}"

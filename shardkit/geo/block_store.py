@@ -16,7 +16,6 @@ import logging
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Final, TypeAlias
 
 from shardkit import log_records
@@ -211,21 +210,17 @@ class BlockStore:
         """Check all blocks and cities of a generation; see `IpToCity.check`."""
         number, count, turn = generation.number, 0, 0
         while True:
-            listing = partial(self._listed, number, turn, generation.levels)
-            unread = yield from raised_twice(listing, repair)
-            yield unread
-            listed = None if unread else (yield from listing())
+            listed, place = None, (number, turn, generation.levels)
+            if not (yield from raised_twice(self._listed, *place, repair=repair)):
+                listed = yield from self._listed(*place)
             if listed is None:
                 break
-            blocks_of_list = partial(self._check_blocks, number, turn, listed, repair)
-            yield (yield from confirmed(blocks_of_list))
+            yield from confirmed(self._check_blocks, number, turn, listed, repair)
             count += len(listed)
             turn += 1
-        comparing = partial(self._compare, generation, count, turn)
-        yield (yield from raised_twice(comparing, repair))
+        yield from raised_twice(self._compare, generation, count, turn, repair=repair)
         for some in pages(range(generation.cities), CITIES_AT_ONCE):
-            reading = partial(self._cities, number, some)
-            yield (yield from raised_twice(reading, repair))
+            yield from raised_twice(self._cities, number, some, repair=repair)
 
     def _compare(self, generation: Generation, count: int, turn: int) -> Operation[None]:
         """Check that the lists before one were of all blocks."""

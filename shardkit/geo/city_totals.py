@@ -31,15 +31,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import date, timedelta
-from functools import partial
 from typing import Final
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.geo.local_copy import LocalCities
 from shardkit.geo.models import City
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -130,9 +129,7 @@ class CityTotals(Structure[Face]):
     """Totals by day and place. Made by ``kit.city_totals``.
 
     Args:
-        driver: runs its operations.
-        component: the component of its keys.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
 
     Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if a shard failed.
     """
@@ -182,7 +179,7 @@ class CityTotals(Structure[Face]):
                     totals[_member(kind, city)] += count
                 yield from self._write(beside, totals)
                 keys += [self._key(kind, day), beside]
-            call = script_call(self.component, script("geo/add_totals"), keys, [file])
+            call = lua_call(self.component, "geo/add_totals", keys, [file])
             [was_new] = yield [call]
             added += was_new
         return added > 0
@@ -238,7 +235,7 @@ class CityTotals(Structure[Face]):
 
         Cost: two exchanges; more for each 5,000 places. All places are in memory.
         """
-        yield (yield from confirmed(partial(self._check, self._day(day))))
+        yield from confirmed(self._check, self._day(day))
 
     def _check(self, day: str) -> Operation[Suspicions]:
         repair, loses = "delete the day's keys, and add all its files again", "files that are gone"

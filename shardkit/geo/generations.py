@@ -25,8 +25,8 @@ from typing import Final, NamedTuple
 
 from shardkit.errors import NewerFormatError, StructureError
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, Home, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Home
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import damage, stored_integer
 
@@ -88,7 +88,7 @@ class Generations:
 
         Last come those of interrupted imports, which may still write a little more.
         """
-        [reply] = yield [script_call(self.home, script("geo/begin"), [self.key])]
+        [reply] = yield [lua_call(self.home, "geo/begin", [self.key])]
         number, unused, interrupted = reply
         return number, unused, interrupted
 
@@ -100,7 +100,7 @@ class Generations:
         """Make readers use a generation; return the previous one, 0 for none."""
         stored = json.dumps(generation._asdict(), separators=(",", ":"))
         arguments = (generation.number, stored, grace)
-        call = script_call(self.home, script("geo/switch"), [self.key], arguments, idempotent=True)
+        call = lua_call(self.home, "geo/switch", [self.key], arguments, idempotent=True)
         [old] = yield [call]
         if old is None:
             raise superseded(self.key)
@@ -108,8 +108,8 @@ class Generations:
 
     def abandon(self, generation: int) -> Operation[bool]:
         """Abandon an import; return whether its generation has to be removed."""
-        call, keys = script("geo/abandon"), [self.key]
-        [unused] = yield [script_call(self.home, call, keys, [generation], idempotent=True)]
+        abandon = lua_call(self.home, "geo/abandon", [self.key], [generation], idempotent=True)
+        [unused] = yield [abandon]
         return bool(unused)
 
     def forget(self, generation: int) -> Operation[None]:

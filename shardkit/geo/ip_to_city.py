@@ -28,13 +28,12 @@ from typing import NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import DamagedDataError, ShardKitError, StructureError
-from shardkit.geo.addresses import IPV4, Address, address_number
 from shardkit.geo.block_store import BLOCKS_AT_ONCE, BlockStore, CityTable, Progress
 from shardkit.geo.blocks import IPV4_LEVELS, IPV6_LEVELS, NO_CITY, WHOLE, Level, search
 from shardkit.geo.generations import IMPORT_AGAIN, Generation, Generations
 from shardkit.geo.import_ranges import ImportInput
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.models import City, Item, SkippedLine
+from shardkit.geo.models import IPV4, Address, City, Item, SkippedLine, address_number
 from shardkit.operations.commands import Columns, Command
 from shardkit.operations.operation import (
     Deferred,
@@ -123,10 +122,9 @@ class IpToCity(Structure[Face]):
     """Finds the cities of addresses, over one server or many. Made by ``kit.ip_to_city``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the blocks and cities. Its unsharded entry, if it has one, holds
             the number of the current generation.
-        name: the prefix of its keys.
         clock: tells when to check for a new generation.
 
     The first operation of a process, and the first after an import, costs up to three more
@@ -279,9 +277,7 @@ class IpToCity(Structure[Face]):
         Cost: as `local`, without its memory.
         """
         repair = "import_from() replaces everything"
-        unread = yield from raised_twice(self._generations.read, repair)
-        yield unread
-        if not unread:
+        if not (yield from raised_twice(self._generations.read, repair=repair)):
             generation, _ = yield from self._generations.read()
             if generation is not None:
                 yield from self._store.check(generation, repair)

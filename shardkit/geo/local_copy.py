@@ -21,10 +21,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from socket import AF_INET, inet_pton
 
-from shardkit.geo.addresses import IPV4, IPV6, Address, address_number
 from shardkit.geo.blocks import LEVELS, NO_CITY, entries
 from shardkit.geo.generations import Generation
-from shardkit.geo.models import City
+from shardkit.geo.models import IPV4, IPV6, Address, City, address_number
 
 _HOST_LEVEL = 3  # its buckets and offsets have 64 bits each, too many for one number
 

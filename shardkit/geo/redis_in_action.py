@@ -20,8 +20,7 @@ from typing import Any
 
 import redis
 
-from shardkit.geo.addresses import IPV4
-from shardkit.geo.models import City, IpRange, Item, SkippedLine
+from shardkit.geo.models import IPV4, City, IpRange, Item, SkippedLine
 from shardkit.geo.readers import source_id
 
 __all__ = ["redis_in_action"]

@@ -47,9 +47,8 @@ class Market(Structure[Face]):
     """A market. Made by ``kit.market``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component; the name of each user and each offer decides its shard.
-        name: the prefix of its keys.
 
     Attributes:
         transfers: its accounts; call ``transfers.recover()`` from time to time.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         MailboxCounts as MailboxCounts,
         Mailboxes as Mailboxes,
     )
-    from shardkit.messaging.messages import Message as Message
+    from shardkit.messaging.tagged import Message as Message
     from shardkit.messaging.totals import (
         RecordTally as RecordTally,
         Total as Total,

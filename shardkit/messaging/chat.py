@@ -35,16 +35,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging.messages import MOST_AT_ONCE, Message, decode_message, encode_message
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import wait_for
+from shardkit.messaging.tagged import (
+    MOST_AT_ONCE,
+    Message,
+    Tagged,
+    decode_message,
+    encode_message,
+    wait_for,
+)
 from shardkit.operations.arguments import Seconds, shown
-from shardkit.operations.commands import Command, Key, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Key
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -58,13 +62,7 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import check_integer, check_tag, wait_seconds
-from shardkit.structures.base.check import (
-    Damage,
-    Suspicion,
-    Suspicions,
-    confirmed,
-    found_by_script,
-)
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, found_by_script
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_score
 from shardkit.structures.base.server_clock import ServerClock
 
@@ -456,16 +454,14 @@ class Chats(Tagged[Face]):
         Cost: one exchange for 1,000 messages, two for 1,000 members.
         """
         keys = self._keys(chat)
-        typed = yield from confirmed(partial(self._check_types, keys))
-        yield typed
-        if typed:
+        if (yield from confirmed(self._check_types, keys)):
             return
         [messages, members] = yield [self._at(key, "ZCARD", key) for key in keys[:2]]
         skips = "acknowledge(chat, user, id) skips it"
         for start in range(0, messages, MOST_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_messages, keys[0], start, skips)))
+            yield from confirmed(self._check_messages, keys[0], start, skips)
         for start in range(0, members or 1, MOST_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_members, chat, start)))
+            yield from confirmed(self._check_members, chat, start)
 
     # ---- shared
 
@@ -487,11 +483,11 @@ class Chats(Tagged[Face]):
 
         ``tokens`` has the refused tokens by user, and is updated with the current ones.
         """
-        call, new = script("messaging/chat_list_add"), secrets.token_hex(8)
+        new = secrets.token_hex(8)
         replies = yield [
-            script_call(
+            lua_call(
                 self.component,
-                call,
+                "messaging/chat_list_add",
                 [self._list_key(user)],
                 (self._clock.script_microseconds(), chat, new, tokens.get(user, "")),
                 idempotent=True,
@@ -514,9 +510,9 @@ class Chats(Tagged[Face]):
             users = [user.decode() for user in reply[1]]  # whose tokens were refused
 
     def _list_remove(self, user: str, chat: str, entry: bytes) -> Command:
-        call = script("messaging/chat_list_remove")
         args = (chat, entry)
-        return script_call(self.component, call, [self._list_key(user)], args, idempotent=True)
+        lua = "messaging/chat_list_remove"
+        return lua_call(self.component, lua, [self._list_key(user)], args, idempotent=True)
 
     def _of_all_chats(self, user: str, limit: int) -> Operation[list[tuple[str, int, list[bytes]]]]:
         """Return for each chat of a user its id, the number of unread messages, and messages."""

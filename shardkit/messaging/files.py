@@ -46,7 +46,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -61,8 +60,7 @@ from shardkit.errors import (
     counted,
 )
 from shardkit.messaging.decoding import FileDecoder, FilePosition
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import seconds_until, wait_for
+from shardkit.messaging.tagged import Tagged, seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import UndoableBatch
 from shardkit.operations.commands import Call, Columns, Command, Pause, Replies, Reply
@@ -91,6 +89,7 @@ from shardkit.structures.base.check import (
     Suspicions,
     confirmed,
     found_by_script,
+    raised_twice,
     suspected,
 )
 from shardkit.structures.base.damage import MOST_STORED, damage, stored_integer
@@ -700,25 +699,21 @@ class Files(Tagged[Face]):
         Cost: one exchange for 1,000 chunks.
         """
         keys = self._keys(channel)
-        for one in (
-            partial(self._check_types, keys),
-            lambda: suspected(self._readers(channel), self._retyped),
-            lambda: suspected(self._stored_files(keys), self._retyped),
+        if (
+            (yield from confirmed(self._check_types, keys))
+            or (yield from raised_twice(self._readers, channel, repair=self._retyped))
+            or (yield from raised_twice(self._stored_files, keys, repair=self._retyped))
         ):
-            wrong = yield from confirmed(one)
-            yield wrong
-            if wrong:
-                return
-        opened = partial(self._check_open, channel, keys)
-        yield (yield from confirmed(lambda: suspected(opened(), self._retyped)))
+            return
+        yield from raised_twice(self._check_open, channel, keys, repair=self._retyped)
         readers = [reader for reader, _ in (yield from self._readers(channel))]
         if not readers:
             return
         lists = yield [self._at(keys[n], "ZCARD", keys[n]) for n in (4, 5, 7)]
         for start in range(0, max(lists) + 1, 1000):
-            yield (yield from confirmed(partial(self._check_records, channel, start)))
+            yield from confirmed(self._check_records, channel, start)
         for number in (yield from self._stored_files(keys)):
-            yield (yield from confirmed(partial(self._check_file, channel, keys, readers, number)))
+            yield from confirmed(self._check_file, channel, keys, readers, number)
 
     # ---- shared
 

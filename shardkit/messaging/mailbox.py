@@ -34,15 +34,16 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging.messages import (
+from shardkit.messaging.tagged import (
     MOST_AT_ONCE,
     Message,
+    Tagged,
     decode_message,
     encode_message,
     ids_of,
+    seconds_until,
+    wait_for,
 )
-from shardkit.messaging.tagged import Tagged
-from shardkit.messaging.waiting import seconds_until, wait_for
 from shardkit.operations.arguments import Seconds, rows_of, shown
 from shardkit.operations.cancellation import UndoableBatch, surely
 from shardkit.operations.commands import Argument, Command, Replies, Transaction
@@ -65,7 +66,7 @@ from shardkit.structures.base.check import (
     Suspicions,
     confirmed,
     found_by_script,
-    suspected,
+    raised_twice,
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
@@ -344,19 +345,15 @@ class Mailboxes(Tagged[Face]):
         Cost: one exchange for 1,000 messages.
         """
         keys = self._keys(owner)
-        for one in (
-            partial(self._check_types, keys),
-            # As all calls read the state.
-            lambda: suspected(Mailboxes.counts.steps(self, owner), _CLEARS),
+        counting = partial(Mailboxes.counts.steps, self, owner)  # as all calls read the state
+        if (yield from confirmed(self._check_types, keys)) or (
+            yield from raised_twice(counting, repair=_CLEARS)
         ):
-            wrong = yield from confirmed(one)
-            yield wrong
-            if wrong:
-                return
+            return
         counts = yield from Mailboxes.counts.steps(self, owner)
         for start in range(0, max(counts.unread, counts.leased), MOST_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_page, owner, keys, start)))
-        yield (yield from confirmed(partial(self._check_bytes, keys)))
+            yield from confirmed(self._check_page, owner, keys, start)
+        yield from confirmed(self._check_bytes, keys)
 
     # ---- shared
 

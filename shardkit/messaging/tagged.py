@@ -1,18 +1,108 @@
-"""What mailboxes, chats and channels of files share: several keys with one hash tag."""
+"""What mailboxes, chats and channels of files share: keys with one tag, messages, and waiting.
+
+A message is JSON, with an id and a time from the server::
+
+    {"id":7,"at":1733000000.123456,"sender":"anna","body":"hello"}
+
+Readers ignore further fields. The state beside each key of messages has the format.
+
+Nobody polls::
+
+    attempt ── nothing there: the script registers "<channel> <waiter>" ── wait ── attempt
+                                          │                                 ▲
+        send ── the script removes one waiter, and publishes on its channel
+
+All waiters of a process on one server share a connection; see `shardkit.network.links.wakeups`.
+Messages are stored, so a wake-up is only a hint: a caller that receives none tries again after ten
+seconds, and immediately if the connection is lost. Waiters poll if their user has no permission for
+the channel.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar
+import json
+import math
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from shardkit.errors import DamagedDataError
-from shardkit.messaging.messages import MOST_AT_ONCE, decode_message
-from shardkit.operations.commands import Argument, Command, script_call
-from shardkit.operations.lua import script
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardErrors, counted
+from shardkit.operations.arguments import shown
+from shardkit.operations.cancellation import Interrupted
+from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure
-from shardkit.structures.base.arguments import check_prefix, check_tag
+from shardkit.structures.base.arguments import check_integer, check_prefix, check_tag
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
+from shardkit.structures.base.damage import MOST_STORED, damage
 from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.codecs.named import encode_json
+
+LONGEST_BODY = 2**20  # bytes
+MOST_AT_ONCE = 1000
+
+
+class Message(NamedTuple):
+    """A message of a mailbox or of a chat.
+
+    Attributes:
+        id: its number there: from 1, increasing, never used again.
+        sender: the sender's name.
+        body: the content.
+        at: when the server received it, in seconds since 1970.
+    """
+
+    id: int
+    sender: str
+    body: Any
+    at: float
+
+
+def encode_message(owner: str, sender: str, body: Any) -> bytes:
+    """Return the sender's part of a stored message: all but the id and the time.
+
+    Raises:
+        InvalidArgumentError: the sender is not text, or JSON cannot represent the body, or the body
+            is too large.
+    """
+    if not isinstance(sender, str):
+        raise InvalidArgumentError(f"{owner}: sender={shown(sender)}", "give text")
+    what = f"{owner}: a message of {shown(sender)}"
+    sent = encode_json(what, {"sender": sender, "body": body})[1:]
+    if len(sent) > LONGEST_BODY:
+        raise InvalidArgumentError(
+            f"{what} has {counted(len(sent), 'byte')}",
+            f"send at most {LONGEST_BODY:,}: store the data elsewhere, and send its key",
+        )
+    return sent
+
+
+def decode_message(component: str, key: str, id_: int, stored: bytes, remedy: str = "") -> Message:
+    """Return a stored message.
+
+    Raises:
+        DamagedDataError: it is not a message, or has another id.
+    """
+    try:
+        fields = json.loads(stored)
+        message = Message(fields["id"], fields["sender"], fields["body"], fields["at"])
+        if message.id == id_ and isinstance(message.sender, str):
+            return message
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pass
+    raise damage(component, key, f"message {id_}: {shown(stored)}", "a message as JSON", remedy)
+
+
+def ids_of(owner: str, messages: Iterable[int | Message]) -> list[int]:
+    """Return the ids of messages that are given as messages or ids.
+
+    Raises:
+        InvalidArgumentError: one is not an id.
+    """
+    ids = [each.id if isinstance(each, Message) else each for each in messages]
+    for id_ in ids:
+        check_integer(owner, "id", id_, 1, MOST_STORED)
+    return ids
 
 
 class Tagged(Structure[Face]):
@@ -34,8 +124,8 @@ class Tagged(Structure[Face]):
         return [base + part for part, _ in self._parts]
 
     def _call(self, action: str, tag: str, *args: Argument, idempotent: bool = False) -> Command:
-        call = script(f"messaging/{self._scripts}_{action}")
-        return script_call(self.component, call, self._keys(tag), args, idempotent=idempotent)
+        lua = f"messaging/{self._scripts}_{action}"
+        return lua_call(self.component, lua, self._keys(tag), args, idempotent=idempotent)
 
     def _check_messages(
         self, key: str, start: int, repair: str, of_ids: str = ""
@@ -56,10 +146,71 @@ class Tagged(Structure[Face]):
 
     def _page(self, key: str, *args: Argument) -> Command:
         """Return a reading command for messages; the arguments are those of ZRANGE."""
-        return script_call(self.component, script("messaging/page"), [key], args)
+        return lua_call(self.component, "messaging/page", [key], args)
 
     def _check_types(self, keys: Sequence[str]) -> Operation[Suspicions]:
         pairs, notes = zip(keys, self._parts, strict=True), Suspicions()
         reads = [self._at(key, name, key) for key, (_, name) in pairs]
         yield from read_or_note(reads, notes, self._retyped, "its contents")
         return notes
+
+
+T = TypeVar("T")
+
+RETRY_AFTER = 10.0
+_FIRST_PAUSE = 0.005
+_LONGEST_PAUSE = 0.1
+
+
+def wait_for(
+    component: str,
+    key: str,
+    waiters: str,
+    attempt: Callable[[str], Operation[tuple[T, float]]],
+    timeout: float,
+    monotonic: Callable[[], float],
+) -> Operation[T]:
+    """Repeat an attempt until its result is true or the timeout ends; return the last result.
+
+    Args:
+        component: the component.
+        key: decides the shard.
+        waiters: the key of the registered waiters, on the same shard.
+        attempt: returns steps; its argument is the text to register as waiting if there is nothing,
+            or empty. The steps return the result, and the seconds until the next attempt makes
+            sense.
+        timeout: in seconds; 0 for one attempt.
+        monotonic: returns local seconds that never go back.
+    """
+    result, again = yield from attempt("")
+    if result or timeout <= 0:
+        return result
+    until = monotonic() + timeout
+    waiter, channel, pause = secrets.token_hex(8), "", _FIRST_PAUSE
+    try:
+        channel = yield Subscribe(component, key)
+        while True:
+            waiting = f"{channel} {waiter}" if channel else ""
+            result, again = yield from attempt(waiting)
+            if result:
+                return result
+            left = until - monotonic()
+            if left <= 0:
+                yield [_forget(component, waiters, waiting)]
+                return result
+            longest = min(left, again, RETRY_AFTER if channel else pause)
+            pause = min(_LONGEST_PAUSE, 1.5 * pause)
+            yield AwaitWakeup(component, key, waiter, max(0.001, longest))
+            channel = yield Subscribe(component, key)
+    except (ShardErrors, DamagedDataError, Interrupted):
+        yield Abandon(_forget(component, waiters, f"{channel} {waiter}"))
+        raise
+
+
+def seconds_until(microseconds: Argument) -> float:
+    """Return a time that a script replied, in seconds; infinity for an empty one."""
+    return float(microseconds) / 1e6 if microseconds else math.inf
+
+
+def _forget(component: str, waiters: str, waiting: str) -> Command:
+    return lua_call(component, "messaging/forget_waiter", [waiters], [waiting], idempotent=True)

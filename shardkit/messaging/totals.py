@@ -28,12 +28,11 @@ from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.geo.addresses import Address
 from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.models import City
+from shardkit.geo.models import Address, City
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -169,9 +168,8 @@ class Totals(Structure[Face]):
     """Totals by group, kind and member. Made by ``kit.totals``.
 
     Args:
-        driver: runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: the component; a group lives on the shard of its name.
-        name: the prefix of their keys.
     """
 
     deferred: DeferredFace[Totals[Deferred]]
@@ -341,8 +339,7 @@ class Totals(Structure[Face]):
         keys = [self._key(group, "done"), *(self._of(group, kind) for kind in plan.kinds)]
         number, page = secrets.token_hex(8), plan.pages[plan.next]
         args = (field, plan.next, len(plan.pages), plan.digest, number, *page)
-        call = script("messaging/totals_add")
-        return script_call(self.component, call, keys, args, idempotent=True)
+        return lua_call(self.component, "messaging/totals_add", keys, args, idempotent=True)
 
 
 class _TotalsPlan:

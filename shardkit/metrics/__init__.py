@@ -7,14 +7,12 @@ from shardkit.lazy_names import lazy_names
 if TYPE_CHECKING:
     from shardkit.metrics.access_times import AccessTimes as AccessTimes, TimedBlock as TimedBlock
     from shardkit.metrics.counters import Cleaned as Cleaned, TimeSliceCounters as TimeSliceCounters
-    from shardkit.metrics.handlers import (
-        LogsHandler as LogsHandler,
-        structlog_processor as structlog_processor,
-    )
     from shardkit.metrics.logs import (
         CommonMessages as CommonMessages,
         LogEntry as LogEntry,
         Logs as Logs,
+        LogsHandler as LogsHandler,
+        structlog_processor as structlog_processor,
     )
     from shardkit.metrics.maintenance import (
         Maintenance as Maintenance,

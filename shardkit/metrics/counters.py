@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 from shardkit.errors import DamagedDataError, InvalidArgumentError, counted
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import Seconds, in_seconds, shown
-from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Pause, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -260,8 +260,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
             check_name(name)
             key = self._of(group_of(name), name)
             args = (self._clock.script_seconds(), precision, samples)
-            call = script("metrics/read_counts")
-            batch.append(script_call(self.component, call, [key], args))
+            batch.append(lua_call(self.component, "metrics/read_counts", [key], args))
         sums: dict[int, int] = {}
         if batch:
             for command, (newest, first, chunks) in zip(batch, (yield batch), strict=True):
@@ -332,9 +331,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
         chunks = counters = 0
         groups = list(range(GROUPS))
         while groups:
-            now, call = self._clock.script_seconds(), script("metrics/due_counts")
+            now, name = self._clock.script_seconds(), "metrics/due_counts"
             due = yield [
-                script_call(self.component, call, [key], (now, CLEANED_AT_ONCE), idempotent=True)
+                lua_call(self.component, name, [key], (now, CLEANED_AT_ONCE), idempotent=True)
                 for key in map(self._known, groups)
             ]
             due_names = [(group, names) for group, names in zip(groups, due, strict=True) if names]
@@ -345,8 +344,9 @@ class TimeSliceCounters(RecordingStructure[Face]):
                     *(self._of(group, name.decode(errors="replace")) for name in names),
                 ]
                 args = [now, *self._kept, *names]
-                call = script("metrics/clean_counts")
-                batch.append(script_call(self.component, call, keys, args, idempotent=True))
+                batch.append(
+                    lua_call(self.component, "metrics/clean_counts", keys, args, idempotent=True)
+                )
             if batch:
                 for reply in (yield batch):
                     chunks += sum(reply[::2])
@@ -402,8 +402,7 @@ class TimeSliceCounters(RecordingStructure[Face]):
         sent = f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"
         keys = [sent, self._known(group), *(self._of(group, name) for name in numbers)]
         args = [self._clock.script_seconds(), number, *self._kept, *numbers, *rows]
-        call = script("metrics/count")
-        return script_call(self.component, call, keys, args, idempotent=bool(number))
+        return lua_call(self.component, "metrics/count", keys, args, idempotent=bool(number))
 
     def _counts(self, command: Command, chunk: bytes) -> list[int]:
         head = int.from_bytes(chunk[:1], "little")  # 0 for an empty chunk

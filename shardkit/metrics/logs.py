@@ -17,16 +17,17 @@ After Redis in Action, section 5.1.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, NamedTuple
 
+from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Pause, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Pause, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -366,8 +367,7 @@ class Logs(RecordingStructure[Face]):
         for level, age, text, same in rows:
             args += [level, f"{age:.6f}", text, same]
         keys = [f"{self.name}:{{{name}}}:sent:{writer}", *self._keys(name)]
-        call = script("metrics/log")
-        return script_call(self.component, call, keys, args, idempotent=bool(number))
+        return lua_call(self.component, "metrics/log", keys, args, idempotent=bool(number))
 
     def _keys(self, name: str) -> list[str]:
         kinds = ("recent", "common", "last")
@@ -391,3 +391,74 @@ def _entry(severity: str, stored: bytes) -> LogEntry:
         return LogEntry(datetime.fromtimestamp(float(when), UTC), severity, message)
     except (ValueError, OverflowError, OSError):
         return LogEntry(None, severity, stored.decode(errors="replace"))
+
+
+# Sending may log; a handler of the root logger must not feed itself.
+_OWN = ("shardkit.", "redis.")
+
+
+class LogsHandler(logging.Handler):
+    """A `logging.Handler` that writes to logs of a kit, in the background.
+
+    ::
+
+        logging.getLogger().addHandler(LogsHandler(kit.logs(component="metrics"), "shop"))
+
+    The common messages are the records' texts before their arguments are filled in, so that
+    ``log.info("user %s came", name)`` counts as one message. It never raises into the logging code,
+    and never waits for a server. It ignores messages of shardkit and redis-py.
+
+    Args:
+        logs: of a blocking or an async kit.
+        name: the log; by default each logger's own name.
+        level: the least level.
+    """
+
+    def __init__(
+        self, logs: Logs[Any], name: str | None = None, level: int | str = logging.NOTSET
+    ) -> None:
+        super().__init__(level)
+        self._logs = logs
+        self._name = name
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log a record."""
+        if f"{record.name}.".startswith(_OWN):
+            return
+        try:
+            name = self._name or record.name.replace("{", "(").replace("}", ")")
+            common = record.msg if isinstance(record.msg, str) else type(record.msg).__name__
+            self._logs.record(name, self.format(record), record.levelno, common=common)
+        except Exception:  # as logging's own handlers do
+            self.handleError(record)
+
+
+def structlog_processor(
+    logs: Logs[Any], name: str
+) -> Callable[[Any, str, MutableMapping[str, Any]], MutableMapping[str, Any]]:
+    """Return a processor for structlog that also writes each event to a log, in the background.
+
+    The event is the common message, followed by its values. Put the processor before the renderer:
+    it does not change events.
+
+    Args:
+        logs: of a blocking or an async kit.
+        name: the log.
+    """
+
+    def processor(
+        logger: Any, method: str, event: MutableMapping[str, Any]
+    ) -> MutableMapping[str, Any]:
+        try:
+            text = str(event.get("event", ""))
+            leave = ("event", "level", "timestamp")
+            values = [f"{key}={value!r}" for key, value in event.items() if key not in leave]
+            severity = "error" if method == "exception" else method
+            logs.record(name, " ".join([text, *values]), severity, common=text)
+        except Exception:
+            logging.getLogger("shardkit.metrics").debug(
+                "cannot log an event", exc_info=True, extra=log_records.fields("metrics-not-logged")
+            )
+        return event
+
+    return processor

@@ -34,8 +34,8 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatE
 from shardkit.metrics.counters import group_of
 from shardkit.metrics.outbox import Background, Recorder, RecordingStructure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -460,8 +460,7 @@ class MeasuredValues(RecordingStructure[Face]):
             args += [places.setdefault(key, len(places) + 1), f"{age:.6f}", *total.row()]
         keys = [f"{self.name}:{{{self.name}:{group}}}:sent:{writer}"]
         keys += [self._key(*place, period) for place in places for period in PERIODS]
-        call = script("metrics/observe")
-        return script_call(self.component, call, keys, args, idempotent=bool(number))
+        return lua_call(self.component, "metrics/observe", keys, args, idempotent=bool(number))
 
     def _rank(self, rows: Iterable[tuple[tuple[str, str], Sequence[bytes]]]) -> list[Transaction]:
         """Return what writes averages among the slowest of their hours."""

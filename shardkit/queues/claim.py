@@ -30,8 +30,7 @@ from shardkit.errors import ShardFailure
 from shardkit.operations.cancellation import UndoablePartial
 from shardkit.operations.commands import Command, Locate, Pause, Replies, Reply, raise_failures
 from shardkit.operations.operation import Operation
-from shardkit.queues.commands import MOVED_AT_ONCE, ClaimedTask, QueueCommands
-from shardkit.queues.keys import QueueKeys
+from shardkit.queues.commands import MOVED_AT_ONCE, ClaimedTask, QueueCommands, QueueKeys
 
 LONGEST_BLOCK = 1.0  # seconds
 SHORTEST_PAUSE = 0.001

@@ -4,13 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import NamedTuple
+from functools import lru_cache
+from typing import Any, NamedTuple
 
-from shardkit.operations.commands import Argument, Command, script_call
-from shardkit.operations.lua import script
-from shardkit.queues.keys import QueueKeys, queue_keys
-from shardkit.structures.base.arguments import check_name
+from shardkit.operations.arguments import shown
+from shardkit.operations.commands import Argument, Command, Key
+from shardkit.operations.lua import lua_call
+from shardkit.operations.operation import Operation, Stream
+from shardkit.structures.base.arguments import check_name, check_tag
+from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, read_or_note
+from shardkit.structures.base.damage import damage
 from shardkit.structures.base.server_clock import ServerClock
+
+PARTS = ("delayed", "taken", "tasks", "attempts", "dead", "reasons", "signal", "claims", "rates")
+
+
+class QueueKeys:
+    """The keys of a queue.
+
+    Attributes:
+        queue: the queue's name.
+        all: all keys, in the order of scripts' KEYS.
+        waiting: the ids of waiting tasks, a LIST.
+        delayed: the ids of tasks that are not due yet, a ZSET.
+        taken: the ids of leased tasks, a ZSET.
+        tasks: all tasks by id, a HASH.
+        attempts: the number of attempts of each, a HASH.
+        dead: the ids of dead letters, a ZSET.
+        reasons: why they are dead, a HASH.
+        signal: waiting workers block on it, a LIST.
+        claims: the latest claim of each task, a HASH.
+        rates: numbers of tasks queued, finished and failed by minute, a HASH.
+    """
+
+    def __init__(self, prefix: str, queue: str) -> None:
+        self.queue = check_tag(prefix, "queue", queue)
+        self.waiting = f"{prefix}:{{{queue}}}"
+        self.all = [self.waiting, *(f"{self.waiting}:{part}" for part in PARTS)]
+        (
+            self.delayed,
+            self.taken,
+            self.tasks,
+            self.attempts,
+            self.dead,
+            self.reasons,
+            self.signal,
+            self.claims,
+            self.rates,
+        ) = self.all[1:]
+
+
+@lru_cache(maxsize=1024)
+def queue_keys(prefix: str, queue: str) -> QueueKeys:
+    """Return the keys of a queue, cached."""
+    return QueueKeys(prefix, queue)
+
 
 MOVED_AT_ONCE = 100
 
@@ -98,7 +146,7 @@ class QueueCommands:
             MOVED_AT_ONCE,
             claim,
         )
-        return script_call(self._component, script("queues/take"), keys, args)
+        return lua_call(self._component, "queues/take", keys, args)
 
     def move(self, keys: QueueKeys, limit: int) -> Command:
         """Return the command that requeues due tasks and ended leases."""
@@ -124,7 +172,7 @@ class QueueCommands:
         args += [f"{delay:.6f}", 0 if counts else 1]
         if dead is not None:
             args.append(dead.encode(errors="replace"))
-        return script_call(self._component, script("queues/return"), self.keys(queue).all, args)
+        return lua_call(self._component, "queues/return", self.keys(queue).all, args)
 
     def counts(self, keys: QueueKeys) -> tuple[Command, ...]:
         """Return the commands that count the tasks of each kind, in the order of QueueCounts."""
@@ -135,5 +183,75 @@ class QueueCommands:
 
     def call(self, name: str, keys: QueueKeys, *args: Argument) -> Command:
         """Return the command that runs a script of a queue, and may be repeated."""
-        call = script(f"queues/{name}")
-        return script_call(self._component, call, keys.all, args, idempotent=True)
+        return lua_call(self._component, f"queues/{name}", keys.all, args, idempotent=True)
+
+
+_AT_ONCE = 1000
+_LONGEST_SEARCH = 10_000  # of an LPOS; a longer LIST is not searched
+_RESTORES = "restore(queue) requeues it"
+
+
+def check_queue(component: str, keys: QueueKeys) -> Stream[Damage]:
+    """Check a queue while others use it."""
+    if (yield from confirmed(_check_types, component, keys)):
+        return
+    cursor: Key = 0
+    while cursor != b"0":
+        scan = ("HSCAN", keys.tasks, cursor, "COUNT", _AT_ONCE)
+        [(cursor, flat)] = yield [Command(component, keys.tasks, scan)]
+        yield from confirmed(_check_nowhere, component, keys, flat[::2])
+    for key in (keys.delayed, keys.taken, keys.dead):
+        cursor = 0
+        while cursor != b"0":
+            scan = ("ZSCAN", key, cursor, "COUNT", _AT_ONCE)
+            [(cursor, flat)] = yield [Command(component, key, scan)]
+            yield from confirmed(_check_tasks, component, keys, key, flat[::2])
+
+
+def _check_types(component: str, keys: QueueKeys) -> Operation[Suspicions]:
+    notes: Suspicions = []
+    names = ("LLEN", "ZCARD", "ZCARD", "HLEN", "HLEN", "ZCARD", "HLEN", "LLEN", "HLEN", "HLEN")
+    reads = [
+        Command(component, key, (name, key)) for name, key in zip(names, keys.all, strict=True)
+    ]
+    yield from read_or_note(reads, notes, "delete the key", "what it holds")
+    return notes
+
+
+def _check_nowhere(component: str, keys: QueueKeys, ids: list[bytes]) -> Operation[Suspicions]:
+    """Check that each task is waiting, delayed, leased or dead, or was removed since."""
+    reads: list[Command] = []
+    for id_ in ids:
+        sent: list[tuple[Any, ...]] = [("ZSCORE", p, id_) for p in (keys.taken, keys.delayed)]
+        sent += [("ZSCORE", keys.dead, id_), ("HEXISTS", keys.tasks, id_)]
+        sent.append(("LPOS", keys.waiting, id_, "MAXLEN", _LONGEST_SEARCH))
+        reads += [Command(component, args[1], args) for args in sent]
+    replies = iter((yield [*reads, Command(component, keys.waiting, ("LLEN", keys.waiting))]))
+    rows = [(id_, *(next(replies) for _ in range(5))) for id_ in ids]
+    if next(replies) > _LONGEST_SEARCH:
+        return []
+    lost = [
+        id_
+        for id_, taken, delayed, dead, exists, waits in rows
+        if exists and (taken, delayed, dead, waits) == (None,) * 4
+    ]
+    expected = "one that waits, is delayed, taken or dead"
+    return [
+        Suspicion(damage(component, keys.tasks, f"task {shown(id_)}, nowhere", expected), _RESTORES)
+        for id_ in lost
+    ]
+
+
+def _check_tasks(
+    component: str, keys: QueueKeys, key: str, ids: list[bytes]
+) -> Operation[Suspicions]:
+    """Check that each id in a ZSET has a task."""
+    if not ids:
+        return []
+    [tasks] = yield [Command(component, keys.tasks, ("HMGET", keys.tasks, *ids))]
+    [scores] = yield [Command(component, key, ("ZMSCORE", key, *ids))]
+    return [
+        Suspicion(damage(component, key, f"{shown(id_)} without a task", "tasks"))
+        for id_, task, score in zip(ids, tasks, scores, strict=True)
+        if task is None and score is not None
+    ]

@@ -56,10 +56,15 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
-from shardkit.queues.check import check_queue
 from shardkit.queues.claim import Absence, Claim
-from shardkit.queues.commands import Acknowledged, QueueCommands, QueueCounts, QueueRates
-from shardkit.queues.keys import QueueKeys
+from shardkit.queues.commands import (
+    Acknowledged,
+    QueueCommands,
+    QueueCounts,
+    QueueKeys,
+    QueueRates,
+    check_queue,
+)
 from shardkit.queues.task_codec import DeadTask, NewTask, Task, decode_task, encode_task, queued_at
 from shardkit.structures.base.arguments import check_integer, check_prefix, check_seconds
 from shardkit.structures.base.check import Damage

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING
 from shardkit.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from shardkit.search.files.adapt import adapt as adapt
     from shardkit.search.files.readers import (
         FileDocument as FileDocument,
         SkippedFile as SkippedFile,
+        adapt as adapt,
         documents_of as documents_of,
         files_below as files_below,
         installed_documents as installed_documents,

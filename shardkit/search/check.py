@@ -7,14 +7,14 @@ cause no false reports.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import Any, Final
 
 from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Key
-from shardkit.operations.operation import Operation, Page, Stream, pages
+from shardkit.operations.operation import Operation, Page, Step, Stream, pages
 from shardkit.search.parts import IndexPart, IndexParts
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
@@ -24,8 +24,8 @@ from shardkit.structures.base.check import (
     Suspicions,
     confirmed,
     contents,
+    raised_twice,
     read_or_note,
-    suspected,
 )
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.partitioned import check_parameters
@@ -52,27 +52,23 @@ def check_parts(
     takes a byte of memory.
     """
     parts.parameters.data_ruled_out = False
-    yield (yield from check_parameters(parts.parameters))
+    yield from check_parameters(parts.parameters)
     for part in parts.primary:
         state = part.call("search/words", ())
-        damaged = yield from confirmed(lambda state=state: suspected(_sent(state), AGAIN))  # type: ignore[misc]
-        yield damaged
-        if damaged:
+        if (yield from raised_twice(_sent, state, repair=AGAIN)):
             continue
-        yield (yield from confirmed(partial(_check_lexicon, part)))
+        yield from confirmed(_check_lexicon, part)
         number = 0
         while True:
             arguments = (parts.schema.columns, number, _WORDS_PER_CALL)
             call = part.call("search/check_documents", arguments)
-            [number], damaged = yield from _run_check(call, [0])
-            yield damaged
+            [number] = yield from _run_check(call, [0])
             if not number:
                 break
         chunk = word = 0
         while chunk >= 0:
             call = part.call("search/check_postings", (chunk, word, _POSTINGS_PER_CALL))
-            [chunk, word], damaged = yield from _run_check(call, [-1, 0])
-            yield damaged
+            [chunk, word] = yield from _run_check(call, [-1, 0])
         yield from check_documents(part, partial(_check_readable, part, read))
         if beside is not None:
             yield from check_documents(part, partial(beside, part))
@@ -95,7 +91,7 @@ def check_documents(part: IndexPart, check: Callable[[Documents], Checked]) -> S
             if index.isdigit()
         ]
         for some in pages(documents, KEYS_CHECKED):
-            yield (yield from confirmed(partial(check, some)))
+            yield from confirmed(check, some)
 
 
 def chunks_with_documents(part: IndexPart) -> Operation[list[int]]:
@@ -125,8 +121,8 @@ def _sent(command: Command) -> Operation[Any]:
     return (yield [command])
 
 
-def _run_check(call: Command, end: list[int]) -> Operation[tuple[list[int], Page[Damage]]]:
-    """Run a checking script; return where it continues, and the damage that it reports twice.
+def _run_check(call: Command, end: list[int]) -> Generator[Step | Page[Damage], Any, list[int]]:
+    """Yield the damage that a checking script reports twice; return where it continues.
 
     It continues at ``end`` if the script meets a key that it cannot read.
     """
@@ -145,8 +141,8 @@ def _run_check(call: Command, end: list[int]) -> Operation[tuple[list[int], Page
             notes.append(Suspicion(unsound, AGAIN, _LOST if b"}:d:" in key else ""))
         return notes
 
-    damaged = yield from confirmed(check)
-    return following, damaged
+    yield from confirmed(check)
+    return following
 
 
 def _check_lexicon(part: IndexPart) -> Operation[Suspicions]:

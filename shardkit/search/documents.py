@@ -31,6 +31,11 @@ class DocumentStructure(Structure[Face]):
         self.schema = schema
 
     @operation
+    def count(self) -> Operation[int]:
+        """Return the number of documents, ads or jobs. Cost: one exchange."""
+        return (yield from self._parts.count())
+
+    @operation
     def remove_many(self, ids: Iterable[str]) -> Operation[int]:
         """Remove documents, ads or jobs, with all that is counted of them; return how many existed.
 

@@ -24,9 +24,8 @@ from shardkit.operations.commands import (
     Reply,
     ShardOf,
     Transaction,
-    script_call,
 )
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.placement import Place, placement
 from shardkit.search.model.schema import MAX_SHARDS, Schema
@@ -100,7 +99,7 @@ class IndexPart:
         ``key`` is its second key, without the tag. A ``write`` must not be sent twice.
         """
         keys = [self.state] if key is None else [self.state, self.tag + key]
-        return script_call(self.to, script(name), keys, [self.chunk, *args], idempotent=not write)
+        return lua_call(self.to, name, keys, [self.chunk, *args], idempotent=not write)
 
     def read_state(self, *fields: str) -> Command:
         """Return the command that reads fields of the state."""

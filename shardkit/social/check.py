@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
@@ -49,9 +48,9 @@ class NetworkCheck:
         """Check all parts, and all users and lists."""
         layout = self.layout
         for some in pages(range(layout.parts), KEYS_CHECKED):
-            yield (yield from confirmed(partial(self._check_parts, some)))
+            yield from confirmed(self._check_parts, some)
         for some in pages(range(layout.relation_shards), KEYS_CHECKED):
-            yield (yield from confirmed(partial(self._check_relation_parts, some)))
+            yield from confirmed(self._check_relation_parts, some)
         for part in range(layout.parts):
             key, cursor = layout.of_part("logins", part), b""
             while cursor != b"0":
@@ -59,7 +58,7 @@ class NetworkCheck:
                 [reply] = yield from read_or_note([layout.at_user(key, *scan)], [])
                 cursor, flat = reply or (b"0", ())
                 logins = list(zip(flat[::2], flat[1::2], strict=True))
-                yield (yield from confirmed(partial(self._check_logins, part, logins)))
+                yield from confirmed(self._check_logins, part, logins)
                 for id_ in self._ids(part, logins):
                     yield from self._check_account(USER, id_)
 
@@ -161,21 +160,21 @@ class NetworkCheck:
     def _check_account(self, kind: RelationKind, id_: int) -> Stream[Damage]:
         """Check a user or list: its relations, counters and timelines; of a user also its lists."""
         layout = self.layout
-        yield (yield from confirmed(partial(self._check_counters, kind, id_)))
-        yield (yield from confirmed(partial(self._check_timelines, kind, id_)))
+        yield from confirmed(self._check_counters, kind, id_)
+        yield from confirmed(self._check_timelines, kind, id_)
         for part in range(layout.relation_shards):
             for name in counters_of(kind):
-                yield (yield from confirmed(partial(self._check_mirror, kind, name, part, id_)))
+                yield from confirmed(self._check_mirror, kind, name, part, id_)
         if kind is LIST:
             return
-        yield (yield from confirmed(partial(self._check_posts, id_)))
+        yield from confirmed(self._check_posts, id_)
         lists = layout.owned("lists", id_)
         notes: Suspicions = []
         [held] = yield from contents(layout.users, "ZSET", [lists], notes)
         if notes or not all(is_id(each) for each, _ in held):
-            yield (yield from confirmed(partial(self._check_ids_of_lists, lists)))
+            yield from confirmed(self._check_ids_of_lists, lists)
         for some in pages((int(each) for each, _ in held if is_id(each)), KEYS_CHECKED):
-            yield (yield from confirmed(partial(self._check_lists, id_, some)))
+            yield from confirmed(self._check_lists, id_, some)
             for each in some:
                 yield from self._check_account(LIST, each)
 

@@ -34,8 +34,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from shardkit.operations.commands import Command, Key, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Key, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import KINDS, KeyLayout, RelationKind
 from shardkit.social.models import stored_ids
@@ -279,8 +279,9 @@ class FanOut:
             yield from self._clean_up_after_leavers(job, written, replies)
             keys = [self.layout.owned("user", job.author), self.layout.near("pending", job.author)]
             sent = (job.version, FETCHED if job.action == MARK else PUSHED, job.note)
-            end = script("social/end_mode_change")
-            yield [script_call(self.layout.users, end, keys, sent, idempotent=True)]
+            yield [
+                lua_call(self.layout.users, "social/end_mode_change", keys, sent, idempotent=True)
+            ]
             return
         finish = self._finish_command(job.subject, job.author, job.note)
         [finished, *replies] = yield [finish, *counts]
@@ -303,5 +304,5 @@ class FanOut:
         layout = self.layout
         owned = layout.owned("status", status), layout.owned("user", uid)
         keys = [layout.near("pending", uid), *owned]
-        call, arguments = script("social/finish_post"), (note, version, int(on_disk))
-        return script_call(layout.users, call, keys, arguments, idempotent=True)
+        arguments = (note, version, int(on_disk))
+        return lua_call(layout.users, "social/finish_post", keys, arguments, idempotent=True)

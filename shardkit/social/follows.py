@@ -12,8 +12,8 @@ home timeline, and its pages leave them out. So unmuting brings them back.
 from __future__ import annotations
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Command, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.social.delivery import ResumableJobs
 from shardkit.social.keys import FOLLOWING, USER, KeyLayout, RelationKind
@@ -113,8 +113,8 @@ class BlocksAndMutes:
             layout.relation(USER.incoming, part, other),
         ]
         sent = (uid, other, relation_note(USER, uid, other), relation_note(USER, other, uid))
-        to, block = layout.relations(part), script("social/block")
-        [[new, followed, was_followed]] = yield [script_call(to, block, keys, sent)]
+        to = layout.relations(part)
+        [[new, followed, was_followed]] = yield [lua_call(to, "social/block", keys, sent)]
         if followed:
             yield from self._follows.check(USER, uid, other)
         if was_followed:

@@ -671,7 +671,7 @@ class SocialNetwork(Structure[Face]):
         each user or list, one for 1,000 relations or entries.
         """
         self.meta.data_ruled_out = False
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from self._check.all()
 
     @operation

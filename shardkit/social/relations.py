@@ -68,8 +68,8 @@ from typing import Any, Final, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.social.keys import FOLLOWING, LIST, USER, KeyLayout, RelationKind
 from shardkit.social.timelines import Timelines, timeline_entries
@@ -133,8 +133,7 @@ class Counters:
         field, note = f"{PART_FIELDS[counter]}{part}", mode_change_note(id_)
         arguments = (counter, field, version, count, high, self._low, note)
         keys = [layout.owned(kind.account, id_), layout.near("pending", id_)]
-        call = script("social/record_count")
-        return script_call(layout.users, call, keys, arguments, idempotent=True)
+        return lua_call(layout.users, "social/record_count", keys, arguments, idempotent=True)
 
     def recount(
         self, kind: RelationKind, counter: str, id_: int, counts: Sequence[tuple[int, int]]
@@ -142,8 +141,8 @@ class Counters:
         """Return the command that sets a counter from the version and count of each part."""
         numbers = (number for pair in counts for number in pair)
         arguments: list[Argument] = [counter, PART_FIELDS[counter], *numbers]
-        call, key = script("social/recount"), self._layout.owned(kind.account, id_)
-        return script_call(self._layout.users, call, [key], arguments, idempotent=True)
+        key = self._layout.owned(kind.account, id_)
+        return lua_call(self._layout.users, "social/recount", [key], arguments, idempotent=True)
 
     @staticmethod
     def state_of(reply: list[object] | None) -> CounterState | None:
@@ -183,8 +182,7 @@ class Relations:
             layout.relation("blocked", part, second),
         ]
         arguments = (action, first, second, relation_note(kind, first, second))
-        call = script("social/relate")
-        [reply] = yield [script_call(layout.relations(part), call, keys, arguments)]
+        [reply] = yield [lua_call(layout.relations(part), "social/relate", keys, arguments)]
         if len(reply) == 1:
             return int(reply[0])
         _, follows, version, following, followers = reply
@@ -271,8 +269,7 @@ def read_members(to: To, key: str, position: Sequence[Any] | None, limit: int) -
     if position is None:
         return Command(to, key, ("ZRANGE", key, 0, limit - 1, "WITHSCORES"))
     arguments = ("-inf", "+inf", limit, 0, position[0], position[1])
-    call = script("structures/sorted_set/score_range")
-    return script_call(to, call, [key], arguments, idempotent=True)
+    return lua_call(to, "structures/sorted_set/score_range", [key], arguments, idempotent=True)
 
 
 def relation_note(kind: RelationKind, first: int, second: int) -> str:
@@ -287,4 +284,4 @@ def mode_change_note(uid: int) -> str:
 
 def remove_note(to: To, key: str, note: str, version: int | bytes) -> Command:
     """Return the command that removes a note that still has a version."""
-    return script_call(to, script("social/remove_note"), [key], (note, version))
+    return lua_call(to, "social/remove_note", [key], (note, version))

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from shardkit import log_records
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Argument, Command, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.delivery import Backfill, Posts, ResumableJobs
 from shardkit.social.fan_out import DELETE, DONE, POST
@@ -73,9 +73,11 @@ class PendingRepair:
             for part in range(layout.relation_shards)
         ]
         arguments: list[Argument] = [int(older_than * MICRO), AT_ONCE, int(claim), *_IDS_OF_NOTES]
-        stale, notes = script("social/stale_notes"), []
+        notes = []
         for page in pages(places, AT_ONCE):
-            replies = yield [script_call(to, stale, [key], arguments) for to, key in page]
+            replies = yield [
+                lua_call(to, "social/stale_notes", [key], arguments) for to, key in page
+            ]
             for (to, key), flat in zip(page, replies, strict=True):
                 for text, version in zip(flat[::2], flat[1::2], strict=True):
                     notes.append(PendingNote(text.decode(errors="replace"), to, key, version))
@@ -149,12 +151,12 @@ class Reconciler:
     def _recount(self, kind: RelationKind, id_: int) -> Operation[dict[str, int]]:
         """Set the counters of relations to what the parts hold; return how much each changed."""
         layout, counters = self.layout, self.counters
-        names, count_relations = counters_of(kind), script("social/count_relations")
+        names = counters_of(kind)
         batch = []
         for part in range(layout.relation_shards):
             keys = [layout.relation(name, part, id_) for name in names]
             keys.insert(0, layout.of_relations("clock", part))
-            batch.append(script_call(layout.relations(part), count_relations, keys))
+            batch.append(lua_call(layout.relations(part), "social/count_relations", keys))
         replies = yield batch
         recounted = yield [
             counters.recount(kind, name, id_, [(reply[0], reply[n]) for reply in replies])
@@ -200,8 +202,7 @@ class Reconciler:
             )
             count = authors.count(uid)
             arguments = ("posts", posts or b"", count)
-            replace = script("social/replace_counter")
-            [done] = yield [script_call(layout.users, replace, [user], arguments)]
+            [done] = yield [lua_call(layout.users, "social/replace_counter", [user], arguments)]
             if done:
                 return count - before
         return 0

@@ -48,9 +48,8 @@ from shardkit.operations.commands import (
     Shard,
     To,
     Transaction,
-    script_call,
 )
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.arguments import check_integer
@@ -318,21 +317,20 @@ class CachedStatuses:
         if self._limit is not None:
             dropped = yield from self._admit(statuses)
             batch += [self._at(status, "UNLINK") for status in dropped - statuses.keys()]
-        put = script("social/status_put")
         for status, fields in statuses.items():
             if status not in dropped:
                 key = self._key(status)
                 flat = [text for pair in fields.items() for text in pair]
                 sent: list[Argument] = [times[status], WINDOW, self._ttl, int(keep), *flat]
-                batch.append(script_call(self._to, put, [key, _tombstone_key(key)], sent))
+                batch.append(
+                    lua_call(self._to, "social/status_put", [key, _tombstone_key(key)], sent)
+                )
         yield Partial(batch)
 
     def _admit(self, statuses: Iterable[int]) -> Operation[set[int]]:
         """Register new copies; return the ids of those that exceed the limit."""
         sent = (self._limit or 0, self._ttl, *statuses)
-        [reply] = yield Partial(
-            [script_call(self._to, script("social/status_admit"), [self._index], sent)]
-        )
+        [reply] = yield Partial([lua_call(self._to, "social/status_admit", [self._index], sent)])
         if isinstance(reply, ShardFailure):
             return set(statuses)  # copies that cannot be counted are not made
         return {int(status) for status in reply}

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from shardkit.operations.commands import script_call
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import IDEMPOTENCY_TTL, KeyLayout
 from shardkit.social.models import (
@@ -73,8 +72,7 @@ class Statuses:
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.near("pending", uid)]
         keys += layout.once("post", uid, idempotency_key)
         arguments = (*layout.new_record(uid), uid, IDEMPOTENCY_TTL, profile_limit, *fields)
-        create = script("social/create_status")
-        [reply] = yield [script_call(layout.users, create, keys, arguments)]
+        [reply] = yield [lua_call(layout.users, "social/create_status", keys, arguments)]
         if reply is None:
             return None
         id_, posted, mode, version = reply
@@ -108,8 +106,7 @@ class Statuses:
                     return DeletedStatus.NONE
                 author = stored[status]["uid"]
             arguments = (uid, deletion_note(status, uid), author, since, WINDOW, TOMBSTONE_TTL)
-            delete = script("social/delete_status")
-            [deleted] = yield [script_call(layout.users, delete, keys, arguments)]
+            [deleted] = yield [lua_call(layout.users, "social/delete_status", keys, arguments)]
             if deleted != -1:  # the disk was read recently enough
                 return DeletedStatus(deleted or 0)
 

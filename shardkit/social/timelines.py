@@ -24,8 +24,8 @@ from typing import Any, TypeVar
 
 from shardkit.errors import DamagedDataError
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Batch, Command, Key, Locate, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import KeyLayout, RelationKind, is_id
 from shardkit.social.models import Status, TimelineCursor, TimelinePage, stored_ids
@@ -83,9 +83,9 @@ class Timelines:
         return (yield from self._change(keys, 1, "unmark", "", "", version, uid))
 
     def _change(self, keys: Sequence[Key], entries: int, *args: Argument) -> Operation[int]:
-        to, change = self._layout.timelines, script("social/change_timelines")
+        to, change = self._layout.timelines, "social/change_timelines"
         if len(keys) == 1:
-            [done] = yield [script_call(to, change, keys, args, idempotent=True)]
+            [done] = yield [lua_call(to, change, keys, args, idempotent=True)]
             return int(done)
         done = 0
         for page in pages(keys, CHANGES_AT_ONCE):
@@ -95,7 +95,7 @@ class Timelines:
                 groups.setdefault(place, []).append(key)
             size = max(1, min(KEYS_AT_ONCE, CHANGES_AT_ONCE // entries))
             calls = [
-                script_call(to, change, some, args, idempotent=True)
+                lua_call(to, change, some, args, idempotent=True)
                 for group in groups.values()
                 for some in pages(group, size)
             ]

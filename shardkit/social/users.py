@@ -13,8 +13,7 @@ from collections.abc import Mapping, Sequence
 from zlib import crc32
 
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.operations.commands import script_call
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.social.keys import IDEMPOTENCY_TTL, KeyLayout
 from shardkit.social.models import (
@@ -52,7 +51,7 @@ class Users:
         keys = [layout.of_part("logins", part), layout.of_part("ids", part)]
         once = layout.check_idempotency_key(idempotency_key)
         arguments = (*layout.new_record(part), compared, once, *fields)
-        [uid] = yield [script_call(layout.users, script("social/create_user"), keys, arguments)]
+        [uid] = yield [lua_call(layout.users, "social/create_user", keys, arguments)]
         return None if uid is None else stored_ids(layout.users, keys[0], [uid])[0]
 
     def get(self, uids: Sequence[int]) -> Operation[list[User | None]]:
@@ -92,7 +91,7 @@ class Lists:
         keys = [layout.owned("user", uid), layout.near("ids", uid), layout.owned("lists", uid)]
         keys += layout.once("list", uid, idempotency_key)
         arguments = (*layout.new_record(uid), self._limit, uid, name, IDEMPOTENCY_TTL)
-        [list_id] = yield [script_call(layout.users, script("social/create_list"), keys, arguments)]
+        [list_id] = yield [lua_call(layout.users, "social/create_list", keys, arguments)]
         return int(list_id) if list_id else None
 
     def get(self, lists: Sequence[int]) -> Operation[list[UserList | None]]:

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardkit.config.component import Component
-from shardkit.operations.commands import Command, ShardOf, To, script_call
+from shardkit.operations.commands import Command, ShardOf, To
 from shardkit.operations.drivers import BlockingDriver
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base import parameters
 from shardkit.structures.base.parameters import Metadata
@@ -142,8 +142,7 @@ def _upgrade_states(
         field, value, change = "format", newest, "its state says the format"
     else:
         return []
-    changed = 0
-    mark = script("structures/base/mark_format")
+    changed, mark = 0, "structures/base/mark_format"
     for some in pages(keys, _AT_ONCE):
         held = yield [Command(to, key, ("HMGET", key, field)) for to, key in some]
         old = [
@@ -158,8 +157,7 @@ def _upgrade_states(
             changed += sum(there)
             continue
         marked = yield [
-            script_call(to, mark, [key], [field, value, *before], idempotent=True)
-            for to, key in old
+            lua_call(to, mark, [key], [field, value, *before], idempotent=True) for to, key in old
         ]
         changed += sum(marked)
     return [change] if changed else []

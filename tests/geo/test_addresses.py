@@ -8,7 +8,7 @@ from geo_helpers import address_text
 from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.addresses import (
+from shardkit.geo.models import (
     IPV4,
     IPV6,
     address_number,

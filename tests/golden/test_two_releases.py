@@ -66,7 +66,7 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
     "structures/layouts/lua/grow.lua": [("local MOST_PARTS", "-- another text\nlocal MOST_PARTS")],
     "structures/list/lua/base.lua": [("local MOST_PARTS", "-- another text\nlocal MOST_PARTS")],
     # One that counts no rates of queues, and so has a key less.
-    "queues/keys.py": [('"claims", "rates")', '"claims")'), ("            self.rates,\n", "")],
+    "queues/commands.py": [('"claims", "rates")', '"claims")'), ("            self.rates,\n", "")],
     "queues/lua/base.lua": [
         ("10 * n - 9", "9 * n - 8"),
         ("if many == 0 then return end", "if true then return end"),

@@ -15,7 +15,7 @@ from messaging_helpers import bodies
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.messaging import Chats, Message, waiting
+from shardkit.messaging import Chats, Message, tagged
 
 
 def test_ids_of_chats_and_names_of_users_never_meet_other_keys(kit: ShardKit) -> None:
@@ -313,7 +313,7 @@ def test_bad_arguments_are_named(kit: Any) -> None:
 def test_a_listener_waits_on_when_the_longest_wait_is_over(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
+    monkeypatch.setattr(tagged, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
     looks = 0
 
     def passing() -> float:

@@ -29,7 +29,7 @@ from shardkit.errors import (
     ParameterMismatchError,
     UnreadableFileError,
 )
-from shardkit.messaging import FilePosition, Files, RecordTally, Total, waiting
+from shardkit.messaging import FilePosition, Files, RecordTally, Total, tagged
 from shardkit.messaging.decoding import FileDecoder
 from shardkit.network.links.server_request import may_repeat
 
@@ -672,7 +672,7 @@ def test_a_channel_is_deleted_with_the_chunks_that_a_killed_reader_was_to_remove
 def test_a_reader_of_all_waits_on_when_the_longest_wait_is_over(
     kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waiting, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
+    monkeypatch.setattr(tagged, "RETRY_AFTER", 0.2)  # seconds, in which nothing happens
     looks, waits = 0, False
 
     def passing() -> float:

@@ -14,7 +14,7 @@ from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
 from shardkit.operations.commands import Transaction
 from shardkit.operations.operation import Page
-from shardkit.queues import QueueCounts, check
+from shardkit.queues import QueueCounts, commands
 from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
 from shardkit.queues.task_queues import delayed_first
 
@@ -212,7 +212,7 @@ def test_a_check_names_tasks_that_are_nowhere_and_ids_without_a_task(
 def test_a_lost_task_may_hide_behind_more_that_wait_than_a_check_searches(
     face: Face, kit: ShardKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check, "_LONGEST_SEARCH", 3)
+    monkeypatch.setattr(commands, "_LONGEST_SEARCH", 3)
     queues, server = face.kit.queues(component="many"), server_of(kit, "many", "q")
     face.run(queues.enqueue_many("q", [NewTask("x", id=f"w{n}") for n in range(5)]))
     assert face.list(queues.check("q")) == []  # not those that wait behind the third

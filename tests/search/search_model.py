@@ -5,7 +5,7 @@ Definitions, for those who compare an index with it:
 * A document matches by `search.query.tree`, after `analyze`. A phrase stands within one field,
   its words one after another once stop words are gone.
 * A field says where a word has to be; the score and the word's rarity count it in all fields.
-* score = sum over the query's words of idf x impact byte (`shardkit.search.text.bm25`): a `Phrase`
+* score = sum over the query's words of idf x impact byte (`search.model.term_counts`): a `Phrase`
   counts its words, each as often as it is in the phrase; a `Prefix` counts every different word of
   the document that begins so (in its field, if it names one); `AllOf` sums its parts, `AnyOf`
   those of its parts that match; a Range, an Equal, a Not and Everything count 0.
@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
+from shardkit.search.model.term_counts import AVERAGE_LENGTH, idf, impact_byte
 from shardkit.search.query.analysis import analyze
 from shardkit.search.query.parser import parse
 from shardkit.search.query.tree import (
@@ -37,7 +38,6 @@ from shardkit.search.query.tree import (
     Word,
 )
 from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.bm25 import AVERAGE_LENGTH, idf, impact_byte
 
 RELEVANCE = "relevance"
 Row = tuple[Any, str]

@@ -9,7 +9,7 @@ import pytest
 from shardkit.errors import ParameterMismatchError
 from shardkit.kit.kit import ShardKit
 from shardkit.search.model.documents import join_values, value_term
-from shardkit.search.stored_schema import parameters_of, stored_parameters
+from shardkit.search.model.schema import parameters_of, stored_parameters
 from shardkit.search.text.analyzer import Analyzer
 from shardkit.search.text.tokenizers import English
 

@@ -31,7 +31,7 @@ from shardkit.kit.kit import ShardKit
 from shardkit.network.server_queries import ServerErrors
 from shardkit.operations.commands import Shard
 from shardkit.operations.server_errors import meaning
-from shardkit.search.stored_schema import analyzer_of, parameters_of
+from shardkit.search.model.schema import analyzer_of, parameters_of
 from shardkit.structures import Damage, codec
 from shardkit.structures.base.parameters import RENAMED, meta_key
 

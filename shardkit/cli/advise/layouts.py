@@ -23,7 +23,7 @@ from shardkit.structures import codec
 from shardkit.structures.layouts.growing import GROUPS, max_load
 from shardkit.structures.list.sharded_list import DEFAULT_PART_SIZE
 from shardkit.structures.packed.record_format import RecordFormat
-from shardkit.structures.unique.sizing import expected_after, parts_for
+from shardkit.structures.unique.precision import expected_after, parts_for
 
 LIMIT = 64  # bytes of an entry of a compact key, unless the setting is raised,
 MOST = 1_024  # which is worth it up to this

@@ -20,8 +20,16 @@ from shardkit.cli.rows import Field, write_rows
 from shardkit.errors import counted
 from shardkit.geo.ip_to_city import GRACE, LEAST_GRACE, Imported
 from shardkit.geo.models import City, Item
-from shardkit.geo.readers import csv_cities, csv_ranges, geolite2, geolite_legacy, jsonl, mmdb
-from shardkit.geo.text_lines import LONGEST_LINE, CsvColumn
+from shardkit.geo.readers import (
+    LONGEST_LINE,
+    CsvColumn,
+    csv_cities,
+    csv_ranges,
+    geolite2,
+    geolite_legacy,
+    jsonl,
+    mmdb,
+)
 from shardkit.kit.kit import ShardKit
 
 FORMATS = ("geolite2", "geolite-legacy", "mmdb", "jsonl", "csv")

@@ -30,11 +30,12 @@ from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress
 from shardkit.cli.rows import Field, column_only, json_rows, table_of
 from shardkit.errors import InvalidArgumentError, counted
-from shardkit.search.files.adapt import AdaptedDocument, adapt
 from shardkit.search.files.readers import (
     KINDS,
+    AdaptedDocument,
     FileDocument,
     SkippedFile,
+    adapt,
     documents_of,
     files_below,
     installed_documents,

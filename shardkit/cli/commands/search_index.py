@@ -19,9 +19,8 @@ from shardkit.errors import InvalidArgumentError, QuerySyntaxError, counted
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.operation import Blocking
 from shardkit.search.index import SearchIndex
-from shardkit.search.stored_schema import parameters_of, stored_parameters
-from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.model.schema import parameters_of, stored_parameters
+from shardkit.search.text.analyzer import ENGLISH, Analyzer
 from shardkit.structures.base.check import Damage
 
 FIELDS = {"title": 3.0, "text": 1.0}

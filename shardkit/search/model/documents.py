@@ -20,8 +20,8 @@ from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.routing.keys import key_bytes
 from shardkit.search.model.schema import Schema
-from shardkit.search.text.bm25 import impact_byte
-from shardkit.structures.codecs.bounds import inflated, most_made
+from shardkit.search.model.term_counts import impact_byte
+from shardkit.structures.codecs.plain import inflated, most_made
 
 Value: TypeAlias = float | date | datetime | str | tuple[str, ...]
 Text: TypeAlias = str | Mapping[str, str]

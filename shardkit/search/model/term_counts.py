@@ -3,15 +3,68 @@
 Scores on all parts use the same counts, those of all parts together. Counts are cached for some
 seconds, and every reply refreshes them, so a query with cached terms needs no exchange to read
 them. An old count changes all documents' scores equally, and very little.
+
+Relevance: BM25 in whole steps, so that sums are the same in any order of summation.
+
+For every word in a document the index keeps one byte, its *impact*: BM25's term-frequency part with
+k1 = 1.2 and b = 0.75::
+
+                     tf'                          tf' = sum over fields of weight x times
+    byte  =  255  x  ───────────────────────────────────────────────
+                     tf' + k1 (1 - b + b length / average_length)
+
+BM25 divides by the average length of all documents, which changes with every document indexed.
+Here it is a constant of the index, a *pivot* (100 terms by default), so a byte never has to be
+rewritten, and the same documents have the same bytes in whatever order they were indexed and on
+however many shards. BM25's factor k1 + 1 is the same for all words and documents and does not
+change the order, so it is left out.
+
+A query weights each word by how rare it is, over all shards::
+
+    idf(documents, df)  =  ln(1 + (documents - df + 0.5) / (df + 0.5))      in steps of 1/1024
+
+A document's score is the sum of idf x byte over the words of the query that it matches by
+(`search.query.tree` says which those are). Bytes are integers and idfs multiples of 1/1024, so
+doubles hold products and sums exactly: a server's Lua and Python, adding in any order, get the
+same score, and equal scores are equal.
+
+The formula is Robertson's and Zaragoza's ("The Probabilistic Relevance Framework: BM25 and Beyond",
+2009; weighted fields: their BM25F with one length for all fields); the idf that is never negative,
+and the length in a byte, are Lucene's.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from shardkit.search.text.bm25 import idf
+K1: Final = 1.2
+B: Final = 0.75
+AVERAGE_LENGTH: Final = 100
+MAX_IMPACT: Final = 255
+IDF_STEPS: Final = 1024
+
+
+def impact_byte(weighted_tf: float, length: int, average_length: float = AVERAGE_LENGTH) -> int:
+    """Return the impact of a word in a document, 1 to 255.
+
+    ``weighted_tf`` is tf' above, ``length`` the document's number of terms in all its fields.
+    """
+    norm = K1 * (1 - B + B * length / average_length)
+    return max(1, min(MAX_IMPACT, round(MAX_IMPACT * weighted_tf / (weighted_tf + norm))))
+
+
+def idf(documents: int, df: int) -> float:
+    """Return the weight of a word of a query, a multiple of 1/1024 above 0.
+
+    ``df`` of the ``documents`` have it; it may be more, if read at another moment.
+    """
+    df = min(df, documents)
+    steps = round(math.log(1 + (documents - df + 0.5) / (df + 0.5)) * IDF_STEPS)
+    return max(1, steps) / IDF_STEPS
+
 
 MAX_CACHED: Final = 10_000
 

@@ -4,8 +4,8 @@
 
     The Searches of the naïve              a text
     the  searches  of  the  naive          its words (`shardkit.search.text.tokenizers`)
-         searches           naive          without stop words (`shardkit.search.text.stop_words`)
-         search             naiv           stemmed, if wanted (`shardkit.search.text.stemming`)
+         searches           naive          without stop words
+         search             naiv           stemmed, if wanted, such as by the extra ``search``
          0                  1              their positions, by which phrases are found
 
 An index and its queries must use the same analyzer. An index stores its analyzer's `fingerprint`
@@ -15,15 +15,61 @@ and cannot be opened with another. `shardkit.search.query.analysis` analyzes que
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Final
 
-from shardkit.errors import InvalidArgumentError
+from shardkit.errors import InvalidArgumentError, extra
 from shardkit.operations.arguments import shown
-from shardkit.search.text import stop_words
-from shardkit.search.text.stemming import stemmer as stemmer_of
+from shardkit.operations.forks import ForkSafeLock
 from shardkit.search.text.tokenizers import Token, Tokenizer, Unicode
+
+_ENGLISH = (  # too common to say what a text is about
+    # articles, pronouns, possessives
+    "a an the i me my mine we us our ours you your yours he him his she her hers it its they them "
+    "their theirs this that these those who whom whose which what "
+    # conjunctions
+    "and or but nor so yet if because while although though unless until whether than as "
+    # prepositions
+    "of to in on at by for from with without into onto about above below between through during "
+    "before after over under against among upon "
+    # auxiliary verbs
+    "am is are was were be been being do does did have has had having can could may might must "
+    "shall should will would "
+    # adverbs and quantities
+    "not no too very just also only then there here when where why how all any both each few more "
+    "most other some such own same again ever"
+)
+
+ENGLISH: Final = frozenset(_ENGLISH.split())
+
+
+CACHED_STEMS = 50_000
+
+
+@lru_cache(8)
+def stemmer(language: str) -> Callable[[str], str]:
+    """Return a function that stems a language's words; thread-safe.
+
+    It caches the last 50,000 words: a stem costs some microseconds, and texts repeat words.
+    """
+    with extra("search", "stemmers"):
+        import snowballstemmer
+    languages = snowballstemmer.algorithms()
+    if language not in languages:
+        raise InvalidArgumentError(
+            f"stemmer={language!r}", f"give one of {', '.join(sorted(languages))}"
+        )
+    snowball, lock = snowballstemmer.stemmer(language), ForkSafeLock()
+
+    @lru_cache(CACHED_STEMS)
+    def stem(word: str) -> str:
+        with lock:  # a Snowball stemmer is stateful
+            return str(snowball.stemWord(word)) or word
+
+    return stem
+
 
 MAX_TERM_LENGTH: Final = 64
 _FORMAT: Final = "1"  # raise it when the same parameters produce other terms
@@ -47,7 +93,7 @@ class Analyzer:
     """
 
     tokenizer: Tokenizer = field(default_factory=Unicode)
-    stop_words: Set[str] = stop_words.ENGLISH
+    stop_words: Set[str] = ENGLISH
     stemmer: str | None = None
 
     def __post_init__(self) -> None:
@@ -65,7 +111,7 @@ class Analyzer:
             normalised.update(words)
         object.__setattr__(self, "stop_words", frozenset(normalised))
         if self.stemmer is not None:
-            stemmer_of(self.stemmer)
+            stemmer(self.stemmer)
 
     @property
     def fingerprint(self) -> str:
@@ -79,12 +125,12 @@ class Analyzer:
         stop = self.stop_words
         terms: Iterator[str] = (word for word in self.tokenizer.words(text) if word not in stop)
         if self.stemmer is not None:
-            terms = map(stemmer_of(self.stemmer), terms)
+            terms = map(stemmer(self.stemmer), terms)
         return [term[:MAX_TERM_LENGTH] for term in terms]
 
     def spans(self, text: str) -> Iterator[Token]:
         """Iterate over the index terms of a text with their positions."""
-        stem = str if self.stemmer is None else stemmer_of(self.stemmer)
+        stem = str if self.stemmer is None else stemmer(self.stemmer)
         for term, start, end in self.tokenizer.spans(text):
             if term not in self.stop_words:
                 yield Token(stem(term)[:MAX_TERM_LENGTH], start, end)

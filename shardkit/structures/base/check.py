@@ -14,8 +14,8 @@ the wrong part; but they may change a count between two reads.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, ParamSpec, TypeAlias
 
 from shardkit.errors import DamagedDataError, ShardFailure
 from shardkit.operations.arguments import shown
@@ -30,7 +30,7 @@ from shardkit.operations.commands import (
     damage_in,
     raise_failures,
 )
-from shardkit.operations.operation import Operation, Page, Stream
+from shardkit.operations.operation import Operation, Page, Step, Stream
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.part_registry import PartRegistry
 
@@ -38,6 +38,8 @@ from shardkit.structures.base.part_registry import PartRegistry
 KEYS_CHECKED = 64
 # A part with more entries is read in pieces, so that no command holds its server for long.
 ENTRIES_AT_ONCE = 5_000
+
+P = ParamSpec("P")
 
 REBUILD = "rebuild()"
 _LENGTHS = {"SET": "SCARD", "HASH": "HLEN", "ZSET": "ZCARD", "LIST": "LLEN", "STRING": "STRLEN"}
@@ -83,18 +85,22 @@ class Suspicion(NamedTuple):
 
 
 Suspicions = list[Suspicion]
+# A part of a stream of damage; returns what it yielded.
+Report: TypeAlias = Generator[Step | Page[Damage], Any, Page[Damage]]
 
 
-def confirmed(check: Callable[[], Operation[Suspicions]]) -> Operation[Page[Damage]]:
-    """Run a check, and again if it returned anything; return what it returned twice."""
-    suspicions = yield from check()
+def confirmed(
+    check: Callable[P, Operation[Suspicions]], *args: P.args, **options: P.kwargs
+) -> Report:
+    """Run a check, and again if it returned anything; yield, and return, what it returned twice."""
+    suspicions = yield from check(*args, **options)
     if suspicions:
-        again = {str(suspicion.error) for suspicion in (yield from check())}
+        again = {str(suspicion.error) for suspicion in (yield from check(*args, **options))}
         suspicions = [suspicion for suspicion in suspicions if str(suspicion.error) in again]
     if not suspicions:
         return Page()
     places = yield Locate([(each.error.place, each.error.key) for each in suspicions])
-    return Page(
+    page = Page(
         Damage(
             error.component or shard.component,
             error.shard or str(shard),
@@ -106,6 +112,8 @@ def confirmed(check: Callable[[], Operation[Suspicions]]) -> Operation[Page[Dama
         )
         for (error, repair, loses), (shard, _) in zip(suspicions, places, strict=True)
     )
+    yield page
+    return page
 
 
 def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Operation[Suspicions]:
@@ -118,16 +126,16 @@ def suspected(steps: Operation[Any], repair: str = "", loses: str = "") -> Opera
 
 
 def raised_twice(
-    steps: Callable[[], Operation[Any]], repair: str = "", loses: str = ""
-) -> Operation[Page[Damage]]:
-    """Run steps; return the damage that they raise, also when they are run again."""
-    return confirmed(lambda: suspected(steps(), repair, loses))
+    steps: Callable[..., Operation[Any]], *args: Any, repair: str = "", loses: str = ""
+) -> Report:
+    """Run steps; yield, and return, the damage that they raise, also when they are run again."""
+    return confirmed(lambda: suspected(steps(*args), repair, loses))
 
 
 def check_reads(*reads: Callable[[], Operation[Any]]) -> Stream[Damage]:
     """Yield the first damage that each of some calls' own reads raises twice."""
     for read in reads:
-        yield (yield from raised_twice(read))
+        yield from raised_twice(read)
 
 
 def found_by_script(to: To, texts: Iterable[bytes], repair: str = "") -> Suspicions:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from shardkit.errors import DamagedDataError, StructureError
-from shardkit.operations.commands import Argument, Command, Reply, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Reply
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import LONGEST_EXPIRY, duration, expiry_condition, timestamp
 from shardkit.structures.base.damage import stored_integer
@@ -217,8 +217,9 @@ class ExpirableStructure(PartitionedStructure[Face]):
     def _set_due(self, command: str, *args: Argument) -> Operation[bool]:
         """Change when all other keys expire, then the parameters; return whether it changed."""
         key = self.meta_key
-        beginning = script("structures/base/begin_expiry")
-        [reply] = yield [script_call(self.component, beginning, [key], [command, *args])]
+        [reply] = yield [
+            lua_call(self.component, "structures/base/begin_expiry", [key], [command, *args])
+        ]
         if reply is None:
             return False
         due, left, number, before = reply
@@ -237,7 +238,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
         yield from self._let_all_expire(meta.present_generation, meta.due or -1, LAST_WRITES)
 
     def _let_all_expire(self, generation: ChangeScope, due: int, left: int) -> Operation[None]:
-        key, ending = self.meta_key, script("structures/base/end_expiry")
+        key, ending = self.meta_key, "structures/base/end_expiry"
         while True:
             self.meta.due, self.meta.generation = max(0, due), generation.number
             expiry = self.meta.expiry_of(max(0, due), generation.number)
@@ -245,7 +246,7 @@ class ExpirableStructure(PartitionedStructure[Face]):
             if due > 0 and (expecting := self.meta.expecting_end(left, generation.number)):
                 yield expecting
             told = (due, generation.number)
-            end = script_call(self.component, ending, [key], told, idempotent=True)
+            end = lua_call(self.component, ending, [key], told, idempotent=True)
             [now] = yield [end]  # others may have changed it: the last one holds
             if now in (due, -2):
                 return

@@ -90,9 +90,8 @@ from shardkit.operations.commands import (
     Reply,
     To,
     raise_failures,
-    script_call,
 )
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.damage import damage, stored_integer
@@ -194,11 +193,6 @@ class Metadata:
         """The component that they are stored in."""
         return self.to if isinstance(self.to, str) else self.to.component
 
-    @property
-    def asks_policy(self) -> bool:
-        """Whether to ask the server if it evicts keys: once, before the first write."""
-        return not self._creates and (self.component,) not in _WARNED
-
     def is_checked(self, *, create: bool) -> bool:
         """Return whether an operation need not read the parameters. A write passes ``create``."""
         if (create and (self.leased or self.coded)) or self.follow is not None:
@@ -227,17 +221,16 @@ class Metadata:
         args: list[Argument] = [self.planning, step]
         for field, value in fields.items():
             args += (field, value)
-        lua = script("structures/base/plan_anew")
-        return script_call(self.to, lua, [self.key], args, idempotent=True)
+        return lua_call(self.to, "structures/base/plan_anew", [self.key], args, idempotent=True)
 
     def opening(self, *, create: bool) -> Command:
         """Return the command that reads the stored parameters; ``create`` stores them if absent."""
         if not create:
             return Command(self.to, self.key, ("HGETALL", self.key))
         if not self._creates:
-            return script_call(self.to, script(_OPEN), [self.key], idempotent=True)
+            return lua_call(self.to, _OPEN, [self.key], idempotent=True)
         flat = [text for pair in self._written.items() for text in pair]
-        return script_call(self.to, script(_OPEN), self._generation_keys, flat, idempotent=True)
+        return lua_call(self.to, _OPEN, self._generation_keys, flat, idempotent=True)
 
     @property
     def _generation_keys(self) -> list[str]:
@@ -308,14 +301,14 @@ class Metadata:
         words: list[Argument] = [word for pair in sorted(self._seen.items()) for word in pair]
         if self.later_generation:
             words += [_GENERATION, self.generation]
-        marking = script("structures/base/mark_deleting")
-        return script_call(self.to, marking, [self.key], words, idempotent=True)
+        lua = "structures/base/mark_deleting"
+        return lua_call(self.to, lua, [self.key], words, idempotent=True)
 
     def removal(self, step: str, generation: int = FIRST_GENERATION) -> Command:
         """Return the command that removes the parameters: see ``lua/remove_parameters.lua``."""
-        removing = script("structures/base/remove_parameters")
         args = (step, generation, LAST_WRITES)
-        return script_call(self.to, removing, self._generation_keys, args, idempotent=True)
+        lua = "structures/base/remove_parameters"
+        return lua_call(self.to, lua, self._generation_keys, args, idempotent=True)
 
     def compare(self, reply: Sequence[Any], *, create: bool, asked_at: float | None = None) -> None:
         """Compare the reply to `opening`, sent at ``asked_at``, with these parameters."""
@@ -431,7 +424,8 @@ def open_all(
     held_since = None
     while new:
         asked_at = time.monotonic()
-        asked = [meta for meta in new if create and meta.asks_policy]
+        # Once, before the first write, the server is asked if it evicts keys.
+        asked = [m for m in new if create and not m._creates and (m.component,) not in _WARNED]
         openings = [meta.opening(create=create) for meta in new]
         if asked:
             policies = [Command(meta.to, meta.key, ("INFO", "memory")) for meta in asked]

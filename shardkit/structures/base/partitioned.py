@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 from shardkit.errors import ParameterMismatchError
-from shardkit.operations.operation import Driver, Face, Operation, Page, Structure, operation
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
 from shardkit.structures.base.arguments import check_name
-from shardkit.structures.base.check import REBUILD, Damage, Suspicions, confirmed, suspected
+from shardkit.structures.base.check import REBUILD, Report, Suspicions, confirmed, suspected
 from shardkit.structures.base.parameters import Metadata, open_all
 
 # How many parts one exchange of a bulk operation visits.
@@ -75,8 +75,8 @@ class PartitionedStructure(Structure[Face]):
             yield from open_all([self.meta], create=create)
 
 
-def check_parameters(meta: Metadata) -> Operation[Page[Damage]]:
-    """Return the damage to parameters; none if they are right, or there is no data."""
+def check_parameters(meta: Metadata) -> Report:
+    """Yield, and return, the damage to parameters; none if they are right, or there is no data."""
     meta.checked = False
 
     def suspect() -> Operation[Suspicions]:

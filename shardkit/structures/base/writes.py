@@ -17,9 +17,8 @@ from shardkit.operations.commands import (
     Replies,
     Reply,
     raise_failures,
-    script_call,
 )
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.parameters import ANY_GENERATION, ChangeScope, Metadata, open_all
 from shardkit.structures.base.part_registry import PartRegistry
@@ -149,14 +148,13 @@ def send_to_parts(
 
     Cost: one exchange; two more if parts have another expiry.
     """
-    lua = script("structures/base/change_part")
     changed = 0
     waiting = dict.fromkeys(keys, generation.ends)
     for _ in range(ATTEMPTS):
         replies = yield [
-            script_call(
+            lua_call(
                 meta.component,
-                lua,
+                "structures/base/change_part",
                 [key],
                 [generation.number, name, *(args or [""]), *ends],
                 idempotent=True,
@@ -183,7 +181,7 @@ def is_still(meta: Metadata, generation: ChangeScope) -> Operation[bool]:
 
 def _removal(meta: Metadata, key: str, expiry: int) -> Command:
     """Return the command that removes a part that a write created, unless it was settled since."""
-    return script_call(meta.to, script(_SETTLE_PART), [key], [expiry, ""], idempotent=True)
+    return lua_call(meta.to, _SETTLE_PART, [key], [expiry, ""], idempotent=True)
 
 
 def _register(
@@ -191,7 +189,7 @@ def _register(
 ) -> Operation[int]:
     """Register ranges of parts; return the script's state for the registry. One exchange."""
     args: list[Argument] = [end, "SADD", *sorted(ranges)]
-    call = script_call(registry.to, script(WRITE_PART), [registry.key], args, idempotent=True)
+    call = lua_call(registry.to, WRITE_PART, [registry.key], args, idempotent=True)
     [[state, *rest]] = yield [call]
     if state != REFUSED:
         registry.note(ranges)
@@ -228,14 +226,16 @@ def settle(
     """
     gone: set[str] = set()
     waiting = dict(keys)
-    lua = script(_SETTLE_PART)
     for _ in range(ATTEMPTS):
         yield from open_again(meta, undo, written, known=known)
         if meta.plan != plan:
             raise PlanChanged
         replies = yield [
-            script_call(
-                meta.to, lua, [key], [expiry, meta.end, meta.later_generation, *added.get(key, ())]
+            lua_call(
+                meta.to,
+                _SETTLE_PART,
+                [key],
+                [expiry, meta.end, meta.later_generation, *added.get(key, ())],
             )
             for key, expiry in waiting.items()
         ]

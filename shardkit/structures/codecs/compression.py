@@ -32,10 +32,8 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
-from shardkit.structures.codecs.bounds import GROWTH, check_growth, most_made
-from shardkit.structures.codecs.plain import Codec, unreadable
-from shardkit.structures.codecs.token_table import TokenTable
-from shardkit.structures.codecs.token_training import train
+from shardkit.structures.codecs.plain import GROWTH, Codec, check_growth, most_made, unreadable
+from shardkit.structures.codecs.token_table import TokenTable, train
 
 MOST_DICTIONARIES = 7
 _MARKS = 0xF8

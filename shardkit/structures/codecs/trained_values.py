@@ -31,8 +31,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.operations.commands import Command, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import LEASE
@@ -204,4 +204,4 @@ class CodedValues(Generic[V]):
 
     @property
     def _digest_query(self) -> Command:
-        return script_call(self._to, script("structures/base/dictionaries"), [self.key])
+        return lua_call(self._to, "structures/base/dictionaries", [self.key])

@@ -25,8 +25,14 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError, extra
-from shardkit.structures.codecs.bounds import GROWTH, check_growth, inflated, most_made
-from shardkit.structures.codecs.plain import Codec, unreadable
+from shardkit.structures.codecs.plain import (
+    GROWTH,
+    Codec,
+    check_growth,
+    inflated,
+    most_made,
+    unreadable,
+)
 
 _PLAIN, _PACKED = b"\0", b"\1"
 

@@ -22,18 +22,25 @@ Values go through a codec (`shardkit.structures.codecs`).
 A part is searched from its beginning, so its size trades bytes for the server's time:
 an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for nearly the same bytes
 (0.9 in one large hash). docs/memory.md shows the curve.
+
+Fields can expire one by one. On Redis a part with such fields stays compact; Valkey turns it into a
+hash table. Where parts split as they fill, a field keeps its time to live in the new part. Expired
+fields are not subtracted from their group's count, which is only an upper bound from then on: it is
+recounted before the group would split.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import chain
 from math import isfinite
 from typing import Any, ClassVar, Generic, TypeVar
 
-from shardkit.errors import InvalidArgumentError, StructureError
+from shardkit.errors import InvalidArgumentError, ShardErrors, ShardFailure, StructureError
 from shardkit.operations.arguments import rows_of, shown
 from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import (
@@ -66,7 +73,6 @@ from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
-from shardkit.structures.hash.field_expiry import FieldExpiry
 from shardkit.structures.layouts.base import Chunk, Layout, T, random_members
 from shardkit.structures.layouts.fixed import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
@@ -85,15 +91,15 @@ FIELDS_AT_ONCE = 10_000
 PARTS_READ = 64
 MOST_RANDOM = 100_000
 _LOWEST, _HIGHEST = -(2**63), 2**63 - 1
+_UNKNOWN_COMMAND = re.compile(r"unknown (redis )?command", re.IGNORECASE)
+_MISSING = -2  # what is replied for a field that does not exist
 
 
 class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     """A HASH in parts, over one server or many. Made by ``kit.hash``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         total: about how many fields it will have, for a fixed number of parts of hashed fields.
             None: they split as they fill.
         part_size: how many fields a part may have: at most the servers'
@@ -152,14 +158,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         else:
             rest = FixedLayout(component, name, "crc32", total, hashed)
             parameters = {"total": total, "part_size": self.part_size}
-        self._hashed = rest
         self.layout: Layout = rest
         if rule == "digits":
             self.layout = NumberedLayout(component, name, numbered, rest)
         parameters |= {"partition": rule, "codec": self.codec.name, "fields": fields.__name__}
         super().__init__(driver, component, name, parameters)
         self.meta.coded = isinstance(self.codec, Compressed)
-        self._expiry = FieldExpiry(name, self.layout)
         self._largest_part = max(self.part_size, hashed)
 
     @property
@@ -555,22 +559,22 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Cost: one exchange, one command per part.
         """
-        return (yield from self._field_times("HTTL", fields))
+        return (yield from self._send_expiry("HTTL", fields, writes=False))
 
     @operation
     def hpttl(self, *fields: Key) -> Operation[list[int]]:
         """Return the milliseconds to live of fields; see `httl`."""
-        return (yield from self._field_times("HPTTL", fields))
+        return (yield from self._send_expiry("HPTTL", fields, writes=False))
 
     @operation
     def hexpiretime(self, *fields: Key) -> Operation[list[int]]:
         """Return when fields expire, in seconds since 1970; else as `httl`."""
-        return (yield from self._field_times("HEXPIRETIME", fields))
+        return (yield from self._send_expiry("HEXPIRETIME", fields, writes=False))
 
     @operation
     def hpexpiretime(self, *fields: Key) -> Operation[list[int]]:
         """Return when fields expire, in milliseconds since 1970; else as `httl`."""
-        return (yield from self._field_times("HPEXPIRETIME", fields))
+        return (yield from self._send_expiry("HPEXPIRETIME", fields, writes=False))
 
     @operation
     def hsetex(
@@ -625,13 +629,18 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         yield from self._values.load()
         pair = self._pair(key, value)
         yield from self._open(create=True)
-        [pair] = yield from self._values.of_generation(self.meta.generation, [pair])
-        return int((yield from self._expiry.set(*pair, *options, *chain(*times))))
+        pairs = yield from self._values.of_generation(self.meta.generation, [pair])
+        with self._supported("HSETEX", "8.0"):
+            [(_, done)] = yield from self.layout.write(
+                pairs,
+                lambda f, v: ("HSETEX", *options, *chain(*times), "FIELDS", 1, f[0], v[0]),
+            )
+        return int(bool(done))
 
     @stream
     def check(self) -> Stream[Damage]:
         """Read everything and yield the damage; see `ShardedSet.check`."""
-        yield (yield from raised_twice(self._values.load))
+        yield from raised_twice(self._values.load)
         yield from super()._check()
 
     @operation
@@ -719,16 +728,42 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         condition = expiry_condition(self.name, nx=nx, xx=xx, gt=gt, lt=lt)
         return (yield from self._send_expiry(command, fields, time, *condition))
 
-    def _field_times(self, command: str, fields: Iterable[Key]) -> Operation[list[int]]:
-        return (yield from self._send_expiry(command, fields, writes=False))
-
     def _send_expiry(
         self, command: str, fields: Iterable[Key], *args: Argument, writes: bool = True
     ) -> Operation[list[int]]:
         sent = list(map(self._fields.encode, fields))
         check_some(self.name, command.lower(), sent, "field")
         yield from self._open()
-        return (yield from self._expiry.send(command, sent, *args, writes=writes))
+        codes_by_field = [_MISSING] * len(sent)
+        numbered = [(field, n) for n, field in enumerate(sent)]
+
+        def build(some: list[bytes], _: list[int]) -> tuple[Argument, ...]:
+            return (command, *args, "FIELDS", len(some), *some)
+
+        with self._supported(command, "7.4"):
+            if writes:
+                replies = yield from self.layout.write(numbered, build, adds=False)
+            else:
+                replies = yield from self.layout.read(numbered, build)
+        for positions, codes in replies:
+            for n, code in zip(positions, codes or (), strict=False):  # no such part: no codes
+                codes_by_field[n] = code
+        return codes_by_field
+
+    @contextmanager
+    def _supported(self, command: str, redis: str) -> Iterator[None]:
+        try:
+            yield
+        except ShardErrors as errors:
+            if any(
+                isinstance(failure, ShardFailure) and _UNKNOWN_COMMAND.search(str(failure.error))
+                for failure in errors.exceptions
+            ):
+                raise StructureError(
+                    f"{self.name}: the servers have no {command}",
+                    f"use Redis {redis} or later, or Valkey 9.0 or later",
+                ) from errors
+            raise
 
     def _field(self, part: int | None, stored: bytes) -> F:
         return self._fields.decode(self.layout.member(part, stored))

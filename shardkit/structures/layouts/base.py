@@ -25,13 +25,7 @@ from shardkit.routing.partition import PartitionAll
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.base.writes import (
-    REFUSED,
-    WRITTEN,
-    PartReply,
-    PlanChanged,
-    settled_writes,
-)
+from shardkit.structures.base.writes import REFUSED, WRITTEN, PartReply, PlanChanged, settled_writes
 
 T = TypeVar("T")
 

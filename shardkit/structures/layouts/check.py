@@ -17,12 +17,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Partial, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.check import (
     KEYS_CHECKED,
@@ -64,21 +63,18 @@ def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage
     """
     if isinstance(layout, GrowingLayout):
         for group in range(layout.groups):
-            yield (yield from confirmed(partial(_check_group, layout, group, validate)))
+            yield from confirmed(_check_group, layout, group, validate)
         return
     if isinstance(layout, NumberedLayout):
         repair = f"{REBUILD} removes all but ranges"
-        damaged = yield from raised_twice(layout.refresh_numbers, repair)
-        yield damaged
-        if damaged:
+        if (yield from raised_twice(layout.refresh_numbers, repair=repair)):
             return
-        first = partial(check_registered, layout.registry, layout.first_parts)
-        yield (yield from confirmed(first))
+        yield from confirmed(check_registered, layout.registry, layout.first_parts)
     assert isinstance(layout, FixedLayout | NumberedLayout)
     for chunk in layout.chunks(KEYS_CHECKED):
         if not isinstance(chunk[0], int):
             break
-        yield (yield from confirmed(partial(_check_parts, layout, kind, chunk, validate)))
+        yield from confirmed(_check_parts, layout, kind, chunk, validate)
     if isinstance(layout, NumberedLayout) and isinstance(layout.rest, GrowingLayout):
         yield from check_layout(layout.rest, kind, validate)
 
@@ -250,8 +246,8 @@ def _write_state(layout: GrowingLayout, group: int, kind: str) -> Operation[None
         keys = [layout._keys[group], *(layout.key(group, n) for n in range(number + 1))]
         generation = FIRST_GENERATION if layout.meta is None else layout.meta.generation
         args: Iterable[Argument] = (kind, *layout._write_terms, generation)
-        rebuild = script("structures/layouts/rebuild_group")
-        [done] = yield [script_call(layout.component, rebuild, keys, args, idempotent=True)]
+        lua = "structures/layouts/rebuild_group"
+        [done] = yield [lua_call(layout.component, lua, keys, args, idempotent=True)]
         if done:
             break
     yield from layout.refresh_group(group)

@@ -54,16 +54,8 @@ from shardkit.errors import (
     ShardFailure,
 )
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import (
-    Argument,
-    Command,
-    Partial,
-    Replies,
-    Reply,
-    raise_failures,
-    script_call,
-)
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial, Replies, Reply, raise_failures
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Suspicions
@@ -375,7 +367,7 @@ class GrowingLayout(Layout):
             for command in commands:
                 args += [len(command), *command]
             keys = [self._keys[group], *(self.key(group, part) for part in plan.writes)]
-            return script_call(self.component, script(_WRITE_UNSPLIT), keys, args)
+            return lua_call(self.component, _WRITE_UNSPLIT, keys, args)
         parts = [*plan.writes, *plan.splits()]
         keys = [self._keys[group], *(self.key(group, part) for part in parts)]
         args = [
@@ -384,7 +376,7 @@ class GrowingLayout(Layout):
         ]
         for name, *arguments in commands:
             args += [name, len(arguments), *arguments]
-        return script_call(self.component, script("structures/layouts/write_growing"), keys, args)
+        return lua_call(self.component, "structures/layouts/write_growing", keys, args)
 
     @property
     def _write_terms(self) -> tuple[Argument, Argument]:
@@ -471,13 +463,11 @@ class GrowingLayout(Layout):
             if parts in (0, self.parts[group]) and number != members and not self._expiring[group]:
                 raise self._damage(group, f"{members} members", f"{number}, as its state has it,")
 
-    def count_command(self, group: int, *, store: bool = False) -> Command:
+    def count_command(self, group: int) -> Command:
         """Return the command that counts a group's members; see ``lua/count_group.lua``."""
         keys = [self._keys[group], *(self.key(group, n) for n in range(self.parts[group]))]
-        args = (self._kind, int(store))
-        return script_call(
-            self.component, script("structures/layouts/count_group"), keys, args, idempotent=True
-        )
+        lua = "structures/layouts/count_group"
+        return lua_call(self.component, lua, keys, [self._kind], idempotent=True)
 
     def _damage(self, group: int, found: str, expected: str) -> DamagedDataError:
         return damage(self.component, self._keys[group], found, expected)
@@ -539,14 +529,13 @@ class GrowingLayout(Layout):
         """
         changed = 0
         waiting = list(groups)
-        lua = script("structures/layouts/all_growing")
         while waiting:
             repeated = []
             for some in pages(waiting, max(1, KEYS_PER_EXCHANGE // max(self.parts))):
                 replies = yield [
-                    script_call(
+                    lua_call(
                         self.component,
-                        lua,
+                        "structures/layouts/all_growing",
                         self._all_keys(group),
                         (
                             *(self.initial, self.parts[group], of, generation),
@@ -625,7 +614,7 @@ class GrowingLayout(Layout):
         keys += [self.key(group, part) for part in range(max(ours, theirs))]
         keys += [other.key(group, part) for part in range(theirs)]
         args = (ours, theirs, self.initial, *self._write_terms)
-        return script_call(self.component, script("structures/layouts/replace_growing"), keys, args)
+        return lua_call(self.component, "structures/layouts/replace_growing", keys, args)
 
     def reset(self) -> None:
         """See `Layout.reset`."""

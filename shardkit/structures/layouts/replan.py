@@ -33,18 +33,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError, StructureError, counted
-from shardkit.operations.commands import Argument, Command, Partial, Pause, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial, Pause
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import KEYS_CHECKED, contents
-from shardkit.structures.base.parameters import (
-    LAST_WRITES,
-    LEASE,
-    SHORT_LEASE,
-    Metadata,
-    open_all,
-)
+from shardkit.structures.base.parameters import LAST_WRITES, LEASE, SHORT_LEASE, Metadata, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.layouts.base import Layout
 from shardkit.structures.layouts.fixed import FixedLayout, Plan
@@ -220,13 +214,13 @@ class _Replan:
 
     def _mark_all(self, parts: Sequence[int], *, frozen: bool) -> Operation[dict[int, int]]:
         """Mark parts; return those that have changed since they were copied, with their expiry."""
-        marking, mark = script("structures/base/mark_part"), self._mark(frozen=frozen)
+        marking, mark = "structures/base/mark_part", self._mark(frozen=frozen)
         changed: dict[int, int] = {}
         for some in pages(parts, PARTS_AT_ONCE):
             keys = self._keys(some)
             component = self._layout.component
             before = yield [
-                script_call(component, marking, [key], [mark, int(frozen)], idempotent=True)
+                lua_call(component, marking, [key], [mark, int(frozen)], idempotent=True)
                 for key in keys
             ]
             changed |= self._having_changed(some, before)
@@ -360,14 +354,13 @@ class _Replan:
 
     def _remove(self, plan: Plan, script_args: tuple[Argument, ...]) -> Operation[None]:
         """Remove the parts of a plan; with arguments only those that the script removes."""
-        removing = script("structures/base/settle_part")
-        component = self._layout.component
+        component, removing = self._layout.component, "structures/base/settle_part"
         # A copy has its registry only at the end.
         there = {*(yield from self._parts(plan)), *(yield from self._parts(self._fixed.plan))}
         for some in pages(sorted(there), PARTS_AT_ONCE):
             keys = self._keys(some, plan)
             yield [
-                script_call(component, removing, [key], script_args, idempotent=True)
+                lua_call(component, removing, [key], script_args, idempotent=True)
                 if script_args
                 else self._command(key, "UNLINK")
                 for key in keys

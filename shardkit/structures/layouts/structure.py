@@ -75,7 +75,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
         yield from self._check()
 
     def _check(self) -> Stream[Damage]:
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from check_layout(self.layout, _TYPES[self._form], self._validate_member)
 
     def _restore_index(self) -> Operation[None]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from shardkit.errors import DamagedDataError
@@ -34,6 +33,7 @@ from shardkit.structures.list.scripts import MOST_PARTS, ListScripts
 # Parts to search for beyond a missing one.
 _SEARCHED = 1000
 _ENDS = "rebuild() stores the ends as the parts have them"
+_LOST = "values of lost parts, lost already"
 _MOVES = "rebuild() moves up what follows"
 
 
@@ -41,17 +41,14 @@ def check_list(scripts: ListScripts, decode: Callable[[bytes], Any]) -> Stream[D
     """Check the ends of a list and all its parts, which may change at the same time."""
     at: int | None = None
     # In one script, against the parts.
-    wrong = yield from raised_twice(scripts.length, _ENDS, "values of lost parts, lost already")
-    yield wrong
-    if wrong:
+    if (yield from raised_twice(scripts.length, repair=_ENDS, loses=_LOST)):
         return
     while True:
         ends = yield from scripts.ends()
         at = ends.first if at is None else max(at, ends.first)
         if not ends.part_size or at > ends.last:
             return
-        page = yield from confirmed(partial(_check_parts, scripts, at, decode))
-        yield page
+        page = yield from confirmed(_check_parts, scripts, at, decode)
         missing = sum(damage.found == "0 values" for damage in page)
         if missing == KEYS_CHECKED:  # the ends may say anything
             return

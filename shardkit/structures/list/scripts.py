@@ -37,8 +37,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import Metadata, open_all
@@ -116,8 +116,8 @@ class ListScripts:
     def command(self, name: str, *args: Argument, idempotent: bool = False) -> Command:
         """Return the command that runs ``lua/<name>.lua``."""
         sent = (*self.head, *args)
-        lua = script(f"structures/list/{name}")
-        return script_call(self.component, lua, self.keys, sent, idempotent=idempotent)
+        lua = f"structures/list/{name}"
+        return lua_call(self.component, lua, self.keys, sent, idempotent=idempotent)
 
     def run(
         self,

@@ -55,8 +55,8 @@ from shardkit.errors import (
 )
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.cancellation import completed
-from shardkit.operations.commands import Argument, Command, Locate, Reply, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Locate, Reply
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -481,7 +481,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
         Cost: three exchanges for 64 parts, whose values are in memory.
         """
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from check_list(self._scripts, self._values.decode)
 
     @operation
@@ -599,8 +599,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         for _ in range(ATTEMPTS):
             yield from open_all([self.meta, destination.meta])
             args = (*ours.head, *theirs.head, f"{src[0]}POP", f"{dest[0]}PUSH", int(waits))
-            move = script("structures/list/move")
-            [values] = yield [script_call(self.component, move, ours.keys + theirs.keys, args)]
+            [values] = yield [
+                lua_call(self.component, "structures/list/move", ours.keys + theirs.keys, args)
+            ]
             if values is not None:
                 return destination._page(values)
             yield from ours.finish()

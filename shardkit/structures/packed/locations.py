@@ -138,9 +138,7 @@ class Locations(Structure[Face]):
     """Country and region by user id, over one server or many. Made by ``kit.locations``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         part_size: how many users a part has: 16,376 by default, of one byte each twice as many;
             the book's is 2**20.
         regions: whether regions are stored. Without them a user takes one byte.

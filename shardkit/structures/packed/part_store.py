@@ -6,13 +6,12 @@ All reads are GETRANGEs; all writes to a part are one call of ``lua/write.lua``,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from shardkit.errors import InvalidArgumentError, ShardFailure
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Partial, Replies, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Partial, Replies
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Stream, pages
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import (
@@ -128,7 +127,7 @@ class PartStore:
         after parts were created.
         """
         yield from open_all([self.meta], create=create)
-        lua, length = script("structures/packed/write"), self.layout.part_bytes
+        lua, length = "structures/packed/write", self.layout.part_bytes
         numbers = {self.part_key(part): part for part in parts}
         keys = list(numbers)
 
@@ -138,9 +137,7 @@ class PartStore:
                 args: list[Argument] = [length, self.meta.end, int(replies), int(create)]
                 for command in parts[numbers[keys[at]]]:
                     args += (len(command), *command)
-                calls.append(
-                    script_call(self.component, lua, [keys[at]], args, idempotent=idempotent)
-                )
+                calls.append(lua_call(self.component, lua, [keys[at]], args, idempotent=idempotent))
             answers = yield Partial(calls)
             return answers, [
                 PartReply(at, reply[0], reply[2:], reply[1])
@@ -186,13 +183,11 @@ class PartStore:
     def check(self) -> Stream[Damage]:
         """Check the registry, and the length of every part; see `PackedRecords.check`."""
         repair = "rebuild() removes invalid parts, and registers the first that exist"
-        damaged = yield from raised_twice(self.registry.read, repair)
-        yield damaged
-        if damaged:
+        if (yield from raised_twice(self.registry.read, repair=repair)):
             return
-        yield (yield from confirmed(partial(check_registered, self.registry, _FIRST_PARTS)))
+        yield from confirmed(check_registered, self.registry, _FIRST_PARTS)
         for some in pages((yield from self.registry.read()), PARTS_AT_ONCE):
-            yield (yield from confirmed(partial(self._check_lengths, some)))
+            yield from confirmed(self._check_lengths, some)
 
     def _check_lengths(self, parts: Sequence[int]) -> Operation[Suspicions]:
         keys, full = list(map(self.part_key, parts)), self.layout.part_bytes

@@ -75,9 +75,7 @@ class PackedRecords(ExpirableStructure[Face]):
     """Fixed-width records by id, over one server or many. Made by ``kit.packed``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``;
             see `packed.field_types`. Or the name of a preset: ``flag``, ``postal``,
             ``position16``, ``position24``.
@@ -446,7 +444,7 @@ class PackedRecords(ExpirableStructure[Face]):
 
         Cost: one command per part, an exchange for every 1,000.
         """
-        yield (yield from check_parameters(self.meta))
+        yield from check_parameters(self.meta)
         yield from self.store.check()
 
     @operation

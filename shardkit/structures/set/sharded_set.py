@@ -91,9 +91,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     """A SET in parts, over one server or many. Made by ``kit.set``.
 
     Args:
-        driver: what runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         total: about how many members it will have, for a fixed number of parts. More are not an
             error: parts then outgrow their compact form, and take more memory. None: parts split as
             they fill.

@@ -14,6 +14,18 @@ group, and more from those whose last one is still among the first 1,000. If it 
 group caches, it reads the parts: the result is exact however members fall.
 
 ``lua/bounds.lua`` updates top and bottom with every change, and proves that they stay correct.
+
+**Ranges** are read page by page. A page is a script per group that visits its parts and returns the
+first members after a score and member. So a page costs the same wherever it begins, and nothing is
+kept between pages. Because each page visits all parts, pages grow until eight hold everything:
+reading all of a sorted set visits each part about a dozen times, however many members there are.
+
+To start at a rank far inside, a row somewhat before it is guessed from a sample, its exact rank is
+counted, and reading begins there::
+
+    sample         ·    ·  ·    ·    │·  ·    ·       rank 50,000 of 100,000 wanted
+    pivot                    ▲                        its rank, counted: 48,731
+    read                      ├──────┤                skips 1,268, then returns what was asked for
 """
 
 from __future__ import annotations
@@ -25,8 +37,8 @@ from operator import ge, le
 from typing import Any, NamedTuple, TypeAlias
 
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Argument, Command, Transaction, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 from shardkit.structures.base.check import Suspicion, Suspicions, read_or_note
 from shardkit.structures.base.damage import damage, stored_integer
@@ -58,11 +70,6 @@ class OrderedRange(NamedTuple):
         begin = float(str(self.start).lstrip("("))
         beyond = score < begin if self.desc else score > begin
         return self._replace(start=repr(score) if beyond else self.start, after=row)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it covers all members."""
-        return self in _FULL
 
 
 def full_range(*, desc: bool) -> OrderedRange:
@@ -109,7 +116,7 @@ class ScoredGroups(GrowingLayout):
         for stored, owned in plan.writes.values():
             verb, count, *rest = build(stored, owned)
             args += [verb, count, len(rest) - int(count), *rest]
-        return script_call(self.component, script("structures/sorted_set/write"), keys, args)
+        return lua_call(self.component, "structures/sorted_set/write", keys, args)
 
     def _one(self, plan: WritePlan, build: Build[Any], adds: bool) -> Command | None:
         """Return the command of a plan that adds or removes one member and splits nothing."""
@@ -127,7 +134,7 @@ class ScoredGroups(GrowingLayout):
         keys = [self._keys[group], self.key(group, part)]
         end, of = self._write_terms
         args = (plan.parts, of, end, max(0, most), 2 * self.bound_size, member, score)
-        return script_call(self.component, script("structures/sorted_set/write_one"), keys, args)
+        return lua_call(self.component, "structures/sorted_set/write_one", keys, args)
 
     def _update_state(
         self, group: int, parts: int, number: int, expiring: int | None = None
@@ -199,9 +206,9 @@ class ScoredGroups(GrowingLayout):
         waiting, results = list(range(self.groups)), []
         while waiting:
             calls = (
-                script_call(
+                lua_call(
                     self.component,
-                    script(name),
+                    name,
                     self._all_keys(group),
                     (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
@@ -229,11 +236,6 @@ class ScoredGroups(GrowingLayout):
         return [*self._bounded(group), *self._part_keys(group, range(self.parts[group]))]
 
     # ---- reading
-
-    @property
-    def capacity(self) -> int:
-        """About how many members the parts have room for: no fewer than there are."""
-        return ceil(sum(self.parts) * self._load)
 
     def first(self, wanted: OrderedRange, limit: int) -> Operation[list[Row]]:
         """Return the first members of a range, in order.
@@ -267,7 +269,7 @@ class ScoredGroups(GrowingLayout):
 
         A group caches at least ``bound_size`` members, or all that it has.
         """
-        if not (wanted.is_full and size <= self.bound_size):
+        if not (wanted in _FULL and size <= self.bound_size):
             return (yield from self._first_of_parts(groups, wanted, size))
         if wanted.desc:
             name, keys = "ZREVRANGE", self._tops
@@ -356,9 +358,9 @@ class ScoredGroups(GrowingLayout):
                 for start in range(0, self.parts[group], PARTS_AT_ONCE)
             ]
             calls = (
-                script_call(
+                lua_call(
                     self.component,
-                    script(name),
+                    name,
                     [
                         self._keys[group],
                         *self._part_keys(group, range(parts)[start : start + PARTS_AT_ONCE]),
@@ -440,3 +442,104 @@ def _number(text: bytes) -> float | None:
 
 def _rows(flat: Sequence[bytes]) -> list[Row]:
     return list(zip(map(float, flat[1::2]), flat[::2], strict=True))
+
+
+FIRST_PAGE = 1000
+LARGEST_PAGE = 10_000  # unless that is less than an eighth of all members
+PAGES_OF_ALL = 8
+GROWTH = 4
+SAMPLE = 2500
+
+
+class RangeReader:
+    """Reads a range page by page: ``limit`` rows (None: all) after the first ``offset``.
+
+    The first page has ``first_page`` rows at most, skipped ones included.
+    """
+
+    def __init__(
+        self,
+        groups: ScoredGroups,
+        wanted: OrderedRange,
+        offset: int = 0,
+        limit: int | None = None,
+        first_page: int = FIRST_PAGE,
+    ) -> None:
+        self._groups = groups
+        self._wanted = wanted
+        self._offset = offset
+        self._left = None if limit is None else offset + limit
+        self._size = first_page
+        self.ended = limit == 0
+
+    def next_page(self) -> Operation[list[Row]]:
+        """Return the next rows; check `ended` first. Cost: see `ScoredGroups.first`."""
+        size = self._size if self._left is None else min(self._size, self._left)
+        rows = yield from self._groups.first(self._wanted, size)
+        if self._left is not None:
+            self._left -= size
+        self.ended = len(rows) < size or self._left == 0
+        if rows:
+            self._wanted = self._wanted.resume_after(rows[-1])
+        offset, self._offset = self._offset, max(0, self._offset - len(rows))
+        self._size = min(GROWTH * size, largest_page(self._groups))
+        return rows[offset:]
+
+
+def read_range(
+    groups: ScoredGroups, wanted: OrderedRange, offset: int = 0, limit: int | None = None
+) -> Operation[list[Row]]:
+    """Return all rows of a range, less the first ones, at most ``limit``."""
+    reader = RangeReader(groups, wanted, offset, limit, largest_page(groups))
+    rows: list[Row] = []
+    while not reader.ended:
+        rows += yield from reader.next_page()
+    return rows
+
+
+def read_ranks(
+    groups: ScoredGroups, start: int, stop: int, *, desc: bool = False
+) -> Operation[list[Row]]:
+    """Return the rows of some ranks, both included; negative ones count from the end.
+
+    Cost: from either end as `ScoredGroups.first`; elsewhere three exchanges more, one command per
+    part and some hundredths of all members.
+    """
+    if -LARGEST_PAGE <= start <= stop < 0:
+        rows = yield from groups.first(full_range(desc=not desc), -start)
+        return rows[-1 - stop :][::-1]
+    total = None
+    if start < 0 or stop < 0 or start > LARGEST_PAGE:
+        total = (yield from groups.count()) or 0
+        start = max(0, start + total) if start < 0 else start
+        stop = min(stop + total if stop < 0 else stop, total - 1)
+    if stop < start:
+        return []
+    limit = stop - start + 1
+    wanted, offset = full_range(desc=desc), start
+    if total is not None and start > LARGEST_PAGE:
+        wanted, offset = yield from _seek(groups, start, total, desc=desc)
+    return (yield from read_range(groups, wanted, offset, limit))
+
+
+def largest_page(groups: ScoredGroups) -> int:
+    """Return how many rows a page may have."""
+    room = sum(groups.parts) * groups._load  # for no fewer members than there are
+    return max(LARGEST_PAGE, ceil(room / PAGES_OF_ALL))
+
+
+def _seek(
+    groups: ScoredGroups, rank: int, total: int, *, desc: bool
+) -> Operation[tuple[OrderedRange, int]]:
+    """Return a range that begins somewhat before a rank, and how many of its rows to skip."""
+    sample = sorted((yield from groups.sample(SAMPLE)), reverse=desc)
+    margin = ceil(sqrt(len(sample)))
+    position = len(sample) * rank // total - margin
+    while 0 <= position < len(sample):
+        pivot = sample[position]
+        before = yield from groups.rank(pivot, desc=desc)
+        if before < rank:
+            return full_range(desc=desc).resume_after(pivot), rank - before - 1
+        margin *= 2
+        position -= margin
+    return full_range(desc=desc), rank

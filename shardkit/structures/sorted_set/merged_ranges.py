@@ -29,8 +29,8 @@ from typing import Any, Generic, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, counted
 from shardkit.operations.arguments import shown
-from shardkit.operations.commands import Command, Key, Shard, ShardOf, To, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Key, Shard, ShardOf, To
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
     DeferredFace,
@@ -143,7 +143,7 @@ class _ZsetReader:
             return Command(self.to, self.key, args)
         score, member = self.after
         sent = (low, high, size, int(desc), repr(score), member)
-        return script_call(self.to, script("structures/sorted_set/score_range"), [self.key], sent)
+        return lua_call(self.to, "structures/sorted_set/score_range", [self.key], sent)
 
     def add(self, flat: Sequence[bytes], size: int, desc: bool) -> None:
         fresh = [

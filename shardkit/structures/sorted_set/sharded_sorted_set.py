@@ -23,7 +23,7 @@ The most frequent reads, of the first or last members, would otherwise visit eve
 script that changes members also updates top and bottom of their group
 (`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
 other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
-merge the results (`shardkit.structures.sorted_set.range_reader`).
+merge the results (`shardkit.structures.sorted_set.groups`).
 
 One million members of 7 characters with whole scores take 17.9 bytes each on Redis 7.0, and 109.9
 in one ZSET (16.5 and 79.9 on Valkey 9.1); 0.1 of them are for tops and bottoms. A change takes two
@@ -62,13 +62,15 @@ from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
     OrderedRange,
+    RangeReader,
     Row,
     ScoredGroups,
     full_range,
+    read_range,
+    read_ranks,
     removing,
     scored,
 )
-from shardkit.structures.sorted_set.range_reader import RangeReader, read_range, read_ranks
 from shardkit.structures.sorted_set.scores import (
     HIGHEST_RANK,
     CastScore,
@@ -103,9 +105,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     results.
 
     Args:
-        driver: runs its operations.
-        component: where its keys live.
-        name: the prefix of its keys.
+        driver, component, name: see `shardkit.operations.Structure`.
         total: about how many members it will have, if known: it starts with as many parts and need
             not split them. More or fewer are fine.
         part_size: how many members a part may have: at most the servers'

@@ -38,8 +38,13 @@ from shardkit.structures.unique.days import (
     SetDay,
     plan_key,
 )
-from shardkit.structures.unique.precision import MAX_VISITORS, CounterSettings
-from shardkit.structures.unique.sizing import expected_after, expected_for, parts_for
+from shardkit.structures.unique.precision import (
+    MAX_VISITORS,
+    CounterSettings,
+    expected_after,
+    expected_for,
+    parts_for,
+)
 
 DAYS_CACHED: Final = 64
 _PARTS_LOOKED_AT: Final = 256

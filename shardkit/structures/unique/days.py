@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from functools import partial
 from itertools import count
 from secrets import token_hex
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -49,9 +48,8 @@ from shardkit.operations.commands import (
     To,
     Transaction,
     raise_failures,
-    script_call,
 )
-from shardkit.operations.lua import script
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, Page, Stream, pages
 from shardkit.routing.partition import Partition
 from shardkit.structures.base.check import (
@@ -291,10 +289,10 @@ class DayInParts(ABC):
 
     def check(self) -> Stream[Damage]:
         """Check all parts; see `shardkit.structures.base.check`."""
-        yield (yield from confirmed(self.check_index))
+        yield from confirmed(self.check_index)
         parts, _ = yield from self.existing_parts()
         for some in pages(parts, KEYS_CHECKED):
-            yield (yield from confirmed(partial(self.check_parts, some)))
+            yield from confirmed(self.check_parts, some)
 
     @abstractmethod
     def check_index(self) -> Operation[Suspicions]:
@@ -466,7 +464,7 @@ class SetDay(DayInParts):
 
     def add_commands(self, members: Members, counter: str | None) -> Iterable[Command]:
         """Return scripts for many parts each; for one part each where the count lives elsewhere."""
-        add = script("structures/unique/add_and_count")
+        add = "structures/unique/add_and_count"
         to = self.home if counter else self.component
         counters = [] if counter is None else [counter]
         start: list[Argument] = [len(counters), self.meta.end]
@@ -476,11 +474,11 @@ class SetDay(DayInParts):
             for page in [sent] if few else pages(sent, MEMBERS_PER_SCRIPT):
                 full = not counters or len(args) + len(page) >= MEMBERS_PER_SCRIPT
                 if full and len(keys) > len(counters):
-                    yield script_call(to, add, keys, args)
+                    yield lua_call(to, add, keys, args)
                     keys, args = counters[:], start[:]
                 keys.append(key)
                 args += (len(page), *page)
-        yield script_call(to, add, keys, args)
+        yield lua_call(to, add, keys, args)
 
     def _removal(self) -> Command:
         return self.meta.removal("remove")
@@ -567,9 +565,9 @@ class BitmapDay(DayInParts):
         counters = () if counter is None else (counter,)
         for key, sent in members.items():
             for page in pages(sent, MEMBERS_PER_SCRIPT):
-                yield script_call(
+                yield lua_call(
                     self.component,
-                    script("structures/unique/set_and_count"),
+                    "structures/unique/set_and_count",
                     (key, *counters),
                     (self.part_size, *page),
                 )

@@ -8,7 +8,7 @@ divisor of the numbers::
     yesterday, 4 parts     0   1   2   3                divisor 4:
     today, 12 parts        0   1   2   3   4 … 11       part 1 of yesterday is in 1, 5, 9 of today
 
-That is why `shardkit.structures.unique.sizing` plans numbers with large common divisors. Days of
+That is why `shardkit.structures.unique.precision` plans numbers with large common divisors. Days of
 ``compact`` with different plans are compared in the bits that both store.
 
 Parts that live together are counted by their server; otherwise their ids are fetched, some hundred
@@ -24,8 +24,8 @@ from functools import reduce
 from typing import Any, Final, Literal, TypeAlias
 
 from shardkit.errors import ParameterMismatchError, StructureError, counted
-from shardkit.operations.commands import Command, Locate, script_call
-from shardkit.operations.lua import script
+from shardkit.operations.commands import Command, Locate
+from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation, pages
 from shardkit.structures.base.damage import stored_integer
 from shardkit.structures.base.parameters import open_all
@@ -100,7 +100,7 @@ def _count_groups(
     """Count groups of keys, a list for each day, each group by its server or here."""
     flat = [[key for keys in group for key in keys] for group in groups]
     places = iter((yield Locate([(component, key) for keys in flat for key in keys])))
-    lua, command = script("structures/unique/count"), "SUNION" if which == "any" else "SINTER"
+    lua, command = "structures/unique/count", "SUNION" if which == "any" else "SINTER"
     batch: list[Command] = []
     by_server: list[bool] = []
     for group, keys in zip(groups, flat, strict=True):
@@ -108,7 +108,7 @@ def _count_groups(
         countable = which == "any" or all(len(parts) == 1 for parts in group)
         by_server.append(together and countable and len(keys) > 1)
         if by_server[-1]:
-            batch.append(script_call(component, lua, keys, [command], idempotent=True))
+            batch.append(lua_call(component, lua, keys, [command], idempotent=True))
         else:
             batch += _members(component, keys)
     replies = iter((yield batch))

@@ -28,7 +28,7 @@ precision       stored, in parts of                       bytes each     may mis
 
 Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
 they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats and the odds,
-`shardkit.structures.unique.sizing` how many parts there are.
+`shardkit.structures.unique.precision` how many parts there are.
 
 A day's set is planned for half as many visitors again as came the day before, rounded up to a power
 of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts). All processes
@@ -47,15 +47,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import date, timedelta
-from functools import partial
 
 from shardkit.config.component import MAX_SHARDS
-from shardkit.errors import (
-    DamagedDataError,
-    InvalidArgumentError,
-    ParameterMismatchError,
-    counted,
-)
+from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError, counted
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Command, Home, Pause
 from shardkit.operations.operation import (
@@ -115,9 +109,8 @@ class UniqueVisitors(Structure[Face]):
     """Counts different sessions a day, over one server or many. Made by ``kit.unique_visitors``.
 
     Args:
-        driver: what runs its operations.
+        driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the ids; its unsharded entry, if it has one, the counts.
-        name: the prefix of its keys.
         precision: what is stored of a visitor: ``exact``, ``60-bit``, ``64-bit``, ``compact``,
             ``hyperloglog`` or ``bitmap``; see the module's text.
         part_size: how many ids a part may have and be compact: the servers'
@@ -405,27 +398,20 @@ class UniqueVisitors(Structure[Face]):
         """
         date_ = yield from self._date(day)
         self._planner.seek(date_)
-        lost = yield from check_parameters(self._planner.meta)
-        yield lost
-        if lost:
+        if (yield from check_parameters(self._planner.meta)):
             return
         self._planner.forget(date_)
-        planning = partial(self._planner.day, date_)
-        planned = yield from raised_twice(planning, "restore it, or remove(day)", "the day's ids")
-        yield planned
-        if planned:
+        repair, loses = "restore it, or remove(day)", "the day's ids"
+        if (yield from raised_twice(self._planner.day, date_, repair=repair, loses=loses)):
             return
         data = yield from self._planner.day(date_)
-        counts = partial(self._read_count, data.key)
-        yield (yield from raised_twice(counts, "recount() counts the ids"))
+        yield from raised_twice(self._read_count, data.key, repair="recount() counts the ids")
         if isinstance(data, HyperLogLogDay):
-            yield (yield from raised_twice(data.registers, "remove(day)", "it"))
+            yield from raised_twice(data.registers, repair="remove(day)", loses="it")
             return
-        unknown = yield from raised_twice(data.existing_parts)
-        yield unknown
-        if not unknown:
+        if not (yield from raised_twice(data.existing_parts)):
             yield from data.check()
-            yield (yield from confirmed(partial(self._suspect_count, data)))
+            yield from confirmed(self._suspect_count, data)
 
     def _suspect_count(self, data: SetDay | BitmapDay) -> Operation[Suspicions]:
         [stored] = yield [self._count_command(data.key)]

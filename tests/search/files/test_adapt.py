@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.files.adapt import adapt
-from shardkit.search.files.readers import FileDocument
+from shardkit.search.files.readers import FileDocument, adapt
 from shardkit.search.model.documents import prepare
 from shardkit.search.model.schema import Schema
 

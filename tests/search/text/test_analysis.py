@@ -30,9 +30,7 @@ from shardkit.search.query.tree import (
     Range,
     Word,
 )
-from shardkit.search.text import stemming
-from shardkit.search.text.analyzer import MAX_TERM_LENGTH, Analyzer
-from shardkit.search.text.stop_words import ENGLISH
+from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, Analyzer, stemmer
 from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
 
 PLAIN = Analyzer()
@@ -154,7 +152,7 @@ def test_stems_stand_for_words_in_their_forms() -> None:
 
 def test_a_stemmer_is_right_on_many_threads() -> None:
     words = [f"{word}ing" for word in ("search", "test", "shard", "rout", "index")] * 400
-    stem = stemming.stemmer("english").__wrapped__  # type: ignore[attr-defined]
+    stem = stemmer("english").__wrapped__  # type: ignore[attr-defined]
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(stem, words)) == ["search", "test", "shard", "rout", "index"] * 400
 
@@ -166,7 +164,7 @@ def test_an_unknown_stemmer_is_refused_with_the_known_ones() -> None:
 
 def test_without_the_extra_the_error_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "snowballstemmer", None)
-    stemming.stemmer.cache_clear()
+    stemmer.cache_clear()
     with pytest.raises(InvalidArgumentError, match=r"shardkit\[search\]"):
         Analyzer(stemmer="english")
 

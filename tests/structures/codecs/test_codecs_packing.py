@@ -13,8 +13,7 @@ from hypothesis import given, settings, strategies as st
 from shardkit.errors import InvalidArgumentError, StructureError
 from shardkit.structures.codecs.compression import Compressed, Packing, Tokens, Zstd, dictionary_of
 from shardkit.structures.codecs.named import TEXT
-from shardkit.structures.codecs.token_table import TokenTable
-from shardkit.structures.codecs.token_training import code_lengths, train
+from shardkit.structures.codecs.token_table import TokenTable, code_lengths, train
 
 RECORDS = [
     b'["%b","%d","%b"]' % (name, region, country)

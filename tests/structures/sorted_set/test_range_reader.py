@@ -12,7 +12,7 @@ import pytest
 from shardkit import ShardKit
 from shardkit.operations.commands import Command
 from shardkit.operations.operation import Operation, Page
-from shardkit.structures.sorted_set import range_reader
+from shardkit.structures.sorted_set import groups
 from shardkit.structures.sorted_set.groups import Row
 
 
@@ -49,8 +49,8 @@ class Work:
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pages so small that a few thousand members are many."""
-    monkeypatch.setattr(range_reader, "FIRST_PAGE", 10)
-    monkeypatch.setattr(range_reader, "LARGEST_PAGE", 100)
+    monkeypatch.setattr(groups, "FIRST_PAGE", 10)
+    monkeypatch.setattr(groups, "LARGEST_PAGE", 100)
 
 
 def filled(kit: ShardKit, count: int, distinct: int) -> tuple[Any, list[tuple[int, float]]]:
@@ -101,7 +101,7 @@ def test_a_sample_that_misleads_does_not_change_what_is_returned(
     kit: ShardKit, small_pages: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first part of each group, which is the sample, holds the highest members only."""
-    monkeypatch.setattr(range_reader, "SAMPLE", 1)
+    monkeypatch.setattr(groups, "SAMPLE", 1)
     scores, order = filled(kit, 4000, 10**9)
     assert all(parts >= 64 for parts in scores.layout.parts)
     raised = {n for n in range(4000) if scores.layout.place(b"%d" % n)[1] % 64 == 0}

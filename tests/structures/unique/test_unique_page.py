@@ -7,7 +7,7 @@ import math
 import re
 from pathlib import Path
 
-from shardkit.structures.unique import sizing, visitors as unique_visitors
+from shardkit.structures.unique import precision, visitors as unique_visitors
 from shardkit.structures.unique.precision import CounterSettings
 
 ROOT = Path(__file__).parents[3]
@@ -75,5 +75,5 @@ def test_the_misses_are_those_that_were_found() -> None:
 
 def test_the_modules_say_how_many_parts_there_are() -> None:
     assert "2,097,152 in 5,120 parts" in (unique_visitors.__doc__ or "")
-    assert "410 of 512" in (sizing.__doc__ or "")
-    assert round(sizing.average_fill(512), -1) == 410
+    assert "410 of 512" in (precision.__doc__ or "")
+    assert round(precision.average_fill(512), -1) == 410

@@ -12,8 +12,16 @@ from faces import SESSION, SESSION_ID
 from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.unique.precision import PRECISIONS, CounterSettings, odds, visitor_id
-from shardkit.structures.unique.sizing import average_fill, expected_after, expected_for, parts_for
+from shardkit.structures.unique.precision import (
+    PRECISIONS,
+    CounterSettings,
+    average_fill,
+    expected_after,
+    expected_for,
+    odds,
+    parts_for,
+    visitor_id,
+)
 
 
 def read(precision: str, session: Any) -> Any:

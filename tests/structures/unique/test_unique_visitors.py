@@ -21,7 +21,7 @@ from shardkit.errors import (
     StructureError,
 )
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.unique.sizing import expected_after
+from shardkit.structures.unique.precision import expected_after
 from shardkit.structures.unique.visitors import UniqueVisitors
 
 DAY = date(2015, 5, 17)

@@ -2,14 +2,10 @@
 -- KEYS[1]  the group's state
 -- KEYS[2…] all its parts
 -- ARGV[1]  HASH, SET or ZSET
--- ARGV[2]  1 to store the count and the number of parts; else 0
 -- Reply    {parts, count, members}: the first two as stored, 0 without a state; the last as counted
 --@include structures/layouts/grow
 local members = 0
 for n = 2, #KEYS do members = members + redis.call(LENGTH[ARGV[1]], KEYS[n]) end
-if ARGV[2] == '1' then
-  redis.call('HSET', KEYS[1], 'parts', #KEYS - 1, 'count', members)
-end
 local stored = redis.call('HMGET', KEYS[1], 'parts', 'count')
 if not stored[1] and not stored[2] then return {0, 0, members} end
 return {
