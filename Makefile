@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: audit operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -105,6 +105,23 @@ lowest: setup .venv-lowest  ## the core's tests with the lowest versions that py
 	.venv-lowest/bin/python -m pytest -q tests/routing tests/config tests/testing tests/kit \
 	  tests/network/links tests/kit tests/structures
 
+SECOND ?= $(lastword $(shell ls /usr/bin/python3.1[2-9] ~/.pyenv/versions/3.1[2-9]*/bin/python3 2> /dev/null | sort -V))
+
+second-quick: setup  ## a few tests of the network and of kits on a second, newer Python, if there is one; SECOND=… for another
+ifeq ($(SECOND),)
+	@echo "no Python from 3.12 on was found"
+else
+	$(BIN)/pip install -q uv
+	$(BIN)/uv venv -q --clear --python $(SECOND) .venv-second
+	$(BIN)/uv pip install -q --python .venv-second/bin/python -e '.[dev]'
+	.venv-second/bin/python -m pytest -q -n 2 \
+	  tests/kit/test_misuse.py tests/kit/test_closed.py tests/network/test_health.py tests/operations/test_deadlines.py \
+	  tests/operations/test_operation.py tests/structures/codecs/test_codecs.py
+endif
+
+systems: setup  ## the README's two commands in Debian's bookworm, trixie and sid, as root; SYSTEMS=trixie for one, JOBS=2
+	tools/systems.sh
+
 golden: setup  ## what this release stores, kept for later ones to read; done once a release
 	PYTHONPATH=.:tests $(BIN)/python tests/golden/golden.py
 
@@ -171,4 +188,4 @@ demo: setup  ## replay a web access log on embedded servers
 	$(BIN)/shardkit demo
 
 clean:
-	rm -rf .venv .venv-lowest .venv-others build dist man *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-lowest .venv-second .venv-others build dist man *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,12 +2,14 @@
 
 What ``shardkit bench`` measures, with its full numbers of entries, on the embedded server and on
 the ``redis-server`` of this machine. Figures of earlier runs are kept for what is not measured
-again: ``python benchmarks/memory.py hash ids`` measures two cases anew.
+again: ``python benchmarks/memory.py hash ids`` measures two cases anew, and with
+``SERVERS='redis-server valkey-server'`` on these servers instead.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -32,8 +34,8 @@ def main() -> None:
     unknown = set(asked) - {*CASES, SIZES, LENGTHS}
     if unknown:
         raise SystemExit(f"no case {', '.join(unknown)}: {', '.join([*CASES, SIZES, LENGTHS])}")
-    found = dict.fromkeys(str(p) for p in (find_server(), shutil.which("redis-server")) if p)
-    stands = [ServerSource(path) for path in found]
+    named = os.environ.get("SERVERS", "").split() or [str(find_server()), "redis-server"]
+    stands = [ServerSource(path) for path in dict.fromkeys(map(shutil.which, named)) if path]
     output = Output()
     with progress("entries") as tell:
         for name in asked:

@@ -10,6 +10,7 @@ import base64
 import fcntl
 import json
 import os
+import signal
 import socket
 from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ from zlib import crc32
 import pytest
 import pytest_asyncio
 from arranged import BINARIES
-from faces import Face, faced
+from faces import PATIENCE, Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
 from lua_keys import watch
@@ -37,6 +38,13 @@ settings.load_profile("patient")
 
 # Processor seconds of a test with 25 examples, each of which starts nothing.
 MADE_UP = 60.0 * max(1.0, int(os.environ.get("EXAMPLES", "25")) / 25)
+# No test takes longer; see pytest-timeout.
+os.environ.setdefault("PYTEST_TIMEOUT", str(120 * PATIENCE))
+
+# A script's `&` has its processes ignore Ctrl-C, `nohup` hangups; what tests start would do so too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 MAP = """
 components:

@@ -20,6 +20,9 @@ import shardkit
 from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.operations.operation import Page
 
+# How many times as long as on a quiet machine the suite waits.
+PATIENCE = float(os.environ.get("PATIENCE", "1"))
+
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 SESSION_ID = 383061330139657245
 
@@ -52,13 +55,13 @@ class Face:
             threads = ThreadPoolExecutor(1)
             started = threads.submit(call)
             threads.shutdown(wait=False)
-            return partial(started.result, 30)
+            return partial(started.result, 30 * PATIENCE)
 
         async def begin() -> Any:
             return asyncio.ensure_future(call())
 
         task = self.runner.run(begin())
-        return lambda: self.run(asyncio.wait_for(task, 30))
+        return lambda: self.run(asyncio.wait_for(task, 30 * PATIENCE))
 
     def eventually(self, done: Callable[[], Any]) -> bool:
         """Whether something is true in time, while the tasks of the event loop go on."""
@@ -174,12 +177,12 @@ def alive(pid: int) -> bool:
         return not os.path.exists("/proc/self")
 
 
-def eventually(done: Callable[[], Any], seconds: float = 20) -> bool:
-    """Whether something is true in time."""
-    deadline = time.monotonic() + seconds
+def eventually(done: Callable[[], Any], seconds: float = 20) -> Any:
+    """What is true in time, or False."""
+    deadline = time.monotonic() + seconds * PATIENCE
     while time.monotonic() < deadline:
-        if done():
-            return True
+        if found := done():
+            return found
         threading.Event().wait(0.002)
     return False
 

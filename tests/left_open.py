@@ -21,7 +21,6 @@ from unittest.mock import patch
 from shardkit import AsyncShardKit, ShardKit
 from shardkit.local import process
 from shardkit.network.connections.pool import live_pools
-from shardkit.network.connections.redis_private import idle_of, in_use_of
 from shardkit.network.topology import Topology
 
 _LOOP = asyncio.BaseEventLoop
@@ -87,7 +86,7 @@ def left_open(known_sockets: dict[int, str], known_threads: set[threading.Thread
     found += [
         f"connections of {pool!r}"
         for pool in live_pools()
-        if any(is_real(each) for each in (*idle_of(pool), *in_use_of(pool)))
+        if any(is_real(each) for each in pool.connections)
     ]
     for each in gc.get_objects():
         if isinstance(each, _LOOP) and not each.is_closed():

@@ -144,22 +144,19 @@ class Component:
     splits_tags: bool = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        made = vars(self)  # frozen for all others
         if self.problem is None:
             count = max(1, len(self.shards))
-            object.__setattr__(self, "place", placement(self.placement, count))
-            object.__setattr__(self, "number_of", self.place if self.shards else self._unsharded)
-            object.__setattr__(self, "place_all", placement_of_all(self.placement, count))
+            made["place"] = placement(self.placement, count)
+            made["number_of"] = self.place if self.shards else self._unsharded
+            made["place_all"] = placement_of_all(self.placement, count)
         else:
-            for name in ("place", "number_of", "place_all"):
-                object.__setattr__(self, name, self._raise_problem)
+            made |= dict.fromkeys(("place", "number_of", "place_all"), self._raise_problem)
         tagged = [f"{{tag}}:{n}" for n in range(_TAGGED)] if len(self.shards) > 1 else []
-        splits = self.problem is None and len(set(map(self.place, tagged))) > 1
-        object.__setattr__(self, "splits_tags", splits)
-        held = any(entry.held for _, entry in self.entries())
-        object.__setattr__(self, "held", held)
-        apart = held or any(entry.read_from for _, entry in self.entries())
-        object.__setattr__(self, "reads_apart", apart)
-        if apart:
+        made["splits_tags"] = self.problem is None and len(set(map(self.place, tagged))) > 1
+        made["held"] = any(entry.held for _, entry in self.entries())
+        made["reads_apart"] = self.held or any(entry.read_from for _, entry in self.entries())
+        if self.reads_apart:
             in_use.note(self)
 
     def __reduce__(self) -> tuple[type[Component], tuple[Any, ...]]:

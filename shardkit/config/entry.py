@@ -36,7 +36,7 @@ from shardkit.config.fields import (
 )
 from shardkit.config.problem import Problem as Problem, invalid as invalid, mask as mask, shown_name
 from shardkit.config.read_from import read_from_of
-from shardkit.config.regular_file import open_regular
+from shardkit.config.regular_file import read_regular
 from shardkit.config.url import (
     DEFAULT_PORT as DEFAULT_PORT,
     REFERENCE,
@@ -322,8 +322,7 @@ def _read_password(path: str, where: str) -> str:
     """Return the password that a file holds, without the line's end."""
     reason: str | None = "it is empty, or not one line of UTF-8 text"
     try:
-        with open_regular(path) as file:
-            text = file.read(_LONGEST_PASSWORD).decode("utf-8-sig")
+        text = read_regular(path, _LONGEST_PASSWORD).decode("utf-8-sig")
         text = text.removesuffix("\n").removesuffix("\r")
         if text and is_text(text) and "\n" not in text:
             return text

@@ -39,16 +39,13 @@ def _anything(value: Any) -> bool:
 
 
 def _is_host(value: str) -> bool:
+    if REFERENCE.search(value):  # it may become one, but no URL, which may hold a password
+        return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
     if ":" in value:
         with suppress(ValueError):
             return bool(IPv6Address(value))
         return False
     return re.fullmatch(r"[^\s\x00-\x1f\x7f/@?#\[\]]+", value) is not None
-
-
-def _may_be_host(value: str) -> bool:
-    """Whether a text with references may become a host: no URL, which may hold a password."""
-    return re.search(r"[\s/@?#]", REFERENCE.sub("", value)) is None
 
 
 def _is_error_handler(name: str) -> bool:
@@ -225,10 +222,7 @@ def _is_address(value: Any) -> bool:
         and len(value) == 2
         and isinstance(value[0], str)
         and type(value[1]) is int
-        and (
-            _is_host(value[0])
-            or (REFERENCE.search(value[0]) is not None and _may_be_host(value[0]))
-        )
+        and _is_host(value[0])
         and 0 < value[1] < 65536
     )
 
@@ -383,9 +377,8 @@ def _check_value(
         if not is_text(value):
             allowed = "text without lone surrogates and NUL"
             fits = False
-        elif REFERENCE.search(value):
-            fits = name != "host" or _may_be_host(value)
-            check = _anything  # when it is resolved
+        elif REFERENCE.search(value) and check is not _is_host:
+            return  # it is checked when it is resolved
     if not fits or not check(value):
         problem = "cannot be used"
         yield Problem(where, prefix + name, shown(name, value), problem, f"give {allowed}")

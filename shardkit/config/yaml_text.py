@@ -20,6 +20,7 @@ from shardkit.config.problem import shown_name
 from shardkit.errors import ConfigError
 
 MAX_VALUES = 1_000_000  # with all aliases expanded
+MAX_DEPTH = 100
 
 _TAG = "tag:yaml.org,2002:"
 _QUOTED = re.compile(r"""'[^'<][^']+'|"[^"]+\"""")  # a piece of the text, not '<scalar>' or ':'
@@ -63,7 +64,19 @@ def load_yaml(text: str, source: str) -> Any:
     raise ConfigError(f"{source}: is not YAML{why}", "correct the file")
 
 
-class _Loader(yaml.SafeLoader):
+class _Bounded(Composer):
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:  # before the rest is read
+            raise RecursionError
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
+
+
+class _Loader(_Bounded, yaml.SafeLoader):
     """SafeLoader without dates and the other kinds of values that no shard map needs."""
 
 
@@ -71,7 +84,7 @@ _FastLoader: Any = _Loader
 _Libyaml: Any = getattr(yaml, "CParser", None)
 if _Libyaml is not None:  # libyaml, where PyYAML was built with it: a tenth of the time
     # Its own composer ends the process where lists are nested too deeply.
-    class _LibyamlLoader(Composer, _Libyaml, SafeConstructor, Resolver):  # type: ignore[misc]
+    class _LibyamlLoader(_Bounded, _Libyaml, SafeConstructor, Resolver):  # type: ignore[misc]
         def __init__(self, text: str) -> None:
             _Libyaml.__init__(self, text)
             Composer.__init__(self)
@@ -133,7 +146,7 @@ def _why(error: Exception) -> str:
     mark = getattr(error, "problem_mark", None)
     line = f" in line {mark.line + 1}" if mark else ""
     if isinstance(error, RecursionError):
-        return ": it is nested too deeply"
+        return f": it is nested more than {MAX_DEPTH} deep"
     if not isinstance(error, yaml.YAMLError):
         return ": an anchor contains itself, or a value is not of the type of its tag"
     problem = getattr(error, "problem", None) or "it cannot be read"

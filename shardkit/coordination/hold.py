@@ -342,7 +342,8 @@ class AsyncRenewals(_Renewing):
     def _add(self, hold: Hold[Any], wait: float) -> None:
         # Without the caller's deadline.
         loop, context = asyncio.get_running_loop(), Context()
-        loop.call_later(wait, self._start, weakref.ref(hold), context=context)
+        found = weakref.ref(hold, lambda _: timer.cancel())  # or the loop keeps it until then
+        timer = loop.call_later(wait, self._start, found, context=context)
 
     def _start(self, found: weakref.ref[Hold[Any]]) -> None:
         hold = found()

@@ -247,7 +247,7 @@ class FleetWatch:
     def _follow(self, targets: list[Target]) -> None:
         logins, failed = logins_of((n, each.where, each.entry) for n, each in enumerate(targets))
         unresolved = {str(targets[n].shard): str(error) for n, error in failed.items()}
-        self.broken = {**self.broken, **unresolved}
+        self.broken = self.broken | unresolved
         wanted: dict[str, Login[int]] = {}
         databases: dict[str, dict[int, list[str]]] = {}
         for login in logins:

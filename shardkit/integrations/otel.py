@@ -202,7 +202,7 @@ class _Telemetry:
             return
         found: Counter[tuple[str, str]] = Counter()
         for pool in live_pools():
-            for state, count in zip(("idle", "used"), pool.connection_counts(), strict=True):
+            for state, count in zip(("idle", "used"), pool.connections.counts(), strict=True):
                 found[_pool_name(pool.policy), state] += count
         for (name, state), count in found.items():
             yield Observation(count, {_POOL: name, "db.client.connection.state": state})

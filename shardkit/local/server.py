@@ -92,7 +92,8 @@ class LocalServer(StartStopContext):
         data_dir: where it saves its data when it stops; None saves none.
         config: further configuration, ``{"maxmemory": "64mb", "appendonly": True}``. A sequence
             gives a directive several arguments.
-        binary: the server binary, a path or a program on PATH; None finds one (`find_server`).
+        binary: the server binary, a path or a program on PATH; None takes the master's, or finds
+            one (`find_server`).
         name: its name in messages.
 
     Raises:
@@ -122,7 +123,9 @@ class LocalServer(StartStopContext):
             self._users["default"] = password
         self._data_dir = None if data_dir is None else Path(data_dir).absolute()
         self._config = dict(config or {})
-        self._binary = binary
+        if binary is None and replica_of is not None:
+            binary = replica_of._binary
+        self._binary: str | Path | None = binary
         self._process: GuardedProcess | None = None
         self._finalizer: weakref.finalize[..., LocalServer] | None = None
         self._log_start = 0

@@ -373,11 +373,11 @@ def refused_copy(
             "later",
             "write these hashes again without HEXPIRE, or use a Redis",
         )
-    if not relaxed:
+    if not relaxed or version_of(there) < (9, 0):
         return ServerProblem(
             COPY,
             "is a Valkey, which does not read what Redis 7.4 and later send",
-            "CONFIG SET rdb-version-check relaxed on it; a Valkey without this setting cannot",
+            "CONFIG SET rdb-version-check relaxed on it; those before Valkey 9 cannot",
         )
     return None
 

@@ -313,7 +313,7 @@ def _ask(
     with client_of(fields, timeout) as client:
         address = ""
         if "sentinel" in fields:
-            manager = client.connection_pool.sentinel_manager
+            manager = client.connection_pool.master.manager
             host, port = manager.discover_master(fields["sentinel"]["service"])
             address = f"{host}:{port}"
         facts = server_facts(client, databases, timeout, thorough=thorough, written=written)

@@ -19,8 +19,8 @@ from __future__ import annotations
 import math
 import time
 from contextlib import AbstractContextManager, nullcontext
-from contextvars import ContextVar, Token
-from typing import Any, Self
+from contextvars import ContextVar
+from typing import Self
 
 from shardkit.errors import DeadlineExceeded
 
@@ -66,28 +66,6 @@ class Deadline:
         return f"<Deadline of {self.seconds:g} s, {self.left():.3f} s left>"
 
 
-class DeadlineBlock:
-    """A block, not reentrant, whose calls must end within ``seconds``; see `ShardKit.deadline`."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._token: Token[Deadline | None] | None = None
-
-    def __enter__(self) -> Self:
-        self._token = current.set(earliest(self._seconds, anew=True))
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        assert self._token is not None
-        _reset(self._token)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, *exc_info: object) -> None:
-        self.__exit__()
-
-
 class within:  # noqa: N801 - a context manager
     """Apply a deadline, or none, to the calls inside."""
 
@@ -96,12 +74,32 @@ class within:  # noqa: N801 - a context manager
     def __init__(self, deadline: Deadline | None) -> None:
         self._deadline = deadline
 
-    def __enter__(self) -> Deadline | None:
+    def __enter__(self) -> Self:
         self._token = current.set(self._deadline)
-        return self._deadline
+        return self
 
     def __exit__(self, *exc_info: object) -> None:
-        _reset(self._token)
+        try:
+            current.reset(self._token)
+        except ValueError:  # a generator's block that ends in another context
+            current.set(None)
+
+
+class DeadlineBlock(within):
+    """A block, not reentrant, whose calls must end within ``seconds``; see `ShardKit.deadline`."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __enter__(self) -> Self:
+        self._deadline = earliest(self._seconds, anew=True)
+        return super().__enter__()
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.__exit__()
 
 
 def earliest(seconds: float | None, *, anew: bool = False) -> Deadline | None:
@@ -144,13 +142,6 @@ def extend(seconds: float) -> None:
     outer = current.get()
     if outer is not None and outer.begun is not None:
         outer.begun += seconds
-
-
-def _reset(token: Token[Any]) -> None:
-    try:
-        current.reset(token)
-    except ValueError:  # a generator's block that ends in another context
-        current.set(None)
 
 
 class _InUse:

@@ -35,7 +35,8 @@ import re
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator
 from itertools import islice
-from types import MethodType
+from operator import attrgetter
+from types import MethodType, NoneType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -61,8 +62,6 @@ from shardkit.operations.commands import (
     Key,
     Locate,
     Pause,
-    Replies,
-    Shard,
     Subscribe,
 )
 
@@ -81,54 +80,12 @@ class Page(list[T]):
 Stream: TypeAlias = Generator[Step | Page[T], Any, None]
 
 
-class Blocking(Protocol):
-    """A link that blocks until the replies are there."""
-
-    def send(self, batch: Batch, /) -> Replies:
-        """Carry a batch."""
-
-    def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
-        """Say where keys live."""
-
-    def pause(self, seconds: float, /) -> None:
-        """Wait."""
-
-    def subscribe(self, request: Subscribe, /) -> str:
-        """Be woken by a server; return the channel."""
-
-    def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
-        """Wait to be woken."""
-
-    def abandon(self, command: Command, /) -> None:
-        """Send what undoes a wait."""
+class Blocking:
+    """The face of a kit that blocks."""
 
 
-class Awaiting(Protocol):
-    """A link whose replies are awaited."""
-
-    async def send(self, batch: Batch, /) -> Replies:
-        """Carry a batch."""
-
-    def start(self, batch: Batch, /) -> Any:
-        """Send a batch at once; None if that is not possible."""
-
-    async def finish(self, batch: Batch, started: Any, /) -> Replies:
-        """Return the replies to a batch that was started."""
-
-    async def locate(self, request: Locate, /) -> list[tuple[Shard, int | None]]:
-        """Say where keys live."""
-
-    async def pause(self, seconds: float, /) -> None:
-        """Wait."""
-
-    async def subscribe(self, request: Subscribe, /) -> str:
-        """Be woken by a server; return the channel."""
-
-    async def await_wakeup(self, request: AwaitWakeup, /) -> bytes | None:
-        """Wait to be woken."""
-
-    async def abandon(self, command: Command, /) -> None:
-        """Send what undoes a wait."""
+class Awaiting:
+    """The face of an async kit."""
 
 
 class Deferred:
@@ -224,7 +181,7 @@ class _Method:
 
     def __get__(self, obj: Any, owner: Any = None) -> Any:
         """Bind to a structure, or return a function for a structure of any face."""
-        kind = _NoDriver if obj is None else type(obj._driver)
+        kind = NoneType if obj is None else type(obj._driver)
         try:
             function = self._functions[kind]
         except KeyError:
@@ -237,38 +194,30 @@ class _Method:
         For asyncio, that of the awaiting face is a coroutine function.
         """
         steps = self.steps
-        check = argument_check(steps)
-        call: Any
-        if self._entry_point == "run":
+        check, runner = argument_check(steps), attrgetter(self._entry_point)
 
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.run(steps(self, *args, **kwargs))
+        def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+            try:
+                check(self, args, kwargs)
+            except InvalidArgumentError as error:
+                raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
+            return runner(self._driver)(steps(self, *args, **kwargs))
 
-        else:
-
-            def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
-                try:
-                    check(self, args, kwargs)
-                except InvalidArgumentError as error:
-                    raise refusal(error, lambda: next(steps(self, *args, **kwargs))) from None
-                return self._driver.iterate(steps(self, *args, **kwargs))
-
-        functools.update_wrapper(call, steps)
+        made: Any = functools.update_wrapper(call, steps)
         signature = inspect.signature(steps)
         awaits = inspect.iscoroutinefunction(getattr(driver, "run", None))
         if driver is not _Defer:
             returns = self._returned(signature.return_annotation, awaits)
             signature = signature.replace(return_annotation=returns)
-        call.__signature__ = signature
-        call.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
-        call.steps = steps
+        made.__signature__ = signature
+        made.__annotations__ = {**steps.__annotations__, "return": signature.return_annotation}
+        made.steps = steps
         if awaits and self._entry_point == "run":
-            _mark_coroutine_function(call)
-        return call
+            if sys.version_info >= (3, 12):
+                inspect.markcoroutinefunction(made)
+            else:  # what asyncio.iscoroutinefunction looks for
+                made._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+        return made
 
     @staticmethod
     def _returned(annotation: Any, awaits: bool) -> Any:
@@ -285,17 +234,6 @@ class _Method:
         if found[1] == "Operation":
             return found[2]
         return f"{'AsyncIterator' if awaits else 'Iterator'}[{found[2]}]"
-
-
-class _NoDriver:
-    """Takes the place of the driver when a method is looked up in the class."""
-
-
-def _mark_coroutine_function(function: Any) -> None:
-    if sys.version_info >= (3, 12):
-        inspect.markcoroutinefunction(function)
-    else:  # what asyncio.iscoroutinefunction looks for
-        function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
 
 
 class operation(_Method, Generic[P, T]):  # noqa: N801 - a decorator

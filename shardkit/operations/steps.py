@@ -6,6 +6,7 @@ What the provider raises is raised at the ``yield``; what a signal handler raise
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
+from functools import wraps
 from typing import Any, TypeVar
 
 from shardkit.operations.interruptions import reraise_handlers
@@ -50,3 +51,16 @@ async def arun_steps(steps: Generator[N, Any, T], provide: Callable[[N], Awaitab
         return value
     finally:
         steps.close()
+
+
+def run_by_face(steps: Callable[..., Generator[Any, Any, Any]]) -> Callable[..., Any]:
+    """Make a method of steps one that runs them, as the ``run`` of its object does.
+
+    Of a blocking object it returns their value, of an awaiting one a coroutine.
+    """
+
+    @wraps(steps)
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.run(steps(self, *args, **kwargs))
+
+    return method

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import redis
-from arranged import emptied, map_of, meanwhile
+from arranged import BINARIES, emptied, map_of, meanwhile
 from faces import eventually
 
 import shardkit
@@ -37,7 +37,7 @@ from shardkit.errors import ConfigError
 from shardkit.local import LocalServer, LocalServers
 
 backups: Any = import_module("shardkit.admin.backup")
-LIBRARY = "#!lua name=l\nserver.register_function('f', function() return 1 end)"
+LIBRARY = "#!lua name=l\nredis.register_function('f', function() return 1 end)"
 MAP = """
 components:
   data: {shards: [{port: 7001, db: 1}, {port: 7002, db: 1}, {port: 7002, db: 2}]}
@@ -435,7 +435,16 @@ def test_what_cannot_be_asked_is_named(tmp_path: Path, entry: dict[str, Any], sa
     assert not (tmp_path / "b").exists()
 
 
-def test_a_restore_names_what_it_leaves_out(own_server: LocalServer, tmp_path: Path) -> None:
+@pytest.mark.parametrize("binary", BINARIES)
+def test_a_restore_names_what_it_leaves_out(
+    binary: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDKIT_SERVER", str(BINARIES[binary]))  # also of what reads its snapshot
+    with LocalServer() as own_server:
+        leave_out(own_server, tmp_path)
+
+
+def leave_out(own_server: LocalServer, tmp_path: Path) -> None:
     where = {"host": "127.0.0.1", "port": own_server.port, "db": 1}
     shard_map = ShardMap.parse(json.dumps({"components": {"users": {"entry": where}}}))
     with own_server.client(db=1) as users, own_server.client(db=9) as other:

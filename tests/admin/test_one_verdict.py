@@ -146,6 +146,7 @@ def test_an_entry_is_judged_by_facts_alone() -> None:
 
 REDIS = {"redis_version": "7.4.1"}
 VALKEY = {"redis_version": "7.2.4", "valkey_version": "9.0.0"}
+OLDER = {**VALKEY, "valkey_version": "8.1.1"}
 EXPIRING = {**REDIS, "db0": {"keys": 2, "subexpiry": 1}}
 
 
@@ -154,6 +155,7 @@ EXPIRING = {**REDIS, "db0": {"keys": 2, "subexpiry": 1}}
     [
         (REDIS, VALKEY, False, "is a Valkey, which does not read what Redis 7.4 and later send"),
         (REDIS, VALKEY, True, None),
+        (REDIS, OLDER, True, "is a Valkey, which does not read what Redis 7.4 and later send"),
         (EXPIRING, VALKEY, True, "is a Valkey, which cannot read hashes whose fields expire, or "),
         ({**REDIS, "redis_version": "7.2.9"}, VALKEY, False, None),
         (VALKEY, REDIS, False, "is a Redis, which cannot read what a Valkey sends"),

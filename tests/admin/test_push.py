@@ -35,8 +35,10 @@ def test_unreadable_stops_a_push(own_server: LocalServer, monkeypatch: pytest.Mo
 
 
 @pytest.fixture
-def other_server() -> Iterator[LocalServer]:
-    with LocalServer() as server:
+def other_server(own_server: LocalServer) -> Iterator[LocalServer]:
+    # Of the same kind: it can take over what the other one has.
+    with LocalServer(replica_of=own_server) as server, server.client() as client:
+        client.replicaof("NO", "ONE")
         yield server
 
 

@@ -106,18 +106,14 @@ def test_a_key_used_lately_keeps_the_data(own_server: LocalServer, config: redis
 
 
 def test_a_read_at_a_replica_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
-    with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client(db=1) as reader:
-        with own_server.client(db=1) as old:
-            set_unused(old, "k", 2 * int(LONG))
-        reader.replicaof("127.0.0.1", str(own_server.port))
-        while not reader.exists("k"):
-            time.sleep(0.01)
+    with own_server.client(db=1) as old:
+        set_unused(old, "k", 2 * int(LONG))
+    with LocalServer(replica_of=own_server) as copy, copy.client(db=1) as reader:
         entry = {**at(own_server, 1), "replicas": [{"port": copy.port}]}
         retirement = retired(config, entry, at(own_server, 2))
         reader.get("k")
         with pytest.raises(ConfigError, match=r"config:redis:old replicas\[0\] .* is still used"):
             delete_data(retirement, quiet=LONG)
-        reader.replicaof("NO", "ONE")
 
 
 def test_unrecorded_use_keeps_the_data(own_server: LocalServer, config: redis.Redis) -> None:
@@ -147,10 +143,7 @@ def test_data_of_another_component_is_kept(own_server: LocalServer, config: redi
 
 
 def test_data_read_at_a_replica_is_kept(own_server: LocalServer, config: redis.Redis) -> None:
-    with LocalServer(config={"repl-diskless-sync-delay": 0}) as copy, copy.client() as replica:
-        replica.replicaof("127.0.0.1", str(own_server.port))
-        while replica.info("replication")["master_link_status"] != "up":
-            time.sleep(0.01)
+    with LocalServer(replica_of=own_server) as copy:
         retirement = retired(config, at(own_server, 1), at(own_server, 2))
         entry = map_of(new={"entry": at(copy, 1)})
         with pytest.raises(ConfigError, match="shares a database with config:redis:new"):

@@ -25,12 +25,7 @@ from shardkit.local import LocalServer, LocalServers
 
 SECRET = "s3cretWord"
 
-# Ctrl-C may be ignored where the tests run (a job in the background); the program is started so.
-PROGRAM = (
-    "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-    "from shardkit.__main__ import main; main()"
-)
-COMMAND = [sys.executable, "-c", PROGRAM]
+COMMAND = [sys.executable, "-m", "shardkit"]
 
 
 class Result(NamedTuple):

@@ -372,7 +372,7 @@ def test_limits_that_fix_leaves_to_the_operator_are_reported(cli: Cli, ward: War
     kept = file.rename(second.directory / "kept.conf")
     file.mkdir()
     try:
-        with LocalServer(replica_of=first, binary=first._binary):
+        with LocalServer(replica_of=first):
             result = cli("doctor", "-c", ward.path, "--fix", "--rewrite")
     finally:
         file.rmdir()

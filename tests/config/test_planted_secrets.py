@@ -100,12 +100,12 @@ def pages(kit: shardkit.ShardKit, config: Entry) -> str:
         return "".join(client.get(path).text for path in paths) + repr(vars(fleet))
 
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "200"))
+EXAMPLES = int(os.environ.get("EXAMPLES", "40"))
 AT_ONCE = 20  # entries of a config server
 patient = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-few = settings(patient, max_examples=max(5, EXAMPLES // AT_ONCE))
+few = settings(patient, max_examples=max(2, EXAMPLES // AT_ONCE))
 
 
 @patient
@@ -163,6 +163,8 @@ def live() -> Iterator[LocalServer]:
         yield server
 
 
+# Threads that still look for the servers of the last entries draw lots.
+@pytest.mark.filterwarnings("ignore:Do not use the `random` module")
 @few
 @given(st.lists(fields, min_size=AT_ONCE, max_size=AT_ONCE))
 def test_no_secret_of_stored_entries_is_shown(

@@ -12,6 +12,7 @@ import pytest
 import yaml
 from arranged import everything_about
 from hypothesis import given, settings, strategies as st
+from resources import bounded
 
 import shardkit
 from shardkit.config import yaml_text
@@ -338,6 +339,13 @@ def test_both_loaders_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     slow = load_yaml(text, "map.yaml")
     assert fast == slow == {"base": {"a": 1}, "more": {"a": 1, "day": "2020-01-01"}, "twice": [2]}
     assert (fast.lines, fast.twice) == (slow.lines, slow.twice)
+
+
+@pytest.mark.parametrize("text", ["components: " + "[" * 100_000, "{a: " * 50_000, "- " * 50_000])
+def test_what_is_nested_too_deeply_is_refused_before_it_is_read(text: str) -> None:
+    with bounded(seconds=3), pytest.raises(ConfigError, match="it is nested more than 100 deep"):
+        ShardMap.parse(text)
+    assert load_yaml("[" * 100 + "]" * 100, "map.yaml")
 
 
 def test_no_list_of_shards_is_too_long_to_be_refused() -> None:

@@ -13,9 +13,11 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from click.testing import CliRunner
+from redis.exceptions import ResponseError
 
 from shardkit.cli.app import app
 from shardkit.config.store import read_history
@@ -53,6 +55,7 @@ class RunbookFleet:
     def __enter__(self) -> RunbookFleet:
         for server in (self.config, *self.servers.values()):
             server.start()
+        self.read_later_versions("standby")
         for name in ("configs", "backups"):
             (self.directory / name).mkdir(exist_ok=True)
         self.write_map()
@@ -99,6 +102,11 @@ class RunbookFleet:
         path = self.directory / "configs" / "production.yaml"
         path.write_text(self.map_text(self.masters))
 
+    def read_later_versions(self, name: str) -> None:
+        """Have a Valkey read what a Redis of 7.4 or later sends."""
+        with self.servers[name].client() as client, suppress(ResponseError):
+            client.config_set("rdb-version-check", "relaxed")
+
     # ---- what is typed
 
     def type(self, line: str) -> None:
@@ -124,6 +132,8 @@ class RunbookFleet:
             with self.config.client() as client:
                 words = (*words[:2], str(read_history(client)[0].previous), *words[3:])
         given = {"SHARDKIT_CONFIG": self.url, **environment}
+        if REDIS and words[0] == "restore":  # which may start a server for what others have written
+            given["SHARDKIT_SERVER"] = REDIS
         before = os.getcwd()
         os.chdir(self.directory)
         try:
@@ -167,6 +177,7 @@ class RunbookFleet:
     def start_valkey(self, name: str) -> None:
         self.servers[name].stop(0)
         self.servers[name] = self.server(name).start()
+        self.read_later_versions(name)
 
     def name_in_place(self, new: str, old: str) -> None:
         self.masters[self.masters.index(old)] = new

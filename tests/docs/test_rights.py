@@ -11,8 +11,21 @@ from typing import Any
 
 import arranged
 import pytest
+from damages import Waited
+from faces import faced
 from redis.exceptions import NoPermissionError
-from rights_of_features import BEGIN, END, FEATURES, RIGHTS, Servers, record, table, two_servers
+from rights_of_features import (
+    BEGIN,
+    END,
+    FEATURES,
+    GROUPS,
+    RIGHTS,
+    Servers,
+    call_whole,
+    record,
+    table,
+    two_servers,
+)
 from subjects import MAP, SUBJECTS
 
 import shardkit
@@ -177,7 +190,7 @@ def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None
         user(server, *rights("application: ")[1:], *ALWAYS, *granted)
         subject.fill(structure)
         for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
-            call(structure)
+            call_whole(call, structure)
         with pytest.raises(NoPermissionError, match="access"):
             kit.client("data").get("another:key")
 
@@ -405,6 +418,9 @@ def credentials(entry: dict[str, Any]) -> dict[str, Any]:
     return {"username": entry["username"], "password": entry["password"]}
 
 
+LOGIN = ", username: tried, password: pw"
+
+
 @pytest.fixture(scope="module")
 def servers() -> Iterator[Servers]:
     with two_servers() as running:
@@ -430,13 +446,41 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
     for use in FEATURES[feature]:
         with servers.master.client() as admin:
             admin.flushall()
-        with servers.kit(", username: tried, password: pw") as kit:
+        with servers.kit(LOGIN) as kit:
             use(kit)
+
+
+@pytest.mark.parametrize("feature", GROUPS)
+def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, feature: str) -> None:
+    known = json.loads(RIGHTS.read_text())[feature].split()
+    servers.set_user("~*", "&*", "+@connection", *(f"+{name}" for name in known))
+    for subject in map(SUBJECTS.__getitem__, GROUPS[feature]):
+        with servers.master.client() as admin:
+            admin.flushall()
+        with servers.kit(LOGIN) as kit, faced("awaiting", servers.map(LOGIN)) as face:
+            subject.fill(subject.open(kit))
+            assert face.runner is not None
+            structure = Waited(subject.open(face.kit), face.runner)
+            for call in (*subject.reads.values(), subject.check, *subject.writes.values()):
+                call(structure)
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_an_error_names_the_right_to_grant(servers: Servers, kind: str) -> None:
+    servers.set_user("~*", "&*", "+@connection")
+    remedy = r"may not run (\w+); grant it: ACL SETUSER <user> \+(?i:\1) \(docs/rights\.md\)"
+    with faced(kind, servers.map(LOGIN)) as face:
+        for subject in (SUBJECTS[names[0]] for names in GROUPS.values()):
+            structure = subject.open(face.kit)
+            call = next(iter(subject.writes.values()))
+            with pytest.raises(ShardErrors) as refused:
+                call(Waited(structure, face.runner) if face.runner else structure)
+            assert re.search(remedy, str(refused.value))
 
 
 def test_reads_reach_replicas_with_an_applications_rights(servers: Servers) -> None:
     servers.set_user(*rights("application: "))
-    with servers.kit(", username: tried, password: pw") as kit:
+    with servers.kit(LOGIN) as kit:
         for mode in ("replica", "prefer_replica"):
             reads = kit.key_sharded("data", read_from=mode)
             servers.sent(replica=True)
@@ -457,7 +501,7 @@ def test_without_info_a_replica_is_read_if_any_lag_will_do(
     servers: Servers, caplog: pytest.LogCaptureFixture
 ) -> None:
     servers.set_user("~*", "+@all", "-@dangerous")
-    with servers.kit(", username: tried, password: pw") as kit:
+    with servers.kit(LOGIN) as kit:
         with pytest.raises(shardkit.ShardUnavailable, match="may not run INFO"):
             kit.key_sharded("data", read_from="replica")["a"].get("a")
         servers.sent(replica=True)

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import gc
-import logging
+import os
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import _lru_cache_wrapper
+from pathlib import Path
 from typing import Any
 
-from faces import Face
+import pytest
+from faces import Face, faced
 
-from shardkit import ShardKit, ShardKitError, log_records
+from shardkit import ShardKit, ShardKitError, ShardMap, log_records
 from shardkit.coordination import Leg
+from shardkit.local import LocalServer
 from shardkit.recent import Recent
 
-COUNT = 20
-LEAST = 300  # bytes for each name; the interpreter itself keeps some
-
+COUNT = 10
+LEAST = 400  # bytes for each name; the interpreter itself keeps some
+MAP = """
+defaults: {{host: 127.0.0.1, port: {port}}}
+components: {{one: {{entry: {{}}}}, few: {{shards: [{{db: 1}}, {{db: 2}}]}}}}
+"""
 ONE: dict[str, Any] = {"component": "one"}
 
 
@@ -65,56 +73,62 @@ USES: dict[str, Callable[[Any, str], Any]] = {
 }
 
 
-CACHES = [
-    each
-    for each in gc.get_objects()
-    if type(each) is _lru_cache_wrapper and each.__module__.startswith("shardkit")
-]
+def use(face: Face, kind: str, first: int) -> None:
+    """Use some new names."""
+    for n in range(first, first + COUNT):
+        done = USES[kind](face.kit, f"{kind.replace(' ', '-')}-{n}")
+        if not isinstance(done, Iterator):
+            face.run(done)
+            continue
+        reply = None
+        with suppress(StopIteration):
+            while True:
+                reply = face.run(done.send(reply))  # type: ignore[attr-defined]
 
 
-def emptied_caches() -> int:
-    """Return the bytes in use without caches that have a size."""
-    for each in CACHES:
-        each.cache_clear()
-    for table in gc.get_objects():
-        if type(table) is Recent:
-            table.clear()
+def in_use() -> int:
+    """Return the bytes in use without those of the package's caches that have a size."""
+    for each in gc.get_objects():
+        if type(each) is Recent:
+            each.clear()
+        elif type(each) is _lru_cache_wrapper and each.__module__.startswith("shardkit"):
+            assert each.cache_parameters()["maxsize"] is not None or each.cache_info().misses < 99
+            each.cache_clear()
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
-def test_memory_does_not_grow_with_names(face: Face) -> None:
-    kept: Any = face.kit.logs(**ONE), face.kit.counters(**ONE), face.kit.statistics(**ONE)
+def grown(face: Face, kind: str) -> list[int]:
+    """Return the memory after each of some rounds, or nothing if a round needs no more."""
+    sizes: list[int] = []
+    for n in range(15):
+        use(face, kind, n * COUNT)
+        sizes.append(in_use())
+        if n and sizes[-1] - sizes[-2] < LEAST * COUNT:
+            return []
+    return sizes
 
-    def use(kind: str, first: int) -> None:
-        for n in range(first, first + COUNT):
-            done = USES[kind](face.kit, f"{kind.replace(' ', '-')}-{n}")
-            if not isinstance(done, Iterator):
-                face.run(done)
-                continue
-            reply = None
-            with suppress(StopIteration):
-                while True:
-                    reply = face.run(done.send(reply))  # type: ignore[attr-defined]
 
-    def grown(kind: str) -> list[int]:
-        """Return by how much memory grew in each of some rounds, until it does not."""
-        sizes = [0]
-        for n in range(5):
-            use(kind, n * COUNT)
-            sizes.append(emptied_caches())
-            if n and sizes[-1] - sizes[-2] < LEAST * COUNT:
-                return []
-        return sizes
+def measure(kind_of_face: str, port: str) -> None:
+    """Print what grows with names, in a process that does nothing else."""
+    with faced(kind_of_face, ShardMap.parse(MAP.format(port=port))) as face:
+        kept: Any = face.kit.logs(**ONE), face.kit.counters(**ONE), face.kit.statistics(**ONE)
+        tracemalloc.start()
+        print([(kind, sizes) for kind in USES if (sizes := grown(face, kind))])
+        assert kept
 
-    logging.disable()  # or the test keeps what is logged
-    tracemalloc.start()
-    try:
-        assert [(kind, sizes) for kind in USES if (sizes := grown(kind))] == []
-    finally:
-        tracemalloc.stop()
-        logging.disable(logging.NOTSET)
-    assert kept
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_memory_does_not_grow_with_names(kind: str) -> None:
+    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    with LocalServer() as server:
+        done = subprocess.run(
+            [sys.executable, __file__, kind, str(server.port)],
+            env={**os.environ, "PYTHONPATH": path},
+            capture_output=True,
+            text=True,
+        )
+    assert (done.stdout, done.stderr) == ("[]\n", "")
 
 
 def test_components_that_do_not_exist_are_forgotten(kit: ShardKit) -> None:
@@ -136,3 +150,7 @@ def test_the_latest_keys_are_kept() -> None:
     once = log_records.Once()
     assert once.first("a")
     assert not once.first("a")
+
+
+if __name__ == "__main__":
+    measure(*sys.argv[1:])

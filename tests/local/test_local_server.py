@@ -120,7 +120,7 @@ def test_a_restarted_server_keeps_what_was_configured_while_it_ran() -> None:
 
 
 def test_a_paused_server_hangs_and_a_resumed_one_goes_on(binary: Path) -> None:
-    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.05) as client:
+    with LocalServer(binary=binary) as local, local.client(socket_timeout=0.5) as client:
         client.set("greeting", "hello")
         local.pause()
         assert local.running
@@ -145,7 +145,7 @@ def test_a_server_that_does_not_stop_in_time_is_killed(caplog: pytest.LogCapture
     local = LocalServer(name="stubborn").start()
     pid = local.pid
     with (
-        local.client(socket_timeout=0.05) as client,
+        local.client(socket_timeout=0.5) as client,
         pytest.raises(redis.TimeoutError, match="Timeout reading from socket"),
     ):
         client.eval("while true do end", 0)
@@ -300,7 +300,7 @@ def test_a_server_of_another_process_is_left_alone(monkeypatch: pytest.MonkeyPat
 def test_a_replica_has_its_masters_data_and_users(binary: Path) -> None:
     with LocalServer(binary=binary, users={"app": "s3cret"}) as master:
         put(master, "greeting", "hello")
-        with LocalServer(binary=binary, replica_of=master) as replica:
+        with LocalServer(replica_of=master) as replica:
             assert value(replica, "greeting") == b"hello"
             with replica.client() as client, pytest.raises(ResponseError, match="read only"):
                 client.set("greeting", "bye")
@@ -314,7 +314,7 @@ def test_a_replica_without_its_master_fails_in_time(binary: Path) -> None:
     with LocalServer(binary=binary) as master:
         master.kill()
         with pytest.raises(LocalServerError, match="got no copy"):
-            LocalServer(binary=binary, replica_of=master).start(timeout=0.3)
+            LocalServer(replica_of=master).start(timeout=0.3)
 
 
 def test_with_users_an_append_only_file_keeps_what_scripts_and_transactions_wrote(

@@ -7,10 +7,11 @@ import io
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from faces import eventually
 
 import shardkit
 from shardkit import ShardMap
@@ -84,14 +85,6 @@ def waits_for(mail: Any, owner: str) -> tuple[threading.Thread, list[Any]]:
     return thread, found
 
 
-def eventually(done: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 20
-    while not (found := done()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 async def test_only_the_node_of_a_waiter_hears_of_its_wake_up(cluster: LocalCluster) -> None:
     with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
         mail, sender = kit.mailboxes(component="c"), other.mailboxes(component="c")
@@ -105,10 +98,10 @@ async def test_only_the_node_of_a_waiter_hears_of_its_wake_up(cluster: LocalClus
         assert time.monotonic() - began < 8
 
         thread, found = waits_for(mail, "eva lotta")
-        eventually(lambda: other.client("c").exists("mailbox:{eva lotta}:waiters"))
+        assert eventually(lambda: other.client("c").exists("mailbox:{eva lotta}:waiters"))
         _move_slot(cluster, channel)
-        eventually(lambda: channels(cluster, "SHARDCHANNELS") not in ([], [channel]))
-        eventually(lambda: other.client("c").scard("mailbox:{eva lotta}:waiters") == 2)
+        assert eventually(lambda: channels(cluster, "SHARDCHANNELS") not in ([], [channel]))
+        assert eventually(lambda: other.client("c").scard("mailbox:{eva lotta}:waiters") == 2)
         began = time.monotonic()
         sender.send("eva lotta", "root", 2)
         thread.join()
@@ -146,7 +139,7 @@ def test_where_sharded_channels_are_refused_plain_ones_wake(cluster: LocalCluste
     try:
         with shardkit.connect(map_of(cluster)) as kit, shardkit.connect(map_of(cluster)) as other:
             thread, found = waits_for(kit.mailboxes(component="c"), "pia")
-            eventually(lambda: channels(cluster, "CHANNELS"))
+            assert eventually(lambda: channels(cluster, "CHANNELS"))
             began = time.monotonic()
             other.mailboxes(component="c").send("pia", "root", 1)
             thread.join()

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
+from link_helpers import resolving
 from redis.credentials import CredentialProvider
 
 import shardkit
@@ -41,15 +42,18 @@ def test_every_shard_of_healthy_servers_is_described(face: Face) -> None:
 
 
 @pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_only_the_stopped_server_is_unreachable(kind: str, own_server: LocalServer) -> None:
-    shards = [{"port": own_server.port}, {"port": 1, "breaker": False}]
+def test_only_the_stopped_server_is_unreachable(
+    kind: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resolving("two.internal", 1, monkeypatch).append(2)  # addresses, as localhost often has
+    shards = [{"port": own_server.port}, {"host": "two.internal", "port": 1, "breaker": False}]
     shard_map = ShardMap.parse(str({"components": {"data": {"shards": shards}}}))
     with faced(kind, shard_map) as face:
         health = face.run(face.kit.health())
     assert not health.ok
     assert [shard.reachable for shard in health.shards] == [True, False]
     assert [shard.breaker for shard in health.shards] == ["closed", "off"]
-    assert "Error 111" in health.shards[1].error
+    assert health.shards[1].error == "Error 111 connecting to two.internal:1. Connection refused."
 
 
 def test_a_component_that_is_broken_is_named_and_others_are_described(face: Face) -> None:

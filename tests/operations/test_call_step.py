@@ -33,7 +33,7 @@ async def test_a_function_is_called_and_its_value_sent_into_the_steps(run: Run) 
 
 async def test_what_it_raises_is_raised_at_the_yield(run: Run) -> None:
     assert await run.one(calling(refuse, "disk full")) == "caught disk full"
-    with pytest.raises(ZeroDivisionError, match="division or modulo by zero"):
+    with pytest.raises(ZeroDivisionError, match="by zero"):
         await run.one(calling(divmod, 1, 0))
 
 

@@ -16,10 +16,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.admin.growth.relocation import Place, ServerAddress
-from shardkit.network.connections import read_replies_of
+from shardkit.network.connections.connection import Closable
 from shardkit.network.links.resp import Arguments, pack_all
 
 T = TypeVar("T")
@@ -71,7 +72,8 @@ class Line:
         """Return the raw replies to the earliest `post`; refusals are exceptions among them."""
         count = self._due.popleft()
         if len(self._replies) < count:
-            read = read_replies_of(self._connection)
+            connection = self._connection  # perhaps redis-py's own
+            read = getattr(connection, "read_replies", partial(Closable.read_replies, connection))
             read(self._replies, count, True, any(self._due))
         taken, self._replies = self._replies[:count], self._replies[count:]
         return taken

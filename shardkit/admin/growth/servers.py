@@ -200,9 +200,16 @@ Order: TypeAlias = Callable[..., object]
 def replicate(
     client: Any, master: ServerAddress, like: Entry, where: str, order: Order = call_command
 ) -> None:
-    """Make a server a replica of a master, with the user and password of an entry."""
+    """Make a server a replica of a master, with the user and password of an entry.
+
+    Servers try only the first of the addresses that a name has, which for localhost may be ::1.
+    """
     follow_as(client, like, where)
-    order(client, "REPLICAOF", master.host, master.port)
+    host = master.host
+    if host == "localhost":
+        with socket.create_connection((host, master.port), TIMEOUT) as answering:
+            host = answering.getpeername()[0]
+    order(client, "REPLICAOF", host, master.port)
 
 
 def follow_as(client: Any, like: Entry, where: str) -> None:

@@ -12,16 +12,10 @@ They use redis-py's documented extension points, ``connection_class`` and ``conn
 `shardkit.network.connections.redis_private` has everything else that they need of redis-py.
 """
 
-from shardkit.network.connections.connection import (
-    INCOMPLETE,
-    READ_BYTES,
-    ReplyParser,
-    extended_timeout,
-    is_reusable,
-    read_replies_of,
-    timeout_for,
-)
+from shardkit.network.connections.async_connection import extended_timeout
+from shardkit.network.connections.connection_state import timeout_for
 from shardkit.network.connections.connector import Connector
+from shardkit.network.connections.replies import INCOMPLETE, READ_BYTES, ReplyParser
 
 __all__ = [
     "INCOMPLETE",
@@ -29,7 +23,5 @@ __all__ = [
     "Connector",
     "ReplyParser",
     "extended_timeout",
-    "is_reusable",
-    "read_replies_of",
     "timeout_for",
 ]

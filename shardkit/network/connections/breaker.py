@@ -214,7 +214,7 @@ class Breaker:
     def _has_answered(self) -> bool:
         """Whether a connection was released in good order since the first failure."""
         for pool in list(self.pools):
-            for connection in pool.connections():
+            for connection in pool.connections:
                 connected = getattr(connection, "is_connected", False)
                 at = connection.idle_since if connected else connection.answered_at
                 if at > self._first_at:

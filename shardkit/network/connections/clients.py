@@ -55,7 +55,7 @@ from shardkit.errors import (
 )
 from shardkit.network.connections import Connector
 from shardkit.network.connections.breaker import PROBE_TIMEOUT, Breaker, Breakers
-from shardkit.network.connections.connection import closed_error
+from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.credentials import EntryCredentials, credentials_of
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.endpoints import Access, Endpoint
@@ -68,7 +68,6 @@ from shardkit.network.connections.redis_private import (
     drain_cluster,
     reply_callbacks,
 )
-from shardkit.network.connections.sentinels import HearsOfFailovers
 from shardkit.operations.commands import Shard
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
@@ -921,8 +920,9 @@ def _close_now(closables: list[Any]) -> None:
 
 def _stop_listening(closable: Any) -> None:
     """Have Sentinels tell a pool of nothing more."""
-    if isinstance(closable, HearsOfFailovers):
-        closable.stop_listening()
+    master = getattr(closable, "master", None)
+    if master is not None:
+        master.stop_listening()
 
 
 def _close_in_loop(held: _Held, closables: list[Any]) -> None:

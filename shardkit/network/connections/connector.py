@@ -22,22 +22,16 @@ from redis.exceptions import (
 from redis.retry import Retry
 
 from shardkit.config.entry import DEFAULT_PORT
-from shardkit.network.connections.connection import (
-    AsyncSentinelConnection,
-    AsyncSentinelTlsConnection,
+from shardkit.network.connections.async_connection import (
     AsyncTcpConnection,
     AsyncTlsConnection,
     AsyncUnixConnection,
-    SentinelConnection,
-    SentinelTlsConnection,
-    TcpConnection,
-    TlsConnection,
-    UnixConnection,
-    require_open,
 )
+from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
-from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
+from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import (
     ask_others_too,
     learn_commands_of_any,
@@ -47,7 +41,9 @@ from shardkit.network.connections.redis_private import (
     was_closed,
 )
 from shardkit.network.connections.sentinels import (
+    AsyncMaster,
     AsyncSentinelManager,
+    Master,
     SentinelListener,
     SentinelManager,
 )
@@ -229,68 +225,59 @@ class _Classes(NamedTuple):
 
     retry: Any
     client: Any
+    master: Any
     sentinel: Any
     pool: Any
-    sentinel_pool: Any
     tcp: Any
     tls: Any
     unix: Any
-    sentinel_tcp: Any
-    sentinel_tls: Any
     slot_owner: Any
     slot_tcp: Any
     slot_tls: Any
 
 
 _BLOCKING = _Classes(
-    *(Retry, redis.Redis, SentinelManager, Pool, SentinelPool),
-    *(TcpConnection, TlsConnection, UnixConnection, SentinelConnection, SentinelTlsConnection),
+    *(Retry, redis.Redis, Master, SentinelManager, Pool),
+    *(TcpConnection, TlsConnection, UnixConnection),
     *(SlotOwner, SlotConnection, SlotTlsConnection),
 )
 _AWAITING = _Classes(
-    *(AsyncRetry, aioredis.Redis, AsyncSentinelManager, AsyncPool, AsyncSentinelPool),
+    *(AsyncRetry, aioredis.Redis, AsyncMaster, AsyncSentinelManager, AsyncPool),
     *(AsyncTcpConnection, AsyncTlsConnection, AsyncUnixConnection),
-    *(AsyncSentinelConnection, AsyncSentinelTlsConnection),
     *(AsyncSlotOwner, AsyncSlotConnection, AsyncSlotTlsConnection),
 )
 
 
 def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) -> Any:
     """Return the pool of an entry that is not a cluster."""
-    tls = fields.get("ssl")
+    tls, where = fields.get("ssl"), _network(fields)
+    kind, master = classes.tls if tls else classes.tcp, None
     if "sentinel" in fields:
         asked = fields["sentinel"]
-        manager, listeners = classes.sentinel(), []
-        for host, port in asked["sentinels"]:
+        manager, addresses = classes.sentinel(), asked["sentinels"]
+        for host, port in addresses:
             to_sentinel = _to_sentinel(fields, host, port, classes)
             manager.sentinels.append(classes.client(connection_pool=to_sentinel))
-            listeners.append(_listener(fields, host, port))
-        kind = classes.sentinel_tls if tls else classes.sentinel_tcp
-        pool = classes.sentinel_pool(
-            asked["service"], manager, connection_class=kind, **common, **_network(fields)
-        )
-        pool.listeners = tuple(listeners)
+        listeners = [_listener(fields, host, port) for host, port in addresses]
+        master = classes.master(asked["service"], manager, listeners)
     elif fields.get("one_slot"):
         manager = classes.slot_owner()
         node = _pool({n: v for n, v in fields.items() if n != "one_slot"}, common, classes)
         manager.sentinels.append(classes.client(connection_pool=node))
-        kind = classes.slot_tls if tls else classes.slot_tcp
-        pool = classes.sentinel_pool(
-            SERVICE, manager, connection_class=kind, **common, **_network(fields)
+        kind, master = (
+            classes.slot_tls if tls else classes.slot_tcp,
+            classes.master(SERVICE, manager, ()),
         )
-        pool.as_redis_py = True  # all else packs commands itself
     elif "unix_socket_path" in fields:
-        path = fields["unix_socket_path"]
-        pool = classes.pool(connection_class=classes.unix, path=path, **common)
+        kind, where = classes.unix, {"path": fields["unix_socket_path"]}
     else:
         host, port = _address(fields)
-        pool = classes.pool(
-            connection_class=classes.tls if tls else classes.tcp,
-            host=host,
-            port=port,
-            **common,
-            **_network(fields),
-        )
+        where |= {"host": host, "port": port}
+    pool = classes.pool(kind, **common, **where)
+    pool.as_redis_py = bool(fields.get("one_slot"))  # all else packs commands itself
+    if master is not None:
+        pool.master = master
+        master.lines.add(pool.connections)
     pool.credentials = fields.get("credentials")
     pool.may_multi = fields.get("select") != "confirmed"
     _bound(pool, fields)
@@ -329,7 +316,7 @@ def _listener(fields: Mapping[str, Any], host: str, port: int) -> SentinelListen
         if listener is None:
 
             def connect() -> Any:
-                return _to_sentinel(fields, host, port, _BLOCKING).separate_connection()
+                return _to_sentinel(fields, host, port, _BLOCKING).make_connection()
 
             listener = _listeners[key] = SentinelListener(connect)
         return listener

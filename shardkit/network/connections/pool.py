@@ -1,15 +1,11 @@
-"""redis-py's pools, made quicker, and able to drain.
-
-These pools lend connections without most of redis-py's bookkeeping, which is a third of the cost of
-a short call. A pool accepts each connection back once, and only its own. A draining pool still
-lends connections, and closes each on release.
+"""The connections of a server, and the pools that lend them.
 
 Connections belong to a *way to connect*: an address, a user, TLS, a protocol, timeouts. All shards
 and components that are reached in this way share them, whatever their database::
 
     unique:7   structures ─────► pool of database 7 ──┐
                kit.client(…) ──► its copy ────────────┤
-    unique:11  …             ──► pool of database 11 ─┼─► pool of the way ─► connections
+    unique:11  …             ──► pool of database 11 ─┼─► Connections: idle and lent ones, waiters
     hits       …             ──► pool of database 3 ──┘
                its copy, once it was disconnected, reset, or made other connections ─► its own
 
@@ -17,6 +13,10 @@ So a server has as many connections of a process as threads use it at the same t
 library does to the pool of its client affects only users of that client. A lent connection knows
 its user's database: it is opened before its first use (see `databases.py`), and commands have
 SELECT in front while another one is selected.
+
+A pool is what redis-py's clients and other libraries take for one. It has no connections itself,
+only what they are made of. It accepts each back once, and only its own. A draining pool still
+lends connections, and closes each on release.
 """
 
 from __future__ import annotations
@@ -24,46 +24,48 @@ from __future__ import annotations
 import asyncio
 import copy
 import math
+import os
 import sys
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, MutableSet
 from contextlib import nullcontext, suppress
+from functools import partial
 from itertools import count
-from typing import Any, Self
+from operator import call
+from typing import TYPE_CHECKING, Any, Self
 
 import redis
 import redis.asyncio as aioredis
-from redis import sentinel
-from redis.asyncio import sentinel as aiosentinel
 from redis.credentials import CredentialProvider
 from redis.exceptions import MaxConnectionsError, RedisError
 
-from shardkit.network.connections.connection import is_reusable, released_error, require_open
-from shardkit.network.connections.databases import ClientDatabase
+from shardkit.network.connections.async_connection import AsyncTcpConnection
+from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.connection_state import released_error, require_open
+from shardkit.network.connections.databases import ClientDatabase, Steps
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy, overloaded
 from shardkit.network.connections.redis_private import (
+    Encoder,
     close_connection_now,
-    close_left,
-    forget_lost,
+    counted_by_state,
     health_check_is_due,
-    idle_of,
-    in_use_of,
-    lock_of,
-    renew_locks,
-    set_created,
+    himport_registry,
 )
-from shardkit.network.connections.sentinels import HearsOfFailovers
+from shardkit.network.connections.sentinels import Master
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.steps import arun_steps, run_steps
 
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
 SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
 MOST_PER_SWEEP = 200
 POLL_SECONDS = 1.0  # between a waiting caller's checks for connections that were never released
+MOST_CONNECTIONS = 100  # as in redis-py's pools
+_NOT_OF_CONNECTIONS = ("cache", "cache_config", "cache_factory", "maint_notifications_config")
 
 
 watchers: list[Callable[[CallPolicy, float, float], object]] = []
@@ -71,37 +73,277 @@ watchers: list[Callable[[CallPolicy, float, float], object]] = []
 user waited for it and used it."""
 
 
-class _Common(HearsOfFailovers):
+class _Sweep:
+    due = 0.0
+
+
+class Connections:
+    """The connections of a way to connect, for threads.
+
+    Attributes:
+        idle: those that lie idle, the one to be lent next at the end.
+        lent: the others; weakly, as an exception from outside may prevent a release.
+        waiting: weak references to the callers that wait for one, the longest waiting first. Each
+            gets a released connection, or word that there is room, and hands on what it gets too
+            late.
+    """
+
+    sweep = _Sweep()  # of all blocking pools
+
+    def __init__(self) -> None:
+        self.after_fork()
+        _of_threads.add(self)
+        renewed_in_children(self)
+
+    def after_fork(self) -> None:
+        """Forget the parent's connections and lock, which its threads may have held."""
+        self.guard: Any = threading.RLock()  # of the collections; one thread may take it twice
+        self.idle: list[Any] = []
+        self.lent: MutableSet[Any] = weakref.WeakSet()
+        self.waiting: deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([*self.idle, *self.lent])
+
+    def counts(self) -> tuple[int, int]:
+        """Return how many connections are idle, and how many lent."""
+        return len(self.idle), len(self.lent)
+
+    def release(self, connection: Any, ends: bool) -> bool:
+        """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
+        with self.guard:
+            if connection not in self.lent:
+                return False
+            self.lent.remove(connection)
+            if connection.handed_out:
+                connection = connection.passed_on()
+            now = time.monotonic()
+            unusable = connection.unusable
+            ends = ends or unusable or connection.ends
+            connection.idle_since = now
+            if ends:
+                self._give(None)
+            elif not (self.waiting and self._give(connection)):
+                self.idle.append(connection)
+        if connection.lent is not None:
+            _tell_use(connection, now)
+        if ends:  # outside the lock
+            self.close(connection)
+        if unusable:
+            self.drop_idle()
+        if now > self.sweep.due:
+            self.tidy(now)
+        return True
+
+    def drop(self, connection: Any) -> None:
+        """Close a lent connection, and forget it."""
+        with self.guard:
+            self.lent.discard(connection)
+            self._give(None)
+        self.close(connection)
+
+    def drop_idle(self) -> None:
+        """Close idle connections."""
+        with suppress(IndexError):
+            while True:
+                self.close(self.idle.pop())
+
+    def end(self, database: ClientDatabase | None = None) -> None:
+        """Close connections, lent ones when they are released: those that have opened a database.
+
+        Without ``database``, all.
+        """
+        with self.guard:
+            for connection in self.lent:
+                if database is None or database in connection.opened:
+                    connection.ends = True
+            gone = [each for each in self.idle if database is None or database in each.opened]
+            for connection in gone:
+                self.idle.remove(connection)
+        for connection in gone:
+            self.close(connection)
+
+    def trim(self, before: float, most: int) -> int:
+        """Close at most ``most`` connections released ``before`` a time; return their number.
+
+        The one used last stays.
+        """
+        with self.guard:
+            old = 0
+            while old < min(most, len(self.idle) - 1) and self.idle[old].idle_since < before:
+                old += 1
+            trimmed = self.idle[:old]
+            del self.idle[:old]
+        for connection in trimmed:
+            self.close(connection)
+        return old
+
+    def tidy(self, now: float) -> None:
+        """Close long-idle connections, of all blocking pools at intervals.
+
+        So a pool does not keep a connection for each of many former threads. It needs no thread.
+        """
+        self.sweep.due, left = now + SWEEP_SECONDS, MOST_PER_SWEEP
+        with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
+            for each in list(_of_threads):
+                left -= each.trim(now - IDLE_SECONDS, left)
+
+    @staticmethod
+    def close(connection: Any) -> None:
+        """Close a connection that nobody uses."""
+        connection.disconnect()
+
+    def _give(self, connection: Any) -> bool:
+        """Give a connection, or with None word that there is room, to a waiting caller if any."""
+        while self.waiting:
+            ticket = self.waiting.popleft()()
+            if ticket is not None and not ticket.done():
+                if connection is not None:
+                    self.lent.add(connection)
+                ticket.set_result(connection)
+                return True
+        return False
+
+    def wait(self, limit: int, seconds: float) -> Any:
+        """Wait for a connection, and return it; None if it is time to look again.
+
+        ``limit`` is how many there may be.
+        """
+        ticket = _Ticket()
+        with self.guard:
+            if self.idle or len(self.lent) < limit:
+                return None
+            self.waiting.append(weakref.ref(ticket))
+        try:
+            ticket.given.wait(seconds)
+        except BaseException:
+            self._hand_on(ticket)
+            raise
+        return self._given_to(ticket)
+
+    def _given_to(self, ticket: Any) -> Any:
+        """Return what a caller was given that does not wait any more."""
+        with self.guard, suppress(ValueError):
+            self.waiting.remove(weakref.ref(ticket))
+        return ticket.result() if ticket.done() and not ticket.cancelled() else None
+
+    def _hand_on(self, ticket: Any) -> None:
+        """Pass on what a caller was given that was interrupted."""
+        connection = self._given_to(ticket)
+        if connection is None:
+            self._give(None)
+        else:
+            self.release(connection, False)
+
+
+class _Ticket:
+    """A thread's place among the callers that wait; as far as needed, a future."""
+
+    connection: Any = None
+
+    def __init__(self) -> None:
+        self.given = threading.Event()
+        self.done = self.given.is_set
+
+    def set_result(self, connection: Any) -> None:
+        self.connection = connection
+        self.given.set()
+
+    def result(self) -> Any:
+        return self.connection
+
+    def cancelled(self) -> bool:
+        return False
+
+
+class AsyncConnections(Connections):
+    """The connections of a way to connect, for the tasks of an event loop."""
+
+    sweep = _Sweep()  # always due
+
+    def __init__(self) -> None:
+        # Nothing comes between the steps of a task, nor prevents a release.
+        self.guard, self.lent = nullcontext(), set()
+        self.idle, self.waiting = [], deque()
+
+    def tidy(self, now: float) -> None:
+        """Close a long-idle connection."""
+        if len(self.idle) > 1:
+            self.trim(now - IDLE_SECONDS, 1)
+
+    @staticmethod
+    def close(connection: Any) -> None:
+        """Close it now; not in a task, as the event loop may end before that runs."""
+        close_connection_now(connection)
+
+    async def wait(self, limit: int, seconds: float) -> Any:
+        """Wait for a connection; see the threads'."""
+        if self.idle or len(self.lent) < limit:
+            return None
+        ticket = asyncio.get_running_loop().create_future()
+        self.waiting.append(weakref.ref(ticket))
+        try:
+            async with asyncio.timeout(seconds):
+                return await ticket
+        except TimeoutError:
+            return self._given_to(ticket)
+        except BaseException:
+            self._hand_on(ticket)
+            raise
+
+
+_of_threads: weakref.WeakSet[Connections] = weakref.WeakSet()
+
+
+def _tell_use(connection: Any, now: float) -> None:
+    """Report the use of a released connection to the watchers."""
+    (since, waited), connection.lent = connection.lent, None
+    for watcher in tuple(watchers):
+        watcher(connection.policy, waited, now - since)
+
+
+class _Common:
     """What blocking and awaiting pools share."""
 
+    connections_of: type[Connections]
+    connection_class: type[Any]
+    connection_kwargs: dict[str, Any] = {}  # noqa: RUF012 - hides redis-py's property
+    cache: Any = None  # redis-py's, of replies
     draining = False
     closed = False
     policy = NO_POLICY
     credentials: CredentialProvider | None = None  # asked at each connect, in place of the kwargs
     database: ClientDatabase  # of its users
-    wait_seconds: float | None = 0.0  # for a connection if all are in use; None for ever
+    wait_seconds: float | None = 0.0  # for a connection if all are lent; None for ever
     as_redis_py = False  # whether its clients send commands by redis-py's own code alone
-    max_connections: int
-    origin: Any = None  # of a pool that shares: the pool whose connections it lends
+    master: Master | None = None  # that Sentinels are asked for
     multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
-    connection_class: type[Any]
-    connection_kwargs: dict[str, Any]
     client: Any  # a way's, from which those of its databases are copied
-    way: Any  # the pool that owns its connections: itself, unless it shares
-    number: int  # in the order in which calls that need several take connections
-    users: set[ClientDatabase]  # whose clients share its connections
-    lanes: dict[float | None, object]  # see `Endpoint`
     may_multi = True  # whether writes reach another database by MULTI; see `framing`
-    given_kwargs: dict[str, Any]  # those of a pool that shares, until somebody changes them
-    pending: Callable[[], int]
-    _guard: Any = nullcontext()  # of its collections; an event loop's need none
+    # Of a pool that shares: the one with whose arguments connections are made; and its own, until
+    # somebody changes them.
+    _origin: Any = None
+    _given: Any = None
+    _former: Connections | None = None  # that it has shared before
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.users, self.lanes = set(), {}
-        self.number = next(_numbers)
-        super().__init__(*args, **kwargs)
-        self.way = self
-        self.database = ClientDatabase(int(self.connection_kwargs.get("db") or 0))
+    def __init__(
+        self,
+        connection_class: type[Any] | None = None,
+        max_connections: int | None = None,
+        **connection_kwargs: Any,
+    ) -> None:
+        self.connection_class = connection_class or self.connection_class
+        self.max_connections = max_connections or MOST_CONNECTIONS
+        for name in _NOT_OF_CONNECTIONS:
+            connection_kwargs.pop(name, None)
+        self.connection_kwargs = {**himport_registry(), **connection_kwargs}
+        self.himport_registry = self.connection_kwargs.get("himport_registry")
+        self.pid = os.getpid()
+        self.number = next(_numbers)  # in the order in which calls that need several take some
+        self.users: set[ClientDatabase] = set()  # whose clients share its connections
+        self.lanes: dict[float | None, object] = {}  # see `Endpoint`
+        self.database = ClientDatabase(int(connection_kwargs.get("db") or 0))
+        self.connections = self.connections_of()
         _live_pools.add(self)
 
     def share(
@@ -112,55 +354,54 @@ class _Common(HearsOfFailovers):
         With ``database`` and ``policy`` they are those of its users.
         """
         shared = copy.copy(self)
-        shared.origin = self
+        shared._origin = self.way
         shared.multiplexed = None
         shared.connection_kwargs = dict(self.connection_kwargs)
         if database is not None:
             shared.database, shared.policy = database, policy or self.policy
             shared.connection_kwargs["db"] = database.number
             shared.draining = database.left
-        shared.given_kwargs = dict(shared.connection_kwargs)
-        if isinstance(shared, _ReusingPool):
-            renewed_in_children(shared)
+        shared._given = shared.connection_class, dict(shared.connection_kwargs)
         _live_pools.add(shared)
         if shared.policy.breaker is not None:
             shared.policy.breaker.pools.add(shared)
         return shared
 
-    def separate_connection(self, **instead: Any) -> Any:
-        """Return a connection with some other arguments, which the pool does not manage."""
-        return self._equipped(self.connection_class(**{**self.connection_kwargs, **instead}))
-
     @property
-    def below(self) -> list[Any]:
-        """The pools of connections to the Sentinels that it asks."""
-        return []
+    def way(self) -> Any:
+        """The pool with whose arguments its connections are made: itself, unless it shares."""
+        return self._origin or self
 
     @property
     def shares(self) -> bool:
         """Whether its connections are those of another pool."""
-        return self.way is not self
+        return self._origin is not None
 
     def separate(self) -> None:
         """Stop sharing: have connections of its own from now on."""
+        with self.connections.guard:
+            if self.shares:
+                self._former, self._origin = self.connections, None
+                self._start()
+
+    def _start(self) -> None:
+        """Have new connections."""
+        self.multiplexed = None
+        self.connections = self.connections_of()
+        if self.master is not None:
+            self.master.lines.add(self.connections)
+
+    def reset(self) -> None:
+        """Forget every connection; new ones get the current `connection_kwargs`."""
         if self.shares:
-            self.reset()  # type: ignore[attr-defined]
-
-    def set_retry(self, retry: Any) -> None:
-        """Set how connections retry; see redis-py's."""
-        self.separate()
-        super().set_retry(retry)  # type: ignore[misc]
-
-    def _separate_if_changed(self) -> None:
-        """Separate before a connection is made that the other pool would not have made."""
-        origin = self.origin
-        if origin is not None and (
-            self.connection_class is not origin.connection_class
-            or self.connection_kwargs != self.given_kwargs
-        ):
             self.separate()
+        else:
+            self._start()
 
-    def _equipped(self, connection: Any) -> Any:
+    def make_connection(self, **instead: Any) -> Any:
+        """Return a new connection, which the pool does not manage; some arguments may differ."""
+        connection = self.connection_class(**{**self.connection_kwargs, **instead})
+        connection.master = self.master
         credentials = (self.draining and self.database.login) or self.credentials
         if credentials is not None:
             connection.credential_provider = credentials
@@ -168,71 +409,142 @@ class _Common(HearsOfFailovers):
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
         connection.database, connection.may_multi = self.database, self.way.may_multi
-        if self.policy is not NO_POLICY:
-            connection.policy = self.policy
+        connection.policy = self.policy
         if self.shares:
             connection.db = 0  # of no user's in particular
         return connection
 
-    def _gone(self, database: ClientDatabase) -> list[Any]:
-        """Have connections that have opened a database closed on release; return idle ones."""
-        for connection in in_use_of(self):
-            if database in getattr(connection, "opened", ()):
-                connection.ends = True
-        idle = idle_of(self)
-        everybody = self.draining and not self.shares
-        gone = [each for each in idle if everybody or database in each.opened]
-        for connection in gone:
-            idle.remove(connection)
-        return gone
+    def _take_usable(self) -> Any:
+        """Lend an idle connection that can be used at once, in any database; None if none can."""
+        breaker, connections = self.policy.breaker, self.connections
+        if self.draining or (breaker is not None and breaker.opened):
+            return None
+        while connections.idle:
+            connection = None
+            try:
+                with connections.guard:
+                    if not connections.idle:
+                        return None
+                    connection = connections.idle.pop()
+                    connections.lent.add(connection)
+                if connection.is_reusable():
+                    connection.database, connection.policy = self.database, self.policy
+                    if watchers:
+                        connection.lent = time.monotonic(), 0.0
+                    return connection
+            except BaseException as error:
+                if connection is not None:
+                    connections.drop(connection)
+                if not isinstance(error, RedisError | OSError):
+                    raise
+                reraise_handlers(error)
+                continue  # the server closed it
+            connections.drop(connection)
+        return None
 
-    def drain(self) -> None:
-        """Close idle connections that have opened the database, and others when released.
+    def _acquired(self, connection: Any, connects: bool = True) -> Steps[Any]:
+        """Lend a connection that was taken, or one that can be, or a new one; see `acquire`."""
+        began = time.monotonic()
+        while True:
+            if connection is None:
+                self.policy.require_closed_breaker()
+                connection = self._take_usable()
+            if connection is not None and connects:
+                try:
+                    yield connection.check_health  # if that is due
+                except BaseException:
+                    self._drop(connection)
+                    raise
+                if not connection.is_connected:  # then those are dead that were idle for longer
+                    self._drop(connection)
+                    self.connections.drop_idle()
+                    connection = None
+                    continue
+            if connection is None:
+                require_open(self)
+                self._require_few()
+                connection = self._lend_new()
+                if connection is not None and connects:
+                    yield from self._connected(connection)
+            if connection is None:
+                if self.wait_seconds == 0:
+                    raise too_many(self.max_connections)
+                seconds = self._left_to_wait(began)
+                connection = yield partial(self.connections.wait, self.max_connections, seconds)
+                if connection is None:
+                    continue
+                try:
+                    usable = connection.is_reusable()
+                except Exception as error:  # the server closed it
+                    reraise_handlers(error)
+                    usable = False
+                if not usable:
+                    self._drop(connection)
+                    connection = None
+                    continue
+                connection.database, connection.policy = self.database, self.policy
+            if watchers:
+                connection.lent = (now := time.monotonic()), now - began
+            return connection
 
-        The pool of a way has no users then, and closes all.
+    def _lend_new(self) -> Any:
+        """Lend a new connection, not connected yet; None if there are ``max_connections``."""
+        if self.shares and self._given != (self.connection_class, self.connection_kwargs):
+            self.separate()  # the other pool would not have made it
+        connections = self.connections
+        with connections.guard:
+            while self.draining and connections.idle:  # it does not use them: others' make room
+                if sum(connections.counts()) < self.max_connections:
+                    break
+                connections.close(connections.idle.pop(0))
+            if sum(connections.counts()) >= self.max_connections:
+                return None
+            connection = self.make_connection()
+            connections.lent.add(connection)
+            return connection
+
+    def _connected(self, connection: Any) -> Steps[None]:
+        """Connect a lent connection; if that fails, forget it."""
+        try:
+            yield connection.connect
+            require_open(self)  # it may have been closed in the meantime
+        except BaseException as error:
+            self._drop(connection)
+            if isinstance(error, RedisError | OSError):
+                require_open(self)
+            raise
+
+    def _entered(self, connection: Any) -> Steps[None]:
+        """Be in the pool's database with a lent connection, for redis-py's own code."""
+        try:
+            yield connection.enter
+        except BaseException:
+            self._drop(connection)
+            raise
+
+    def _drop(self, connection: Any) -> None:
+        """Close a lent connection, and forget it; the pool may have separated in the meantime."""
+        lender = self.connections
+        if self._former is not None and connection in self._former.lent:
+            lender = self._former
+        lender.drop(connection)
+
+    def release_nowait(self, connection: Any) -> None:
+        """Accept a connection back, once; ignore one of another pool.
+
+        Raises:
+            ConnectionError: it was released already.
         """
-        self.draining = True
-        if self.shares:
-            self.way.leave(self.database)
-        else:
-            self._close_gone(self.database)
-            self.stop_listening()
-            for pool in self.below:
-                pool.drain()
-
-    def leave(self, database: ClientDatabase) -> None:
-        """Close connections that have opened a database, whose entry has changed; see `drain`."""
-        database.left = True
-        self._close_gone(database)
-        self.users.discard(database)
-        if not self.users:
-            self.drain()
-
-    def _close_gone(self, database: ClientDatabase) -> None:
-        with self._guard:
-            gone = self._gone(database)
-        for connection in gone:
-            self._close_now(connection)
-
-    def drop_idle(self) -> None:
-        """Close idle connections."""
-        idle = idle_of(self)
-        with suppress(IndexError):
-            while True:
-                self._close_now(idle.pop())
-
-    def _make_room(self) -> None:
-        """Close idle connections, which a draining pool does not use, if they are in the way."""
-        while idle_of(self) and sum(self.connection_counts()) >= self.max_connections:
-            self._close_now(idle_of(self).pop(0))
-
-    @staticmethod
-    def _close_now(connection: Any) -> None:
-        """Close a connection; not in a task, as the event loop may end before that runs."""
-        close_connection_now(connection)
+        ends, master = self.draining, self.master
+        if master is not None and master.address != (connection.host, connection.port):
+            ends = True
+        if self.connections.release(connection, ends):
+            return
+        if self._former is None or not self._former.release(connection, ends):
+            require_lent(connection)
 
     def _left_to_wait(self, began: float) -> float:
-        """Return the seconds that a caller should wait for a connection before it polls.
+        """Return the seconds that a caller should wait for a connection before it looks again.
 
         Raises:
             MaxConnectionsError: it has waited for ``wait_seconds``.
@@ -250,131 +562,129 @@ class _Common(HearsOfFailovers):
 
     def _require_few(self) -> None:
         """Raise OverloadError if ``max_waiting`` callers use a connection or wait for one."""
-        waiting = len(in_use_of(self)) + self.pending()
+        waiting = len(self.connections.lent) + self.pending()
         if waiting >= self.policy.max_waiting:
             raise overloaded(waiting, self.policy.max_waiting)
 
-    def _tell_use(self, connection: Any) -> None:
-        """Report the use of a released connection to the watchers."""
-        lent, connection.lent = getattr(connection, "lent", None), None
-        if lent is not None:  # else it was lent before there were watchers
-            since, waited = lent
-            used = time.monotonic() - since
-            for watcher in tuple(watchers):
-                watcher(self.policy, waited, used)
+    def pending(self) -> int:
+        """Return how many callers wait for a connection."""
+        return len(self.connections.waiting)
 
-    def connection_counts(self) -> tuple[int, int]:
-        """Return how many connections are idle, and how many in use."""
-        return len(idle_of(self)), len(in_use_of(self))
+    # ---- its end
 
-    def connections(self) -> list[Any]:
-        """Return the connections, idle and in use."""
-        return [*idle_of(self), *in_use_of(self)]
+    def drain(self) -> None:
+        """Close idle connections that have opened the database, and others when released.
+
+        The pool of a way has no users then, and closes all.
+        """
+        self.draining = True
+        if self.shares:
+            self.way.leave(self.database)
+            return
+        self.connections.end()
+        self._stop_listening()
+        for pool in self.below:
+            pool.drain()
+
+    def leave(self, database: ClientDatabase) -> None:
+        """Close connections that have opened a database, whose entry has changed; see `drain`."""
+        database.left = True
+        self.connections.end(database)
+        self.users.discard(database)
+        if not self.users:
+            self.drain()
+
+    def drop_idle(self) -> None:
+        """Close idle connections."""
+        self.connections.drop_idle()
+
+    @property
+    def below(self) -> list[Any]:
+        """The pools of connections to the Sentinels that it asks."""
+        return [] if self.master is None else self.master.pools
+
+    def _close(self) -> None:
+        """Begin to close for good: open no other connection, and wake up those who wait."""
+        self.closed = self.draining = True
+        with self.connections.guard:
+            for connection in self.connections.lent:
+                connection.closed = True
+            while self.connections.waiting:
+                self.connections._give(None)
+        self._stop_listening()
+
+    def _stop_listening(self) -> None:
+        if self.master is not None and not self.shares:
+            self.master.stop_listening()
+
+    # ---- what redis-py's code and other libraries call
+
+    def get_encoder(self) -> Any:
+        """Return what encodes arguments; see redis-py's."""
+        given = self.connection_kwargs
+        return given.get("encoder_class", Encoder)(
+            encoding=given.get("encoding", "utf-8"),
+            encoding_errors=given.get("encoding_errors", "strict"),
+            decode_responses=given.get("decode_responses", False),
+        )
+
+    def get_protocol(self) -> Any:
+        """Return the version of RESP."""
+        return self.connection_kwargs.get("protocol")
+
+    def set_retry(self, retry: Any) -> None:
+        """Set how connections retry; see redis-py's."""
+        self.separate()
+        self.connection_kwargs["retry"] = retry
+        for connection in self.connections:
+            connection.retry = retry
+
+    def get_connection_count(self) -> list[tuple[int, dict[str, Any]]]:
+        """Return how many connections are idle, and how many lent; see redis-py's."""
+        return counted_by_state(self, *self.connections.counts())
+
+    def maint_notifications_enabled(self) -> bool:
+        """Return False: servers are not asked to announce their maintenance."""
+        return False
+
+    def update_maint_notifications_config(self, *args: Any, **kwargs: Any) -> Any:
+        """Do nothing: servers are not asked to announce their maintenance."""
+
+    update_connection_kwargs = update_connection_settings = update_maint_notifications_config
+    update_connections_settings = update_maint_notifications_config
+
+    def _get_free_connections(self) -> list[Any]:
+        return list(self.connections.idle)
+
+    def _get_in_use_connections(self) -> set[Any]:
+        return set(self.connections.lent)
 
     def __repr__(self) -> str:
         where = self.connection_kwargs
         server = where.get("path") or f"{where.get('host')}:{where.get('port')}"
-        if hasattr(self, "service_name"):
-            server = f"sentinel:{self.service_name}"
+        if self.master is not None:
+            server = f"sentinel:{self.master.service}"
         state = ", draining" if self.draining else ""
         if self.way.multiplexed is not None:
             state += f"; {self.way.multiplexed.state}"
+        idle, lent = self.connections.counts()
         return (
             f"<{type(self).__name__} {server}/{where.get('db', 0)}: "
-            f"{len(in_use_of(self))} in use, {len(idle_of(self))} idle{state}>"
+            f"{lent} in use, {idle} idle{state}>"
         )
 
 
-class _Freed(threading.Condition):
-    """Gives released connections to waiting callers, the longest waiting first."""
+class Pool(_Common, redis.ConnectionPool):
+    """A pool for threads."""
 
-    pending = 0  # waiting callers, of all pools that share
+    connections_of = Connections
+    connection_class = TcpConnection
+    release = _Common.release_nowait
 
-    def __init__(self, lock: Any) -> None:
-        super().__init__(lock)
-        self.given: deque[Any] = deque()  # to those who are about to wake up
+    def acquire(self, connects: bool = True) -> Any:
+        """Return a connection in any database, an idle one if there is any.
 
-
-class _ReusingPool(_Common):
-    """A pool for threads.
-
-    Its connections are in one of redis-py's two collections: idle, or in use. All others do not
-    belong to it (any more).
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        renewed_in_children(self)
-
-    def __del__(self) -> None:
-        """Close idle connections in silence: their sockets would warn if collected before them."""
-        if self.origin is None:
-            for connection in getattr(self, "_idle", ()):
-                connection.disconnect()
-
-    def reset(self) -> None:
-        """Forget every connection; new ones get the current `connection_kwargs`."""
-        super().reset()  # type: ignore[misc]
-        forget_lost(self)
-        self.way = self
-        # redis-py's collections and lock, under names of our own because that is faster.
-        self._idle, self._in_use, self._guard = idle_of(self), in_use_of(self), lock_of(self)
-        self._freed = _Freed(self._guard)
-
-    def get_idle(self, check_health: bool = True) -> Any:
-        """Return a connection that can be used at once, in any database, or None.
-
-        If it is due for a health check and fails, the others, idle for longer, are closed, too.
-        """
-        breaker = self.policy.breaker
-        if breaker is not None and breaker.opened:
-            return None
-        while self._idle and not self.draining:
-            connection = None
-            try:
-                with self._guard:
-                    if not self._idle:
-                        return None
-                    connection = self._idle.pop()
-                    self._in_use.add(connection)
-                check = getattr(connection, "is_reusable", None)  # a holder's own class has none
-                if is_reusable(connection) if check is None else check():
-                    if watchers:
-                        connection.lent = time.monotonic(), 0.0
-                    connection.database, connection.policy = self.database, self.policy
-                    if not check_health or not connection.health_check_interval:
-                        return connection
-                    connection.check_health()
-                    if getattr(connection, "is_connected", True):
-                        return connection
-                    self.drop_idle()
-            except (RedisError, OSError) as error:  # the server closed it
-                self._drop(connection)
-                reraise_handlers(error)
-                continue
-            except BaseException:
-                self._drop(connection)
-                raise
-            self._drop(connection)
-        return None
-
-    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connected connection in the pool's database; for redis-py's own code.
-
-        Raises: as `borrow`, and what the server answers to SELECT.
-        """
-        connection = self.borrow()
-        connection.handed_out = True
-        if getattr(connection, "entered", self.database) is not self.database:
-            try:
-                connection.enter()
-            except BaseException:
-                self._drop(connection)
-                raise
-        return connection
-
-    def borrow(self) -> Any:
-        """Return a connected connection in any database, an idle one if there is any.
+        Without ``connects``, it may have to be connected or checked: see `connect`.
 
         Raises:
             MaxConnectionsError: ``max_connections`` are in use, for ``wait_seconds``.
@@ -382,338 +692,106 @@ class _ReusingPool(_Common):
             ConnectionError, TimeoutError: redis-py's.
             ClosedError: the pool was closed for good.
         """
-        began = time.monotonic()
-        connection = self.reserve(began, check_health=True)
-        if not getattr(connection, "is_connected", False):
-            self.connect(connection)
-        if watchers:
-            connection.lent = (now := time.monotonic()), now - began
-        return connection
-
-    def reserve(self, began: float, check_health: bool = False) -> Any:
-        """Return an idle connection, or one that is not connected yet: see `connect`.
-
-        Raises: as `borrow`.
-        """
-        self.policy.require_closed_breaker()
-        while True:
-            connection = self.get_idle(check_health)
-            if connection is not None:
-                return connection
-            require_open(self)
-            self._require_few()
-            try:
-                with self._guard:
-                    if self.draining:
-                        self._make_room()
-                    connection = self.make_connection()
-                    self._in_use.add(connection)
-                    return connection
-            except MaxConnectionsError:
-                if self.wait_seconds == 0:
-                    raise
-            connection = self._wait_for_room(began)
-            if connection is not None:
-                return connection
+        connection = self._take_usable()
+        if connection is not None and not (connects and connection.health_check_interval):
+            return connection
+        return run_steps(self._acquired(connection, connects), call)
 
     def connect(self, connection: Any) -> None:
-        """Connect a reserved connection; if that fails, forget it.
+        """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
+        run_steps(self._connected(connection), call)
 
-        Raises: as `borrow`.
+    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a connected connection in the pool's database; for redis-py's own code.
+
+        Raises: as `acquire`, and what the server answers to SELECT.
         """
-        try:
-            connection.connect()
-            require_open(self)  # it may have been closed in the meantime
-        except BaseException as error:
-            self._drop(connection)
-            if isinstance(error, RedisError | OSError):
-                require_open(self)
-            raise
-
-    def _wait_for_room(self, began: float) -> Any:
-        """Wait until a connection is released, and return it; None if it is time to look again."""
-        with self._guard:
-            freed = self._freed
-            if not self._idle and len(self._in_use) >= self.max_connections:
-                freed.pending += 1
-                try:
-                    freed.wait(self._left_to_wait(began))
-                finally:
-                    freed.pending -= 1
-            connection = freed.given.popleft() if freed.given else None
-        if connection is not None and not connection.is_reusable():
-            self._drop(connection)
-            return None
-        if connection is not None:
-            connection.database, connection.policy = self.database, self.policy
+        connection = self.acquire()
+        connection.handed_out = True
+        if connection.entered is not self.database:
+            run_steps(self._entered(connection), call)
         return connection
-
-    def pending(self) -> int:
-        """Return how many callers wait for a connection."""
-        return self._freed.pending
-
-    def make_connection(self) -> Any:
-        """Return a new connection, which is not connected yet.
-
-        Raises:
-            MaxConnectionsError: there are ``max_connections``.
-        """
-        with self._guard:
-            self._separate_if_changed()
-            existing = len(self._idle) + len(self._in_use)
-            if existing >= self.max_connections:
-                raise too_many(self.max_connections)
-            set_created(self, existing)
-            return self._equipped(super().make_connection())  # type: ignore[misc]
-
-    def release(self, connection: Any) -> None:
-        """Accept a connection back, once; ignore one of another pool.
-
-        Raises:
-            ConnectionError: it was released already.
-        """
-        with self._guard:
-            if connection not in self._in_use:
-                require_lent(connection)
-                if self.origin is not None:  # lent before they separated
-                    self.origin.release(connection)
-                return
-            self._in_use.remove(connection)
-            if connection.handed_out:
-                connection = connection.passed_on()
-            if watchers:
-                self._tell_use(connection)
-            now = time.monotonic()
-            unusable = connection.unusable
-            ends = self.draining or unusable or connection.ends
-            freed = self._freed
-            if ends:
-                freed.notify()
-            elif freed.pending > len(freed.given):
-                self._in_use.add(connection)
-                freed.given.append(connection)
-                freed.notify()
-            else:
-                connection.idle_since = now
-                self._idle.append(connection)
-        if ends:  # outside the lock
-            connection.disconnect()
-        if unusable:
-            self.drop_idle()
-        if now > _sweep.due:
-            _sweep.run(now)
-
-    def trim(self, before: float, most: int) -> int:
-        """Close at most ``most`` connections released ``before`` a time; return their number.
-
-        The one used last stays.
-        """
-        with self._guard:
-            old = 0
-            while old < min(most, len(self._idle) - 1) and self._idle[old].idle_since < before:
-                old += 1
-            trimmed = self._idle[:old]
-            del self._idle[:old]
-        for connection in trimmed:
-            connection.disconnect()
-        return old
 
     def disconnect(self, inuse_connections: bool = True) -> None:
         """Close idle connections; on request also shut down those in use, and to Sentinels."""
         self.separate()
         self._disconnect(inuse_connections)
-        for pool in self.below if inuse_connections and self.origin is None else ():
+        for pool in self.below if inuse_connections and self._former is None else ():
             pool.disconnect()
-
-    def separate(self) -> None:
-        """Stop sharing: have connections of its own from now on."""
-        with self._guard:
-            super().separate()
 
     def _disconnect(self, inuse_connections: bool = True) -> None:
         self.drop_idle()
-        if inuse_connections:
-            with self._guard:
-                in_use = list(self._in_use)
-            for connection in in_use:
-                connection.closed = self.closed
-                getattr(connection, "shut_down", connection.mark_for_reconnect)()
+        for connection in self._get_in_use_connections() if inuse_connections else ():
+            connection.shut_down()
+
+    def close(self) -> None:
+        """Close all connections; the next use opens others."""
+        self.disconnect()
 
     def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
-        self.closed = self.draining = True
-        with self._guard:
-            self._freed.notify_all()
+        self._close()
         self._disconnect()
-        self.stop_listening()
         for pool in self.below:
             pool.close_for_good()
 
-    def _drop(self, connection: Any) -> None:
-        """Close a connection that was in use, and forget it."""
-        if connection is not None:
-            with self._guard:
-                self._in_use.discard(connection)
-                self._freed.notify()
-            connection.disconnect()
+    def re_auth_callback(self, token: Any) -> None:
+        """Have connections log in with a new token; see redis-py's."""
+        self.drop_idle()
+        for connection in self._get_in_use_connections():
+            connection.set_re_auth_token(token)
 
-    @staticmethod
-    def _close_now(connection: Any) -> None:
-        connection.disconnect()
+    def owns_connection(self, connection: Any) -> int:
+        """Whether a connection is this process's."""
+        return bool(connection.pid == os.getpid())
 
-    def after_fork(self) -> None:
-        """Forget the parent's connections and locks, which its threads may have held."""
-        renew_locks(self)
-        self.reset()
+    def update_active_connections_for_reconnect(self, *args: Any, **kwargs: Any) -> None:
+        """Have connections in use closed before their next use."""
+        for connection in self._get_in_use_connections():
+            connection.mark_for_reconnect()
+
+    def disconnect_free_connections(self, *args: Any, **kwargs: Any) -> None:
+        """Close idle connections."""
+        self.drop_idle()
+
+    if not TYPE_CHECKING:
+
+        @property
+        def _lock(self) -> Any:
+            return self.connections.guard
 
 
-class _AsyncReusingPool(_Common):
-    """The awaiting pool."""
+class AsyncPool(_Common, aioredis.ConnectionPool):
+    """A pool for the tasks of an event loop."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._waiting: deque[asyncio.Future[None]] = deque()
-
-    def __del__(self) -> None:
-        """Close connections in silence whose clients have outlived their kit."""
-        if self.origin is None and hasattr(self, "_waiting"):
-            close_left(self)
-
-    def reset(self) -> None:
-        """Forget every connection; new ones get the current `connection_kwargs`."""
-        super().reset()  # type: ignore[misc]
-        self.way, self.multiplexed = self, None
+    connections_of = AsyncConnections
+    connection_class = AsyncTcpConnection
 
     def get_idle(self) -> Any:
-        """Return a connection that can be used at once, in any database, or None."""
-        idle = idle_of(self)
-        if self.draining or not idle or not idle[-1].is_reusable():
+        """Return a connection that can be used at once, in any database; None if there is none."""
+        connection = self._take_usable()
+        if connection is not None and health_check_is_due(
+            connection, asyncio.get_running_loop().time()
+        ):
+            connection.lent = None
+            self.connections.release(connection, False)
             return None
-        breaker, now = self.policy.breaker, asyncio.get_running_loop().time()
-        if (breaker is not None and breaker.opened) or health_check_is_due(idle[-1], now):
-            return None
-        return self._take()
-
-    def _take(self) -> Any:
-        """Take the idle connection that was used last."""
-        connection = idle_of(self).pop()
-        in_use_of(self).add(connection)
-        if watchers:
-            connection.lent = time.monotonic(), 0.0
-        connection.database, connection.policy = self.database, self.policy
         return connection
 
-    def release_nowait(self, connection: Any) -> None:
-        """Accept a connection back, once; ignore one of another pool."""
-        self._accept(connection)
+    async def acquire(self) -> Any:
+        """Return a connected connection in any database; see the blocking pool's."""
+        connection = self._take_usable()
+        if connection is not None and not connection.health_check_interval:
+            return connection
+        return await arun_steps(self._acquired(connection), call)
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection in the pool's database; see the blocking pool's."""
-        if not hasattr(self.connection_class, "is_reusable"):
-            require_open(self)
-            return await super().get_connection()  # type: ignore[misc]
-        connection = await self.borrow()
+        connection = await self.acquire()
         connection.handed_out = True
         if connection.entered is not self.database:
-            try:
-                await connection.enter()
-            except BaseException:
-                await self._drop(connection)
-                raise
+            await arun_steps(self._entered(connection), call)
         return connection
-
-    async def borrow(self) -> Any:
-        """Return a connected connection in any database, an idle one if there is any."""
-        began = time.monotonic()
-        connection = self.get_idle()
-        if connection is None:
-            if not idle_of(self):
-                self._require_few()
-            connection = await self._get_or_connect(began)
-        if watchers:
-            connection.lent = (now := time.monotonic()), now - began
-        return connection
-
-    async def _get_or_connect(self, began: float) -> Any:
-        self.policy.require_closed_breaker()
-        while True:
-            while idle_of(self) and not self.draining:
-                connection = self._take()
-                try:
-                    if connection.is_reusable():
-                        await connection.check_health()
-                        if connection.is_connected:
-                            return connection
-                        self.drop_idle()
-                except BaseException:
-                    await self._drop(connection)
-                    raise
-                await self._drop(connection)
-            require_open(self)
-            try:
-                connection = self.get_available_connection()
-                break
-            except MaxConnectionsError:
-                if self.wait_seconds == 0:
-                    raise
-                await self._wait_for_room(began)
-        try:
-            await connection.connect()
-            require_open(self)  # it may have been closed in the meantime
-        except BaseException:
-            await self._drop(connection)
-            raise
-        return connection
-
-    async def _drop(self, connection: Any) -> None:
-        """Close a connection that was in use, and forget it."""
-        in_use_of(self).discard(connection)
-        self._wake_one()
-        await connection.disconnect(nowait=True)
-
-    def pending(self) -> int:
-        """Return how many callers wait for a connection."""
-        return len(self._waiting)
-
-    async def _wait_for_room(self, began: float) -> None:
-        """Wait until a connection is released or can be made, or it is time to poll."""
-        woken = asyncio.get_running_loop().create_future()
-        self._waiting.append(woken)
-        try:
-            async with asyncio.timeout(self._left_to_wait(began)):
-                await woken
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            if woken.done() and not woken.cancelled():  # pass it on
-                self._wake_one()
-            raise
-        finally:
-            with suppress(ValueError):
-                self._waiting.remove(woken)
-
-    def _wake_one(self) -> None:
-        while self._waiting:
-            woken = self._waiting.popleft()
-            if not woken.done():
-                woken.set_result(None)
-                return
-
-    def make_connection(self) -> Any:
-        """Return a new connection, which is not connected yet."""
-        self._separate_if_changed()
-        return self._equipped(super().make_connection())  # type: ignore[misc]
-
-    def get_available_connection(self) -> Any:
-        """Return a connection, perhaps not connected; MaxConnectionsError if all are in use."""
-        if not idle_of(self) and len(in_use_of(self)) >= self.max_connections:
-            raise too_many(self.max_connections)
-        if self.draining:  # its connections are for one use
-            self._make_room()
-            connection = self.make_connection()
-            in_use_of(self).add(connection)
-            return connection
-        return super().get_available_connection()  # type: ignore[misc]
 
     async def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
@@ -723,51 +801,65 @@ class _AsyncReusingPool(_Common):
         """Close idle connections; on request also those in use, and to Sentinels."""
         self.separate()
         await self._disconnect(inuse_connections)
-        for pool in self.below if inuse_connections and self.origin is None else ():
+        for pool in self.below if inuse_connections and self._former is None else ():
             await pool.disconnect()
 
     async def _disconnect(self, inuse_connections: bool = True) -> None:
-        idle = [*idle_of(self)]
-        idle_of(self).clear()
-        await asyncio.gather(*(each.disconnect() for each in idle), return_exceptions=True)
-        await super().disconnect(inuse_connections)  # type: ignore[misc]
+        closed = self._get_free_connections()
+        self.connections.idle.clear()
+        if inuse_connections:
+            closed += self._get_in_use_connections()
+        await asyncio.gather(*(each.disconnect() for each in closed), return_exceptions=True)
+
+    async def aclose(self) -> None:
+        """Close all connections; the next use opens others."""
+        await self.disconnect()
 
     async def close_for_good(self) -> None:
         """Close every connection, and open no other; calls in flight raise ClosedError."""
-        self.closed = self.draining = True
-        for connection in list(in_use_of(self)):
-            connection.closed = True
-        while self._waiting:
-            self._wake_one()
-        self.stop_listening()
+        self._close()
         await self._disconnect()
         for pool in self.below:
             await pool.close_for_good()
 
-    def _accept(self, connection: Any) -> bool:
-        if connection not in in_use_of(self):
-            require_lent(connection)
-            if self.origin is not None:  # lent before they separated
-                self.origin.release_nowait(connection)
-            return False
-        in_use_of(self).remove(connection)
-        if connection.handed_out:
-            connection = connection.passed_on()
-        if watchers:
-            self._tell_use(connection)
-        self._wake_one()
-        unusable = connection.unusable
-        if unusable:
-            self.drop_idle()
-        if self.draining or unusable or connection.ends:
-            close_connection_now(connection)
-            return True
-        idle = idle_of(self)
-        connection.idle_since = now = time.monotonic()
-        idle.append(connection)
-        if len(idle) > 1 and idle[0].idle_since < now - IDLE_SECONDS:
-            close_connection_now(idle.pop(0))
-        return True
+    async def re_auth_callback(self, token: Any) -> None:
+        """Have connections log in with a new token; see redis-py's."""
+        self.drop_idle()
+        for connection in self._get_in_use_connections():
+            connection.set_re_auth_token(token)
+
+    def can_get_connection(self) -> bool:
+        """Whether a connection is idle, or can be made."""
+        idle, lent = self.connections.counts()
+        return bool(idle) or lent < self.max_connections
+
+    def get_available_connection(self) -> Any:
+        """Return a connection, perhaps not connected; MaxConnectionsError if all are in use."""
+        connection = self._take_usable() or self._lend_new()
+        if connection is None:
+            raise too_many(self.max_connections)
+        return connection
+
+    async def ensure_connection(self, connection: Any) -> None:
+        """Connect a connection that is not."""
+        await connection.connect()
+
+    async def update_active_connections_for_reconnect(self) -> None:
+        """Have connections in use closed before their next use."""
+        for connection in self._get_in_use_connections():
+            connection.mark_for_reconnect()
+
+    async def update_connections_settings(self, *args: Any, **kwargs: Any) -> None:
+        """Do nothing: servers are not asked to announce their maintenance."""
+
+    apply_moving_notification = cleanup_moving_notification = update_connections_settings
+    run_proactive_reconnect = update_maint_notifications_config = update_connections_settings
+
+
+def require_lent(connection: Any) -> None:
+    """Refuse a connection that its user has released, unless an exception has interrupted that."""
+    if getattr(connection, "released", False) and sys.exception() is None:
+        raise released_error()
 
 
 _numbers = count()
@@ -791,117 +883,3 @@ def too_many(limit: int, waited: float | None = None) -> MaxConnectionsError:
         f"Too many connections: {limit} are in use. Use fewer at once, or set a higher "
         "max_connections in the entry"
     )
-
-
-class _Sweep:
-    """Closes long-idle connections of blocking pools when some connection is released.
-
-    So a pool does not keep a connection for each of many former threads. It needs no thread.
-    """
-
-    due = 0.0
-
-    def run(self, now: float) -> None:
-        self.due = now + SWEEP_SECONDS
-        left = MOST_PER_SWEEP
-        with suppress(RuntimeError):  # another thread is making a pool; the next sweep does it
-            for pool in list(_live_pools):
-                if isinstance(pool, _ReusingPool):
-                    left -= pool.trim(now - IDLE_SECONDS, left)
-
-
-_sweep = _Sweep()
-
-
-class Pool(_ReusingPool, redis.ConnectionPool):
-    """redis-py's pool, quicker and able to drain."""
-
-
-def require_lent(connection: Any) -> None:
-    """Refuse a connection that its user has released, unless an exception has interrupted that."""
-    if getattr(connection, "released", False) and sys.exception() is None:
-        raise released_error()
-
-
-def _close_if_replaced(connection: Any, pool: Any) -> None:
-    """Have a connection closed before its next use if it does not lead to the current master."""
-    if pool.master_address != (connection.host, connection.port):
-        connection.mark_for_reconnect()
-
-
-def _pools_over(pool: Any) -> list[Any]:
-    """Return a pool and those that share or have shared its connections."""
-
-    def origin(each: Any) -> Any:
-        while each.origin is not None:
-            each = each.origin
-        return each
-
-    return [each for each in list(_live_pools) if origin(each) is pool]
-
-
-class _OverSentinels:
-    """What Sentinel pools of both faces share."""
-
-    sentinel_manager: Any
-    switches: int
-
-    @property
-    def below(self) -> list[Any]:
-        """The pools of connections to the Sentinels."""
-        return [client.connection_pool for client in self.sentinel_manager.sentinels]
-
-    def _leave_master(self, successor: tuple[str, int] | None) -> None:
-        """Leave a master: close idle connections now, others when they are released.
-
-        ``successor`` is None as long as the replica has not confirmed its role.
-        """
-        asking: Any = getattr(self, "proxy", self)
-        if successor is not None and asking.master_address == successor:
-            return
-        self.switches += 1
-        asking.master_address = None
-        for pool in _pools_over(self):
-            with pool._guard:
-                for connection in in_use_of(pool):
-                    connection.ends = True
-            pool.drop_idle()
-
-
-class SentinelPool(_OverSentinels, _ReusingPool, sentinel.SentinelConnectionPool):
-    """redis-py's Sentinel pool, quicker and able to drain."""
-
-    leave_master = _OverSentinels._leave_master
-
-    def release(self, connection: Any) -> None:
-        """Accept a connection back, once; close it if the Sentinels have named another master."""
-        if connection in self._in_use:
-            _close_if_replaced(connection, self.way)
-        super().release(connection)
-
-
-class AsyncPool(_AsyncReusingPool, aioredis.ConnectionPool):
-    """The awaiting pool, quicker and able to drain."""
-
-
-class AsyncSentinelPool(_OverSentinels, _AsyncReusingPool, aiosentinel.SentinelConnectionPool):
-    """The awaiting Sentinel pool, quicker and able to drain."""
-
-    _loop: asyncio.AbstractEventLoop
-
-    def listen(self) -> None:
-        """Hear of failovers from now on."""
-        self._loop = asyncio.get_running_loop()
-        super().listen()
-
-    def leave_master(self, successor: tuple[str, int] | None) -> None:
-        """Leave a master, in the pool's event loop; see the blocking pool's."""
-        with suppress(RuntimeError):  # it is closed
-            self._loop.call_soon_threadsafe(self._leave_master, successor)
-
-    def _accept(self, connection: Any) -> bool:
-        """Accept a connection back; close it if the Sentinels have named another master."""
-        if connection in in_use_of(self):
-            # The pool of the way asks the Sentinels for those that share, too.
-            _close_if_replaced(connection, self.way)
-        return super()._accept(connection)

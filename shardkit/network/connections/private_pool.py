@@ -21,21 +21,22 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any, NoReturn
+from functools import partial
+from operator import call
+from typing import TYPE_CHECKING, Any
 
 import redis
 import redis.asyncio as aioredis
 
 from shardkit.errors import ConfigError, ShardKitError
-from shardkit.network.connections.connection import ServerReplacedError
-from shardkit.network.connections.databases import DatabaseMovedError
+from shardkit.network.connections.connection_state import ServerReplacedError
+from shardkit.network.connections.databases import DatabaseMovedError, Steps
 from shardkit.network.connections.pool import require_lent
 from shardkit.network.connections.redis_private import is_unready
 from shardkit.operations.deadlines import earliest
 from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
-# Attributes of the private pool itself; all others are those of the current pool.
-_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"})
 # Seconds to wait for the entry to name another server, if there is no socket timeout; and between
 # two checks.
 PATIENCE, PAUSE = 5.0, 0.05
@@ -47,6 +48,8 @@ class _FollowsEntry:
     ``find`` returns the client of the current entry; called with True, it reads the entry again.
     """
 
+    pause: Callable[[float], Any]
+    release: Callable[[Any], Any]
     as_redis_py = True  # connections differ in where they lead, so none is used by several
 
     def __init__(self, find: Callable[[bool], Any], client: Any) -> None:
@@ -58,19 +61,18 @@ class _FollowsEntry:
         self._switch = threading.Lock()
         renewed_in_children(self)
 
-    def __getattr__(self, name: str) -> Any:
-        if name in _OWN:  # not set yet, as in __init__
-            raise AttributeError(name)
-        return getattr(self._pool, name)
+    if not TYPE_CHECKING:  # it would hide misspelled names
+
+        def __getattribute__(self, name: str) -> Any:
+            if name in _OWN or name[:2] == "__":
+                return object.__getattribute__(self, name)
+            return getattr(object.__getattribute__(self, "_pool"), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
         else:
             setattr(self._pool, name, value)
-
-    def __del__(self) -> None:
-        """Do nothing, unlike redis-py's: the pools behind it clean up after themselves."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} now at {self._pool!r}>"
@@ -101,15 +103,56 @@ class _FollowsEntry:
             self._pool = pool
             lent = list(self._lent)
         for connection in lent:  # they reconnect to the new address; at once if users are waiting
-            connection.moved_to = pool._equipped(pool.connection_class(**pool.connection_kwargs))
+            connection.moved_to = pool.make_connection()
             if not connection.released and connection.waits():
                 connection.lose()
         return pool
 
+    @run_by_face
+    def get_connection(self, *args: Any, **kwargs: Any) -> Steps[Any]:
+        """Return a connection to the current address."""
+        while True:
+            pool = self._switch_to((yield partial(self._find, False)))
+            try:
+                connection = yield pool.get_connection
+            except DatabaseMovedError:
+                if self._switch_to((yield partial(self._find, True))) is pool:
+                    raise
+                continue
+            if self._lend(connection, pool):
+                return connection
+            yield partial(self.release, connection)  # the entry has just changed
+
+    @run_by_face
+    def leave(self, connection: Any, error: Exception) -> Steps[None]:
+        """Have a connection reconnect to another server, because its own is a replica now.
+
+        Raises:
+            ServerReplacedError: the connection may be used again; nothing was executed.
+            ConnectionError: the server ended a blocking command.
+            ResponseError: the entry still names the replica after the socket timeout.
+        """
+        for pause in _pauses(connection):
+            yield partial(self.pause, pause)
+            self._switch_to((yield partial(self._find, True)))
+            if connection.moved_to is not None:
+                yield partial(connection.disconnect, True)  # at once
+                break
+        if connection.moved_to is None:
+            raise error
+        kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
+        raise kind("the server is a replica now, and the entry names another") from error
+
+    @run_by_face
+    def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
+        """Close idle connections; on request also those in use."""
+        for pool in self._pools():
+            yield partial(pool.disconnect, inuse_connections)
+
     def _lend(self, connection: Any, pool: Any) -> bool:
         """Note which pool lends a connection; return whether it leads to the current address."""
         self._lent[connection] = pool
-        if not hasattr(pool, "service_name"):  # Sentinel pools notice by themselves
+        if pool.master is None:  # those that Sentinels find notice by themselves
             connection.follower = weakref.ref(self)
         return pool is self._pool
 
@@ -134,46 +177,15 @@ def _pauses(connection: Any) -> Iterator[float]:
         yield PAUSE
 
 
-def _replaced(connection: Any, error: Exception) -> NoReturn:
-    """Raise the error for the user of a connection whose server was replaced."""
-    if connection.moved_to is None:
-        raise error
-    kind = ServerReplacedError if is_unready(error) else redis.ConnectionError
-    raise kind("the server is a replica now, and the entry names another") from error
-
-
 class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
-    def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to the current address."""
-        while True:
-            pool = self._switch_to(self._find(False))
-            try:
-                connection = pool.get_connection()
-            except DatabaseMovedError:
-                if self._switch_to(self._find(True)) is pool:
-                    raise
-                continue
-            if self._lend(connection, pool):
-                return connection
-            self.release(connection)  # the entry has just changed
+    pause = staticmethod(time.sleep)
 
-    def leave(self, connection: Any, error: Exception) -> NoReturn:
-        """Have a connection reconnect to another server, because its own is a replica now.
-
-        Raises:
-            ServerReplacedError: the connection may be used again; nothing was executed.
-            ConnectionError: the server ended a blocking command.
-            ResponseError: the entry still names the replica after the socket timeout.
-        """
-        for pause in _pauses(connection):
-            time.sleep(pause)
-            self._switch_to(self._find(True))
-            if connection.moved_to is not None:
-                connection.disconnect()
-                break
-        _replaced(connection, error)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return run_steps(steps, call)
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -182,10 +194,9 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
         if pool is not None:
             pool.release(connection)
 
-    def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
-        for pool in self._pools():
-            pool.disconnect(inuse_connections)
+    def close(self) -> None:
+        """Close all connections; the next use opens others."""
+        self.disconnect()
 
     def follow(self) -> None:
         """Switch to the changed entry now; the next use of the pool raises errors."""
@@ -197,35 +208,17 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
     """An awaiting pool that follows its entry."""
 
     _find: Callable[[bool], Awaitable[Any]]
+    pause = staticmethod(asyncio.sleep)
 
     def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         super().__init__(find, client)
 
-    async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
-        """Return a connection to the current address."""
-        while True:
-            pool = self._switch_to(await self._find(False))
-            try:
-                connection = await pool.get_connection()
-            except DatabaseMovedError:
-                if self._switch_to(await self._find(True)) is pool:
-                    raise
-                continue
-            if self._lend(connection, pool):
-                return connection
-            await self.release(connection)  # the entry has just changed
-
-    async def leave(self, connection: Any, error: Exception) -> NoReturn:
-        """Have a connection reconnect to another server; see the blocking pool's."""
-        for pause in _pauses(connection):
-            await asyncio.sleep(pause)
-            self._switch_to(await self._find(True))
-            if connection.moved_to is not None:
-                await connection.disconnect(nowait=True)
-                break
-        _replaced(connection, error)
+    @staticmethod
+    def run(steps: Steps[Any]) -> Any:
+        """Run the steps of a method that both faces have."""
+        return arun_steps(steps, call)
 
     async def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -234,10 +227,9 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
         if pool is not None:
             await pool.release(connection)
 
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use."""
-        for pool in self._pools():
-            await pool.disconnect(inuse_connections)
+    async def aclose(self) -> None:
+        """Close all connections; the next use opens others."""
+        await self.disconnect()
 
     def follow(self) -> None:
         """Switch to the current entry in this pool's event loop; see the blocking pool's."""
@@ -256,3 +248,9 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
                 self._switch_to(await self._find(False))
 
         self._following = asyncio.get_running_loop().create_task(follow())
+
+
+# All other attributes are those of the current pool.
+_OWN = frozenset({"_find", "_pool", "_given", "_lent", "_switch", "_loop", "_following"}).union(
+    *map(vars, (_FollowsEntry, PrivatePool, AsyncPrivatePool))
+)

@@ -4,8 +4,8 @@ Each private part has one name here and is used nowhere else. When a new redis-p
 contract test, tests/network/connections/test_redis_private.py, fails and names it; adapt it here.
 
 Two kinds of names cannot be wrapped: mixins override `Connection._connect` (in
-`shardkit.testing.fakes.connections`, for fakeredis), `_connect_retry` (in `sentinels`) and
-`_connection_arguments`, and pipelines declare `_is_async_client` and `_event_dispatcher`, which the
+`shardkit.testing.fakes.connections`, for fakeredis) and `_connection_arguments`, and pipelines
+declare `_is_async_client` and `_event_dispatcher`, which the
 types of redis-py's command methods need. The contract test covers these, too.
 """
 
@@ -16,18 +16,17 @@ import copy
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterator, Mapping, MutableSet, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import version
 from inspect import signature
 from operator import attrgetter, methodcaller
 from ssl import SSLWantReadError, SSLWantWriteError
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import redis
-from redis._parsers import _AsyncHiredisParser, _HiredisParser
+from redis._parsers import Encoder, _AsyncHiredisParser, _HiredisParser
 from redis._parsers.socket import (  # type: ignore[attr-defined]
     SENTINEL as NOT_GIVEN,
     SERVER_CLOSED_CONNECTION_ERROR,
@@ -104,8 +103,22 @@ class _Limited:
     _size = 0
     headers: HeaderCheck
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Closed before it is collected with its connection, or it would warn. Python calls
+        # finalizers in any order, but only after the callbacks of weak references.
+        self._open: list[Any] = []
+        weakref.finalize(self, _close_all_left, self._open).atexit = False
+
     def on_connect(self, connection: Any, **kwargs: Any) -> None:
         super().on_connect(connection, **kwargs)  # type: ignore[misc]
+        transport = transport_of(connection)
+        # Weakly, as a transport has its event loop, which may be dropped. uvloop's cannot be.
+        with suppress(TypeError):
+            line = (
+                getattr(connection, "_sock", None) if transport is None else weakref.ref(transport)
+            )
+            self._open[:] = [line]
         give_parser_to(connection)
         # With all types, as the protocol is not agreed on yet.
         reader = self._reader  # type: ignore[attr-defined]
@@ -380,7 +393,7 @@ def health_check_is_due(connection: Any, now: float) -> bool:
 
 def transport_of(connection: Any) -> Any:
     """Return the asyncio transport; None while it is not connected, and in memory."""
-    return getattr(connection._writer, "transport", None)
+    return getattr(getattr(connection, "_writer", None), "transport", None)
 
 
 @cache
@@ -401,30 +414,35 @@ def library_name() -> dict[str, Any]:
 # ---- pools
 
 
-idle_of: Callable[[Any], list[Any]] = attrgetter("_available_connections")
-"""The connections that lie idle in a pool, the one to be lent next at the end."""
-
-in_use_of: Callable[[Any], MutableSet[Any]] = attrgetter("_in_use_connections")
-"""The connections that a pool has lent."""
-
-lock_of: Callable[[Any], Any] = attrgetter("_lock")
-"""What guards both in a blocking pool; one thread may take it twice."""
-
-
-def set_created(pool: Any, count: int) -> None:
-    """Say how many connections a blocking pool counts as made when it compares with its limit."""
-    pool._created_connections = count
+@cache
+def himport_registry_class() -> type[Any] | None:
+    """Return the class of redis-py's table of HIMPORT's fieldsets; None before redis-py 8."""
+    try:
+        from redis.himport import HImportRegistry
+    except ModuleNotFoundError:
+        return None
+    return HImportRegistry
 
 
-def forget_lost(pool: Any) -> None:
-    """Hold a pool's connections in use weakly: a signal handler may prevent their release."""
-    pool._in_use_connections = weakref.WeakSet()
+def himport_registry() -> dict[str, Any]:
+    """Return the argument of a pool's connections for the fieldsets of HIMPORT."""
+    kind = himport_registry_class()
+    return {} if kind is None else {"himport_registry": kind()}
 
 
-def renew_locks(pool: Any) -> None:
-    """Give a blocking pool new locks: in a forked child, the parent's may be held for ever."""
-    pool._lock = RLock()
-    pool._fork_lock = RLock()
+def counted_by_state(pool: Any, idle: int, lent: int) -> list[tuple[int, dict[str, Any]]]:
+    """Return the numbers of a pool's connections as redis-py's metrics want them."""
+    try:
+        from redis.observability import attributes
+    except ModuleNotFoundError:  # before redis-py 7.2
+        return [(idle, {"state": "idle"}), (lent, {"state": "used"})]
+    common = attributes.AttributeBuilder.build_base_attributes()
+    common[attributes.DB_CLIENT_CONNECTION_POOL_NAME] = attributes.get_pool_name(pool)
+    states, name = attributes.ConnectionState, attributes.DB_CLIENT_CONNECTION_STATE
+    return [
+        (idle, {**common, name: states.IDLE.value}),
+        (lent, {**common, name: states.USED.value}),
+    ]
 
 
 # ---- clusters
@@ -604,23 +622,34 @@ def close_now(closable: Any) -> None:
         close_connection_now(connection)
 
 
-def close_left(pool: Any) -> None:
-    """Close the connections of an awaiting pool that is collected while their loop runs here."""
-    running = asyncio._get_running_loop()
-    for connection in _async_connections(pool) if running is not None else ():
-        transport = getattr(getattr(connection, "_writer", None), "transport", None)
-        if getattr(transport, "_loop", None) is running:
-            close_connection_now(connection)
+def close_left(line: Any) -> None:
+    """Close the socket of a connection that is collected, or its transport if its loop runs here.
+
+    Other loops close theirs when they end.
+    """
+    if isinstance(line, asyncio.BaseTransport):
+        running = asyncio._get_running_loop()
+        if running is not None and getattr(line, "_loop", None) is running:
+            _close_transport(line)
+    elif line is not None:
+        line.close()
+
+
+def _close_all_left(lines: list[Any]) -> None:
+    for line in lines:
+        close_left(line() if isinstance(line, weakref.ref) else line)
 
 
 def close_connection_now(connection: Any) -> None:
-    """Close an awaiting connection without another turn of its running event loop.
-
-    Closing an asyncio transport needs the loop's next turn, and warns if there is none.
-    """
+    """Close an awaiting connection without another turn of its running event loop."""
     if hasattr(connection, "tell_closed"):  # ours
         connection.tell_closed()
-    transport: Any = getattr(getattr(connection, "_writer", None), "transport", None)
+    _close_transport(transport_of(connection))
+    connection._reader = connection._writer = None  # last: a writer warns of an open transport
+
+
+def _close_transport(transport: Any) -> None:
+    """Close asyncio's transport now: its own method needs the loop's next turn, or warns."""
     while hasattr(transport, "_ssl_protocol"):  # TLS's, over the socket's
         transport = transport._ssl_protocol._transport
     if hasattr(transport, "_call_connection_lost"):
@@ -632,16 +661,14 @@ def close_connection_now(connection: Any) -> None:
             transport._call_connection_lost(None)
     elif transport is not None:
         transport.abort()
-    connection._reader = connection._writer = None  # last: a writer warns of an open transport
 
 
 def _async_connections(closable: Any) -> list[Any]:
     """Return an awaiting pool's or cluster's connections, also those to Sentinels."""
     if isinstance(closable, AsyncRedisCluster):
         return [c for node in _async_nodes(closable) for c in node._connections]
-    sentinels = getattr(getattr(closable, "sentinel_manager", None), "sentinels", ())
-    asking = [c for each in sentinels for c in _async_connections(each.connection_pool)]
-    return [*closable._available_connections, *closable._in_use_connections, *asking]
+    asking = [c for pool in closable.below for c in _async_connections(pool)]
+    return [*closable.connections, *asking]
 
 
 def client_over(client: Any, pool: Any) -> Any:
@@ -665,4 +692,4 @@ def reply_callbacks(client: Any) -> Mapping[Any, Callable[..., Any]]:
 
 
 # redis-py's own, for others.
-__all__ = ["EMPTY_RESPONSE", "NEVER_DECODE", "NOT_GIVEN", "str_if_bytes"]
+__all__ = ["EMPTY_RESPONSE", "NEVER_DECODE", "NOT_GIVEN", "Encoder", "str_if_bytes"]

@@ -11,18 +11,19 @@ and these are lost. This is why
   crashed and is back: connecting fails with `MasterChangingError`, and is tried again;
 * a thread for each Sentinel hears of failovers, for all pools of the process. When the Sentinel is
   about to promote a replica (``+failover-state-send-slaveof-noone``), and again when it has
-  (``+switch-master``), each pool leaves the former master at once: idle connections close, others
-  when they are released.
+  (``+switch-master``), each `Master` is left at once: idle connections close, others when they are
+  released.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from operator import call
@@ -158,27 +159,27 @@ class AsyncSentinelManager(_Manager, aiosentinel.Sentinel):
 
 
 class SentinelListener:
-    """Tells the pools of a process which masters a Sentinel has replaced, in a thread.
+    """Tells a process which masters a Sentinel has replaced, in a thread.
 
-    The thread starts with the first pool, and ends with the last. ``connect`` makes a connection to
-    the Sentinel, which is not connected yet.
+    The thread starts with the first `Master`, and ends with the last. ``connect`` makes a
+    connection to the Sentinel, which is not connected yet.
     """
 
     def __init__(self, connect: Callable[[], Any]) -> None:
         self._connect = connect
-        self._pools: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._lock = threading.RLock()  # a pool may be collected by whoever holds it
+        self._told: weakref.WeakSet[Master] = weakref.WeakSet()
+        self._lock = threading.RLock()  # a master may be collected by whoever holds it
         self._ended: threading.Event | None = None  # of the current thread
         self._connection: Any = None
         renewed_in_children(self)
 
-    def join(self, pool: Any) -> None:
-        """Have a pool told from now on, until it leaves or is collected."""
+    def join(self, master: Master) -> None:
+        """Have a master told from now on, until it leaves or is collected."""
         with self._lock:
-            if pool in self._pools:
+            if master in self._told:
                 return
-            self._pools.add(pool)
-            weakref.finalize(pool, self._end_if_alone).atexit = False
+            self._told.add(master)
+            weakref.finalize(master, self._end_if_alone).atexit = False
             if self._ended is not None:
                 return
             self._ended = ended = threading.Event()
@@ -188,20 +189,20 @@ class SentinelListener:
         except BaseException as error:
             ended.set()
             self._ended = None
-            self._pools.discard(pool)
+            self._told.discard(master)
             if not isinstance(error, RuntimeError):  # no more threads can be started
                 raise
 
-    def leave(self, pool: Any) -> None:
-        """Tell a pool no more."""
+    def leave(self, master: Master) -> None:
+        """Tell a master no more."""
         with self._lock:
-            self._pools.discard(pool)
+            self._told.discard(master)
             self._end_if_alone()
 
     def _end_if_alone(self) -> None:
         with self._lock:
             ended, connection = self._ended, self._connection
-            if ended is None or list(self._pools):
+            if ended is None or list(self._told):
                 return
             self._ended = None
             ended.set()
@@ -242,102 +243,123 @@ class SentinelListener:
             return
         words = str_if_bytes(message[2]).split(" ")
         if str_if_bytes(message[1]) == _PROMOTES:  # slave <name> <host> <port> @ <service> ...
-            service, master = words[5], None
+            service, successor = words[5], None
         else:
-            service, master = words[0], (words[3], int(words[4]))
+            service, successor = words[0], (words[3], int(words[4]))
         with self._lock:
-            pools = [pool for pool in self._pools if pool.service_name == service]
-        for pool in pools:
-            pool.leave_master(master)
-        if not pools:
+            left = [master for master in self._told if master.service == service]
+        for master in left:
+            master.leave(successor)
+        if not left:
             return
-        if master is None:
+        if successor is None:
             about = log_records.fields("master-changing", service=service)
             logger.info("sentinel:%s: the master is being replaced", service, extra=about)
         else:
-            host, port = master
+            host, port = successor
             about = log_records.fields("master-switched", service=service, server=f"{host}:{port}")
             logger.info("sentinel:%s: the master is %s:%s now", service, host, port, extra=about)
 
     def after_fork(self) -> None:
         """Forget the parent's thread and connection in a forked child."""
         self._lock, self._ended, self._connection = threading.RLock(), None, None
-        self._pools = weakref.WeakSet()
+        self._told = weakref.WeakSet()
 
 
-class HearsOfFailovers:
-    """The part of a pool that Sentinels tell of new masters."""
+class Master:
+    """The master of a service: where connections lead, and who leaves it when it is replaced.
 
-    listeners: tuple[SentinelListener, ...] = ()
-    switches = 0  # how many masters it has left
-    draining: bool
+    Attributes:
+        address: where it was found last; None once it is being replaced.
+        lines: the `Connections` that lead to it.
+    """
+
+    def __init__(self, service: str, manager: Any, listeners: Iterable[SentinelListener]) -> None:
+        self.service = service
+        self.manager = manager
+        self.address: Address | None = None
+        self.lines: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._listeners = tuple(listeners)
+        self._switches = 0  # how many masters were left
+
+    @property
+    def pools(self) -> list[Any]:
+        """The pools of connections to the Sentinels."""
+        return [client.connection_pool for client in self.manager.sentinels]
 
     def listen(self) -> None:
         """Hear of failovers from now on."""
-        for listener in () if self.draining else self.listeners:
+        for listener in self._listeners:
             listener.join(self)
 
     def stop_listening(self) -> None:
         """Hear of no more failovers."""
-        for listener in self.listeners:
+        listeners, self._listeners = self._listeners, ()
+        for listener in listeners:
             listener.leave(self)
 
-
-class _SeeksMaster:
-    """A connection to the first of the masters that is one."""
-
-    connection_pool: Any
-
-    def _to_master(self) -> Steps[None]:
-        pool: Any = self.connection_pool
-        owner = getattr(pool, "connection_pool_ref", lambda: pool)()
+    def connect(self, connection: Any) -> Steps[None]:
+        """Connect a connection to the first of the masters that is one."""
         while True:
             failure: Exception | None = None
-            if owner is not None:
-                owner.listen()
-            seen = getattr(owner, "switches", 0)
-            for address in (yield partial(pool.sentinel_manager.masters, pool.service_name)):
+            self.listen()
+            seen = self._switches
+            for address in (yield partial(self.manager.masters, self.service)):
+                connection.host, connection.port = address
                 try:
-                    yield partial(self.connect_to, address)  # type: ignore[attr-defined]
+                    yield partial(connection.connect_once, retry_socket_connect=False)
                 except DatabaseMovedError:
                     raise
                 except _LOST as error:
                     failure = failure or error
                     continue
-                if getattr(owner, "switches", 0) != seen:  # the Sentinels were asked before that
-                    yield partial(self.disconnect, True)  # type: ignore[attr-defined]  # at once
+                if self._switches != seen:  # the Sentinels were asked before that
+                    yield partial(connection.disconnect, True)  # at once
                     break
-                if pool.master_address != address:
-                    pool.master_address = address
-                    if owner is not None:
-                        yield partial(owner.disconnect, inuse_connections=False)
+                if self.address != address:
+                    self.address = address
+                    for line in list(self.lines):
+                        line.drop_idle()
                 return
             else:
                 assert failure is not None
                 raise failure
 
-    def introduce(self) -> Steps[None]:
-        """Require that the server is a master."""
-        try:
-            yield partial(self.send_command, "ROLE", check_health=False)  # type: ignore[attr-defined]
-            role = (yield self.read_response)[0]  # type: ignore[attr-defined]
-        except ResponseError:
-            return  # its user may not ask
-        if str_if_bytes(role) != "master":
-            raise ConnectionError(PREVIOUS_MASTER)
+    def leave(self, successor: Address | None) -> None:
+        """Leave a master: close idle connections now, others when they are released.
+
+        ``successor`` is None as long as the replica has not confirmed its role.
+        """
+        if successor is not None and self.address == successor:
+            return
+        self._switches += 1
+        self.address = None
+        for line in list(self.lines):
+            line.end()
 
 
-class ToMaster(_SeeksMaster):
-    """A blocking connection to the first of the masters that is one."""
+class AsyncMaster(Master):
+    """The master of a service, for an event loop."""
 
-    def _connect_retry(self) -> None:
-        if not self.is_connected:  # type: ignore[attr-defined]
-            run_steps(self._to_master(), call)
+    _loop: asyncio.AbstractEventLoop
+
+    def listen(self) -> None:
+        """Hear of failovers from now on."""
+        self._loop = asyncio.get_running_loop()
+        super().listen()
+
+    def leave(self, successor: Address | None) -> None:
+        """Leave a master, in the event loop."""
+        with suppress(RuntimeError):  # it is closed
+            self._loop.call_soon_threadsafe(super().leave, successor)
 
 
-class AsyncToMaster(_SeeksMaster):
-    """The awaiting connection; see `ToMaster`."""
-
-    async def _connect_retry(self) -> None:
-        if not self.is_connected:  # type: ignore[attr-defined]
-            await arun_steps(self._to_master(), call)
+def require_master(connection: Any) -> Steps[None]:
+    """Require that the server of a connection is a master."""
+    try:
+        yield partial(connection.send_command, "ROLE", check_health=False)
+        role = (yield connection.read_response)[0]
+    except ResponseError:
+        return  # its user may not ask
+    if str_if_bytes(role) != "master":
+        raise ConnectionError(PREVIOUS_MASTER)

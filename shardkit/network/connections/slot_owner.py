@@ -5,9 +5,9 @@
     GET config:epoch ──► CLUSTER SLOTS of the entry's node: who has the slot of {config}?
                      ──► GET {config}:epoch, sent to that master
 
-The pools are those of services with Sentinels: the node of the entry is asked as a Sentinel is. A
-master that was replaced refuses (MOVED), and is left. Keys are renamed as they are sent, and again
-in replies: whatever begins as a key of the config server does.
+The master is found as that of a service with Sentinels: the node of the entry is asked as a
+Sentinel is. A master that was replaced refuses (MOVED), and is left. Keys are renamed as they are
+sent, and again in replies: whatever begins as a key of the config server does.
 """
 
 from __future__ import annotations
@@ -23,15 +23,12 @@ from redis.exceptions import (
 )
 
 from shardkit.config.one_slot import PLAIN, TAGGED
-from shardkit.network.connections.connection import (
-    AsyncSentinelConnection,
-    AsyncSentinelTlsConnection,
-    SentinelConnection,
-    SentinelTlsConnection,
-)
+from shardkit.network.connections.async_connection import AsyncTcpConnection, AsyncTlsConnection
+from shardkit.network.connections.connection import TcpConnection, TlsConnection
 from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.redis_private import PREVIOUS_MASTER, str_if_bytes
 from shardkit.network.connections.sentinels import Address, AsyncSentinelManager, SentinelManager
+from shardkit.operations.steps import run_by_face
 from shardkit.routing.placement import slot_of
 
 SERVICE = "{config}"
@@ -89,45 +86,34 @@ class AsyncSlotOwner(_AsksNode, AsyncSentinelManager):
 class _InOneSlot:
     """Renames keys, and leaves a master that was replaced."""
 
-    def send_command(self, *args: Any, **kwargs: Any) -> None:
-        super().send_command(*map(tagged, args), **kwargs)  # type: ignore[misc]
-
-    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> Any:
-        return super().pack_commands([tuple(map(tagged, each)) for each in commands])  # type: ignore[misc]
-
-    def read_response(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return plain(super().read_response(*args, **kwargs))  # type: ignore[misc]
-        except _LEFT as error:
-            self.disconnect()  # type: ignore[attr-defined]
-            raise ConnectionError(PREVIOUS_MASTER) from error
-
-
-class _AsyncInOneSlot:
-    """Renames keys, and leaves a master that was replaced."""
+    disconnect: Any
 
     def pack_command(self, *args: Any) -> Any:
         return super().pack_command(*map(tagged, args))  # type: ignore[misc]
 
-    async def read_response(self, *args: Any, **kwargs: Any) -> Any:
+    def pack_commands(self, commands: Iterable[Iterable[Any]]) -> Any:
+        return super().pack_commands([tuple(map(tagged, each)) for each in commands])  # type: ignore[misc]
+
+    @run_by_face
+    def read_response(self, *args: Any, **kwargs: Any) -> Steps[Any]:
         try:
-            return plain(await super().read_response(*args, **kwargs))  # type: ignore[misc]
+            return plain((yield partial(super().read_response, *args, **kwargs)))  # type: ignore[misc]
         except _LEFT as error:
-            await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+            yield partial(self.disconnect, True)  # at once
             raise ConnectionError(PREVIOUS_MASTER) from error
 
 
-class SlotConnection(_InOneSlot, SentinelConnection):
+class SlotConnection(_InOneSlot, TcpConnection):
     """A connection to the master."""
 
 
-class SlotTlsConnection(_InOneSlot, SentinelTlsConnection):
+class SlotTlsConnection(_InOneSlot, TlsConnection):
     """A TLS connection to the master."""
 
 
-class AsyncSlotConnection(_AsyncInOneSlot, AsyncSentinelConnection):
+class AsyncSlotConnection(_InOneSlot, AsyncTcpConnection):
     """An awaiting connection to the master."""
 
 
-class AsyncSlotTlsConnection(_AsyncInOneSlot, AsyncSentinelTlsConnection):
+class AsyncSlotTlsConnection(_InOneSlot, AsyncTlsConnection):
     """An awaiting TLS connection to the master."""

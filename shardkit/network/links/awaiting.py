@@ -19,8 +19,8 @@ from redis.exceptions import RedisClusterException, RedisError
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
+from shardkit.network.connections.async_connection import kept_to_deadline
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import kept_to_deadline
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import STATE, WATCHES, effects
 from shardkit.network.connections.endpoints import Endpoint
@@ -356,7 +356,7 @@ class AwaitingLink(Link):
         connections = kept_with(client, self)  # it belongs to one loop
         connection: MultiplexedConnection | None = connections.get(node.name)
         if connection is None or connection.source.source is not holder:
-            if not hasattr(holder.connection_class, "is_reusable"):
+            if not getattr(holder.connection_class, "direct", False):
                 return holder, database, None
             source = ConnectionSource(holder, self._raw)
             connection = connections[node.name] = MultiplexedConnection(source, policy_of(client))

@@ -32,7 +32,7 @@ from typing import Any
 from shardkit.config.read_from import in_use
 from shardkit.errors import ShardFailure, ShardKitError
 from shardkit.events import handlers, settled
-from shardkit.network.connections import read_replies_of, timeout_for
+from shardkit.network.connections import timeout_for
 from shardkit.network.connections.clients import Clients
 from shardkit.network.connections.effects import ALONE, PackedCommands
 from shardkit.network.connections.endpoints import Endpoint
@@ -185,12 +185,12 @@ class BlockingLink(Link):
         replies: list[Any] = []
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.borrow()
+                connection = pool.acquire()
                 sent = True
                 replies, refused = connection.round_trip(data, raw, None, len(batch), does)
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.borrow()
+                    connection = pool.acquire()
                     deadline.require_left()
                     sent = True
                     replies, refused = connection.round_trip(data, raw, deadline, len(batch), does)
@@ -462,7 +462,7 @@ class Exchange:
     def reserve(self) -> bool:
         """Take a connection from the pool; return whether it can be written to at once."""
         try:
-            self.connection = self._in_time(self.pool.reserve, time.monotonic())
+            self.connection = self._in_time(self.pool.acquire, False)
         except ATTEMPT_ERRORS as error:
             self._fail(error)
             return False
@@ -583,7 +583,7 @@ class Exchange:
         try:
             if self.until <= time.monotonic():
                 self._set_timeout(MIN_TIMEOUT)
-            read = read_replies_of(self.connection)
+            read = self.connection.read_replies
             if self._in_time(read, self._replies, expected, self.raw, more):
                 self._refused = True
             if self.timeout_changed and self.block is None:

@@ -36,7 +36,7 @@ from redis.exceptions import (
 from shardkit.config.component import Component
 from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure, ShardUnavailable
 from shardkit.events import watched
-from shardkit.network.connections.connection import require_open
+from shardkit.network.connections.connection_state import require_open
 from shardkit.network.connections.connector import (
     AsyncClusterClient,
     ClusterClient,

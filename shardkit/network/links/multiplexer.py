@@ -46,7 +46,7 @@ from redis.exceptions import (
 
 from shardkit.events import handlers
 from shardkit.network.connections import INCOMPLETE, READ_BYTES, extended_timeout
-from shardkit.network.connections.connection import closed_error
+from shardkit.network.connections.connection_state import closed_error
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.effects import ALONE, WRITES, PackedCommands
 from shardkit.network.connections.framing import (
@@ -103,7 +103,7 @@ class ConnectionSource:
         """Whether it has a connection to spare, and one more for others."""
         if not self._is_pool:
             return True
-        _, in_use = self.source.connection_counts()
+        _, in_use = self.source.connections.counts()
         return bool(in_use + 2 <= self.source.max_connections)
 
     def get_idle(self) -> Any:
@@ -120,7 +120,7 @@ class ConnectionSource:
 
     async def borrow(self) -> Any:
         """Return a connected connection, in any database; see `acquire`."""
-        return await self.source.borrow() if self._is_pool else await self._of_node()
+        return await self.source.acquire() if self._is_pool else await self._of_node()
 
     async def acquire(self) -> Any:
         """Return a connected connection; its health was checked if that was due."""
@@ -518,6 +518,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             return
         try:
             connection = self.source.get_idle()
+            if connection is not None:
+                self._attach(connection)
         except Exception as error:  # whatever it is, nothing was sent
             self._give_up(error)
             return
@@ -525,12 +527,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             # For all tasks: the deadline of the one that needs it first is not that of the others.
             self._connecting = self._loop.create_task(self._connect(), context=Context())
         else:
-            self._attach(connection)
             self._write()
 
     async def _connect(self) -> None:
         try:
-            connection = await self.source.borrow()
+            self._attach(await self.source.borrow())
         except Exception as error:  # whatever it is, nothing was sent
             self._connecting = None
             self._give_up(error)
@@ -540,15 +541,19 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             raise
         finally:
             self._connecting = None
-        self._attach(connection)
         self._write()
 
     def _attach(self, connection: Any) -> None:
+        try:
+            self._parser = connection.reply_parser()
+        except BaseException:
+            connection.unusable = True
+            self.source.release_nowait(connection)
+            raise
         self._connection = connection
         self._transport = connection.transport
         self._stream_protocol = self._transport.get_protocol()
         self._transport.set_protocol(self)
-        self._parser = connection.reply_parser()
         self._pushes = int(connection.protocol) != 2
         self._must_close, self._selecting, self._string = False, None, None
 
@@ -996,7 +1001,7 @@ def multiplexed(pool: Any) -> MultiplexedConnection | None:
         way = pool.way
         connection = way.multiplexed
         if connection is None:
-            if not hasattr(way.connection_class, "is_reusable"):
+            if not way.connection_class.direct:
                 return None
             connection = MultiplexedConnection(ConnectionSource(way, raw=True), way.policy)
         way.multiplexed = pool.multiplexed = connection

@@ -39,7 +39,7 @@ from redis.exceptions import (
 
 from shardkit.errors import RoutingError
 from shardkit.events import CommandsSent, handlers, sent, settled, watched
-from shardkit.network.connections.connection import ServerReplacedError
+from shardkit.network.connections.connection_state import ServerReplacedError
 from shardkit.network.connections.connector import RegistersScripts
 from shardkit.network.connections.effects import effects
 from shardkit.network.connections.policy import policy_of
@@ -233,10 +233,10 @@ class DirectClient(_KitClient, redis.Redis):
         complete = False
         try:
             if deadline is None:
-                connection = pool.get_idle() or pool.borrow()
+                connection = pool.acquire()
             else:
                 with within(deadline):
-                    connection = pool.get_idle() or pool.borrow()
+                    connection = pool.acquire()
             if deadline is not None:
                 deadline.require_left()
             [reply], refused = connection.round_trip(data, False, deadline, 1, does)
@@ -409,7 +409,7 @@ def _repeats_or_encodes(pool: Any) -> bool:
     retry = options.get("retry")
     return (
         getattr(pool, "as_redis_py", False)
-        or not hasattr(pool.connection_class, "is_reusable")
+        or not getattr(pool.connection_class, "direct", False)
         or (retry is not None and retry.get_retries() > 0)
         or options.get("encoding", "utf-8") != "utf-8"
         or options.get("encoding_errors", "strict") != "strict"

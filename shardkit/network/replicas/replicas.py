@@ -424,7 +424,7 @@ class Replicas:
             client: Any = self._clients.get(state.component, state.shard.number, raw=True)
         except (RedisError, ShardKitError, OSError):
             return
-        addresses = _known_to(client.connection_pool.sentinel_manager, master)
+        addresses = _known_to(client.connection_pool.master.manager, master)
         if addresses is None:
             return
         shared = {n: v for n, v in master.fields.items() if n not in _OF_SERVICES}

@@ -312,7 +312,7 @@ class ConfigServer(Source):
     def feed(self) -> ChangeFeed:
         """Return a feed of changes, over a connection of its own."""
         pool = self.client().connection_pool
-        connection = pool.separate_connection(protocol=3)
+        connection = pool.make_connection(protocol=3)
         # Not the pool's own database, which would keep the clients alive.
         named = self.described(Shard("config-server"))
         connection.database = ClientDatabase(pool.database.number, label=lambda: named)

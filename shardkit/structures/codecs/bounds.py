@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import Any
 
 from shardkit.errors import InvalidArgumentError, StructureError
-from shardkit.network.connections.connection import MAX_REPLY_BYTES
+from shardkit.network.connections.replies import MAX_REPLY_BYTES
 
 GROWTH = 64  # times the stored bytes
 _ALWAYS = 1 << 17  # bytes that may be made of however few, as of a block of zstd

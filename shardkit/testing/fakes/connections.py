@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, Final
 
 import hiredis
 from fakeredis import FakeAsyncRedisConnection, FakeRedis, FakeRedisConnection, FakeServer
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections import is_reusable
-from shardkit.network.connections.connection import AsyncClosable, Closable, closed_error
+from shardkit.network.connections.async_connection import AsyncClosable
+from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.connection_state import closed_error
+from shardkit.network.connections.databases import Steps
 from shardkit.network.connections.effects import PackedCommands
+from shardkit.operations.steps import run_by_face
 from shardkit.testing.fakes.fakeredis_private import client_id_of, complete_transport, end_of
 from shardkit.testing.fakes.lua import AsyncCompilingSocket, CompilingSocket
 from shardkit.testing.fakes.servers import MemoryServer, closed_by_server
@@ -88,6 +92,22 @@ class _Faulty:
         """Whether reading would raise."""
         return self._broken or bool(self._due and self._due[0] is not None)
 
+    @run_by_face
+    def read_response(self: Any, *_: Any, **options: Any) -> Steps[Any]:
+        due, answered = self._next()
+        answer = refusal = None
+        if answered:
+            try:
+                answer = yield partial(super().read_response, **options)  # type: ignore[misc]
+            except ResponseError as error:
+                refusal = error
+        instead = self._instead(due or refusal)
+        if instead is None:
+            return answer
+        if not isinstance(instead, ResponseError):
+            yield partial(self.disconnect, True)  # at once
+        raise instead
+
 
 class _BlockingFaulty(_Faulty):
     def shut_down(self) -> None:
@@ -115,30 +135,15 @@ class _BlockingFaulty(_Faulty):
         seen = PackedCommands.doing(packed.effects, self._let_through(packed), packed.replies)
         super().send_packed_command(seen, check_health=False)  # type: ignore[misc]
 
-    def is_reusable(self) -> bool:
-        return is_reusable(self)
-
     def can_read(self, timeout: float | None = 0) -> Any:
         return self._spoiled() or super().can_read(timeout)  # type: ignore[misc]
-
-    def read_response(self: Any, **options: Any) -> Any:
-        due, answered = self._next()
-        answer = refusal = None
-        if answered:
-            try:
-                answer = super().read_response(**options)  # type: ignore[misc]
-            except ResponseError as error:
-                refusal = error
-        instead = self._instead(due or refusal)
-        if instead is None:
-            return answer
-        if not isinstance(instead, ResponseError):
-            self.disconnect()
-        raise instead
 
 
 class _AwaitingFaulty(_Faulty):
     _id = 0
+
+    def is_reusable(self) -> bool:
+        return not self._spoiled() and bool(super().is_reusable())  # type: ignore[misc]
 
     async def _connect(self) -> None:
         self._begin()
@@ -180,21 +185,6 @@ class _AwaitingFaulty(_Faulty):
 
     async def can_read(self, *args: Any) -> Any:
         return self._spoiled() or await super().can_read(*args)  # type: ignore[misc]
-
-    async def read_response(self: Any, **options: Any) -> Any:
-        due, answered = self._next()
-        answer = refusal = None
-        if answered:
-            try:
-                answer = await super().read_response(**options)  # type: ignore[misc]
-            except ResponseError as error:
-                refusal = error
-        instead = self._instead(due or refusal)
-        if instead is None:
-            return answer
-        if not isinstance(instead, ResponseError):
-            await self.disconnect(nowait=True)
-        raise instead
 
 
 class MemoryConnection(_BlockingFaulty, Closable, FakeRedisConnection):

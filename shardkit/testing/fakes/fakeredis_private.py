@@ -239,7 +239,7 @@ class _NoLock:
     def __exit__(self, *_: object) -> None:
         pass
 
-    acquire, release = __enter__, __exit__  # a condition asks for them
+    acquire, release, locked = __enter__, __exit__, __exit__  # a condition asks for them
 
 
 class _KeySpace(Database):

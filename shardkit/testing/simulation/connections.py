@@ -21,14 +21,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from shardkit.network.connections import Connector, ReplyParser
-from shardkit.network.connections.connection import (
-    AsyncSentinelConnection,
-    AsyncTcpConnection,
-    SentinelConnection,
-    TcpConnection,
-    require_open,
-)
-from shardkit.network.connections.pool import AsyncPool, AsyncSentinelPool, Pool, SentinelPool
+from shardkit.network.connections.async_connection import AsyncTcpConnection
+from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.pool import AsyncPool, Pool
 from shardkit.network.connections.redis_private import socket_of, wants_reconnect
 from shardkit.network.links.cluster_clients import USER_CLIENTS
 from shardkit.network.links.user_clients import DirectClient, MultiplexedClient
@@ -228,37 +223,12 @@ class SimulatedConnection(_OverWire, TcpConnection):
     """A blocking connection over a simulated network."""
 
 
-class SimulatedSentinelConnection(_OverWire, SentinelConnection):
-    """A blocking connection to the master that simulated Sentinels name."""
+class SimulatedPool(Pool):
+    """A pool of connections over a simulated network, which are not connected in threads."""
 
-
-class _WithoutThreads:
-    """A pool that never opens connections in threads."""
-
-    def get_idle(self, check_health: bool = True) -> Any:
-        """Return a connection that can be used at once: a new one if there is none."""
-        return super().get_idle(check_health) or self.get_connection_of_new()  # type: ignore[misc]
-
-    def get_connection_of_new(self) -> Any:
-        """Return a new connection."""
-        require_open(self)
-        connection = self.make_connection()  # type: ignore[attr-defined]
-        self._in_use.add(connection)  # type: ignore[attr-defined]
-        try:
-            connection.connect()
-            require_open(self)
-        except BaseException:
-            self._drop(connection)  # type: ignore[attr-defined]
-            raise
-        return connection
-
-
-class SimulatedPool(_WithoutThreads, Pool):
-    """A pool of connections over a simulated network."""
-
-
-class SimulatedSentinelPool(_WithoutThreads, SentinelPool):
-    """The same to the master that simulated Sentinels name."""
+    def acquire(self, connects: bool = True) -> Any:
+        """Return a connected connection."""
+        return super().acquire()
 
 
 class SimulatedTransport(asyncio.Transport):
@@ -400,10 +370,6 @@ class AsyncSimulatedConnection(_AsyncOverWire, AsyncTcpConnection):
     """An awaiting connection over a simulated network."""
 
 
-class AsyncSimulatedSentinelConnection(_AsyncOverWire, AsyncSentinelConnection):
-    """An awaiting connection to the master that simulated Sentinels name."""
-
-
 class _Copied:
     """A client that is made as a copy of the first one of its class.
 
@@ -478,10 +444,9 @@ class SimulatedConnector(Connector):
         if self._asks_sentinels(fields):
             by_sentinels: Any = super().blocking(fields)
             pool = by_sentinels.connection_pool
-            self._lead_service(pool, SimulatedSentinelConnection, SimulatedConnection, _NoRetry)
-            pool.__class__ = SimulatedSentinelPool
-            for each in pool.sentinel_manager.sentinels:
-                each.connection_pool.__class__ = SimulatedPool
+            self._lead_service(pool, SimulatedConnection, _NoRetry)
+            for each in (pool, *pool.below):
+                each.__class__ = SimulatedPool
             of_master: redis.Redis = by_sentinels
             return of_master
         client: Any = super().blocking(plain_tcp_fields(fields))
@@ -497,10 +462,7 @@ class SimulatedConnector(Connector):
         if self._asks_sentinels(fields):
             by_sentinels: Any = super().awaiting(fields)
             self._lead_service(
-                by_sentinels.connection_pool,
-                AsyncSimulatedSentinelConnection,
-                AsyncSimulatedConnection,
-                _AsyncNoRetry,
+                by_sentinels.connection_pool, AsyncSimulatedConnection, _AsyncNoRetry
             )
             of_master: aioredis.Redis = by_sentinels
             return of_master
@@ -512,14 +474,12 @@ class SimulatedConnector(Connector):
         """Whether an entry's Sentinels are simulated; if not, its service is one server."""
         return "sentinel" in fields and self._world.sentinels is not None
 
-    def _lead_service(
-        self, pool: Any, connection: type[Any], to_sentinel: type[Any], no_retry: type[Any]
-    ) -> None:
+    def _lead_service(self, pool: Any, connection: type[Any], no_retry: type[Any]) -> None:
         """Have a pool ask simulated Sentinels and connect to the servers that they name."""
-        pool.listeners = ()
-        for each in (pool, *(one.connection_pool for one in pool.sentinel_manager.sentinels)):
-            assert isinstance(each, SentinelPool | AsyncSentinelPool | Pool | AsyncPool)
-            each.connection_class = connection if each is pool else to_sentinel
+        pool.master.stop_listening()  # to what is not there
+        for each in (pool, *pool.below):
+            assert isinstance(each, Pool | AsyncPool)
+            each.connection_class = connection
             each.connection_kwargs.update(
                 world=self._world, process=self._process, retry=no_retry(NoBackoff(), 0)
             )

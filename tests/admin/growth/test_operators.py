@@ -162,7 +162,7 @@ class Rounds:
                 self.counts["stopped"] += 1
                 if self.chance.random() < 0.7:
                     self.expire(process.pid)
-                time.sleep(self.chance.choice([0.3, 2, 5]))
+                time.sleep(self.chance.choice([0.3, 2, 5]))  # stopped
                 with suppress(ProcessLookupError):
                     os.kill(process.pid, signal.SIGCONT)
             process.join(120)
@@ -357,7 +357,7 @@ class Rounds:
 
     def check(self, load: Load) -> None:
         """Compare every key."""
-        time.sleep(0.2)
+        time.sleep(0.2)  # the last writes end
         try:
             with shardkit.connect(self.fleet.url) as kit:
                 users: Any = kit.key_sharded("users")

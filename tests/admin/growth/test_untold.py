@@ -323,7 +323,7 @@ def test_entries_of_streams_that_differ_elsewhere_are_not_read_again(
         one.xgroup_create("s", "g", "0")
         one.xreadgroup("g", "a", {"s": ">"}, count=2)
         copied()
-        time.sleep(0.002)
+        time.sleep(0.002)  # a change in the middle
         one.xreadgroup("g", "a", {"s": "0"})  # its consumer has another time
         assert one.dump("s") != other.dump("s")
         assert differing(one, other, [b"s"]) == []

@@ -8,7 +8,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -21,6 +20,7 @@ import redis
 from click import unstyle
 from click.testing import CliRunner, Result
 from demo_helpers import awk_figures, chance_log
+from faces import eventually
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
@@ -287,10 +287,7 @@ def client(url: str) -> redis.Redis:
 
 
 def wait_for(done: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert eventually(done, 30)
 
 
 def addresses(url: str) -> list[str]:

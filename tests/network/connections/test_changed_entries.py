@@ -380,9 +380,9 @@ async def test_a_replaced_master_is_left(get: Any, watched: tuple[Component, int
     connection = await of(pool.get_connection())
     line = getattr(connection, "transport", None) or connection._sock
     # As a Sentinel has answered another caller:
-    getattr(pool.way, "proxy", pool.way).master_address = ("127.0.0.1", 1)
+    pool.master.address = ("127.0.0.1", 1)
     await of(pool.release(connection))
-    assert pool.connection_counts() == (1, 0)
+    assert pool.connections.counts() == (0, 0)
     other = await of(pool.get_connection())
     assert line.is_closing() if hasattr(line, "is_closing") else line.fileno() < 0
     await of(pool.release(other))

@@ -16,12 +16,11 @@ from arranged import emptied
 from link_helpers import FACES, clients_of, closed, eventually, of, opened
 
 import shardkit
-from shardkit import ClosedError, Entry, ShardKit, ShardMap, events
+from shardkit import ClosedError, Entry, ShardKit, ShardMap, aconnect, events
 from shardkit.config.component import Component
 from shardkit.local import LocalCluster, LocalServers
 from shardkit.network.connections import connection as connections
 from shardkit.network.connections.pool import Pool
-from shardkit.network.connections.redis_private import idle_of
 
 PLAN = "components: {c: {entry: {port: 7001}}, d: {entry: {port: 7002}}}"
 
@@ -36,7 +35,7 @@ def connection_of(kit: ShardKit, component: str = "c") -> Any:
     """The connection that the next call on a component uses."""
     client: Any = kit.client(component)
     client.ping()
-    return idle_of(client.connection_pool)[-1]
+    return client.connection_pool.connections.idle[-1]
 
 
 def between_look_up_and_write(
@@ -134,7 +133,7 @@ def test_connecting_while_the_pool_closes(kit: ShardKit, monkeypatch: pytest.Mon
         client.ping()
     assert made
     assert made[0]._sock is None
-    assert not isinstance(pool, Pool) or not pool._idle
+    assert not isinstance(pool, Pool) or not pool.connections.idle
 
 
 def test_connecting_while_the_kit_closes(kit: ShardKit, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,3 +283,23 @@ def test_loops_that_were_dropped_are_collected_with_their_connections(
         assert seen() is None
         assert len(os.listdir("/proc/self/fd")) < before + 4  # as one loop has
     asyncio.run(kit.aclose())
+
+
+@pytest.mark.parametrize("face", FACES)
+async def test_a_kit_that_nobody_closes_leaves_no_connection(own: LocalServers, face: str) -> None:
+    """Nor a warning, in whatever order Python collects its parts."""
+
+    async def use() -> None:
+        blocks = face == "blocking"
+        kit: Any = shardkit.connect(own.shard_map) if blocks else await aconnect(own.shard_map)
+        for private in (False, True):
+            client = await of(kit.client("c", private=private))
+            await of(client.pipeline().set("k", 1).execute())
+        await of(kit.hash("h", component="c").hset("f", "v"))
+
+    def is_gone() -> bool:
+        gc.collect()
+        return clients_of(own.servers[0]) == 0
+
+    await use()
+    assert await eventually(is_gone)

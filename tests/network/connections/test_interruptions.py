@@ -19,7 +19,6 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors, ShardFailure
 from shardkit.local import LocalServers
-from shardkit.network.connections.redis_private import in_use_of
 from shardkit.operations import Command, Operation, Shard
 
 WHERE = ("shardkit.network.connections", "shardkit.network.links", "redis", "_weakrefset")
@@ -109,9 +108,9 @@ def test_interrupted_calls_lose_nothing(kit: ShardKit, use: Callable[[ShardKit],
 
 def lost(pools: list[Any]) -> int:
     """How many connections are in use, though nobody uses one."""
-    if sum(len(in_use_of(pool)) for pool in pools):
+    if sum(len(pool.connections.lent) for pool in pools):
         gc.collect()
-    return sum(len(in_use_of(pool)) for pool in pools)
+    return sum(len(pool.connections.lent) for pool in pools)
 
 
 @pytest.mark.parametrize("private", [False, True])
@@ -137,7 +136,7 @@ async def test_cancelled_transactions_unwatch(own: LocalServers, private: bool) 
             task.cancel()
             await asyncio.wait([task])
             await other.set("k", turns)
-            assert not in_use_of(client.connection_pool), turns
+            assert not client.connection_pool.connections.lent, turns
             assert await client.pipeline().set("k", "mine").execute() == [True], turns
             if done:
                 break

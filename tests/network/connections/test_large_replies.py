@@ -15,7 +15,7 @@ from redis.exceptions import (
     ResponseError,
 )
 
-from shardkit.network.connections.connection import ReplyParser, _Receiver
+from shardkit.network.connections.replies import Receiver, ReplyParser
 
 SIZES = (0, 5, 65_535, 65_536, 65_537, 200_000, 2**20 - 2, 2**20 - 1, 3_000_000)
 
@@ -49,7 +49,7 @@ class Pieces:
 def read(sock: Pieces, count: int, *, raw: bool = True, **fields: Any) -> list[Any]:
     connection = redis.Connection(**fields)
     parser = ReplyParser(connection, sock)
-    receiver = _Receiver(SimpleNamespace(check_reply=lambda *_: None), sock, None)  # type: ignore[arg-type]
+    receiver = Receiver(SimpleNamespace(check_reply=lambda *_: None), sock, None)  # type: ignore[arg-type]
     replies: list[Any] = []
     parser.read(receiver, replies, count, not raw, False)
     assert not parser.reader.has_data()

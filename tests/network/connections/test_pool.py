@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -38,7 +39,6 @@ from shardkit.network.connections.breaker import Breaker, BreakerSettings
 from shardkit.network.connections.connector import Connector
 from shardkit.network.connections.policy import CallPolicy
 from shardkit.network.connections.private_pool import AsyncPrivatePool, PrivatePool
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.operations.commands import raise_failures
 from shardkit.operations.deadlines import Deadline, within
 
@@ -342,12 +342,12 @@ def test_one_idle_connection_stays(server: LocalServer, monkeypatch: pytest.Monk
         lent = [pool.get_connection() for _ in range(count)]
         for connection in lent:
             pool.release(connection)
-        for connection in idle_of(pool):
+        for connection in pool.connections.idle:
             connection.idle_since -= pool_module.IDLE_SECONDS + 1
     fresh = crowded.get_connection()
     known = line(fresh)
     crowded.release(fresh)
-    monkeypatch.setattr(pool_module._sweep, "due", 0.0)
+    monkeypatch.setattr(pool_module.Connections.sweep, "due", 0.0)
     other.release(other.get_connection())  # whose release it is does not matter
     assert [counts(pool) for pool in (crowded, quiet, other)] == [[1, 0], [1, 0], [1, 0]]
     assert line(crowded.get_connection()) is known
@@ -361,7 +361,7 @@ async def test_an_awaiting_pool_closes_its_long_idle_connections(server: LocalSe
     lines = list(map(line, lent))
     for connection in lent:
         await pool.release(connection)
-    for connection in idle_of(pool):
+    for connection in pool.connections.idle:
         connection.idle_since -= pool_module.IDLE_SECONDS + 1
     for _ in range(5):
         await pool.release(await pool.get_connection())
@@ -512,6 +512,17 @@ async def test_waiters_learn_of_failed_connections_and_closed_kits(face: Pooled)
         await waiting
 
 
+async def test_what_connects_while_its_pool_is_disconnected_takes_no_room(face: Pooled) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        pool = face.pool(port=silent.getsockname()[1], socket_timeout=0.5)
+        connecting = taking(face, pool)
+        assert await eventually(lambda: counts(face.owners[0]) == [0, 1])
+        await of(pool.disconnect())
+        with pytest.raises(redis.RedisError):
+            await connecting
+        assert counts(face.owners[0]) == counts(pool) == [0, 0]
+
+
 @pytest.mark.parametrize("noticed", [False, True], ids=["its turn has come", "it waits"])
 async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, noticed: bool) -> None:
     face = Pooled(server.port, "awaiting")
@@ -525,8 +536,35 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
         step()
     assert line(await second) is known
     assert first.cancelled()
-    assert not pool._waiting
+    assert pool.pending() == 0
     await pool.disconnect()
+
+
+@BLOCKING
+def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
+    """An alarm goes off while it waits, at about the time at which the connection is released."""
+    pool = face.pool(blocking_pool={"size": 1, "timeout": None})
+
+    def handler(signum: int, frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        for n in range(40):
+            held = [pool.get_connection()]
+            releasing = threading.Timer(0.01, lambda held=held: pool.release(held.pop()))
+            releasing.start()
+            with suppress(Interrupted):
+                signal.setitimer(signal.ITIMER_REAL, 0.009 + 0.0001 * n)
+                pool.release(pool.get_connection())
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            releasing.join()
+            with within(Deadline(time.monotonic() + 5, 5)):
+                pool.release(pool.get_connection())
+            assert pool.pending() == 0
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 @BLOCKING
@@ -536,12 +574,11 @@ def test_no_release_is_missed_before_a_wait(face: Pooled, monkeypatch: pytest.Mo
     known = line(held)
     kits = face.owners[0] if face.kind == "private" else pool
 
-    def find_none() -> Any:
+    def lend_none() -> None:
         monkeypatch.undo()
         pool.release(held)
-        raise pool_module.too_many(1)
 
-    monkeypatch.setattr(kits, "make_connection", find_none)
+    monkeypatch.setattr(kits, "_lend_new", lend_none)
     assert line(pool.get_connection()) is known
 
 

@@ -191,8 +191,10 @@ async def test_who_begins_to_wait_while_the_entry_moves_waits_at_the_new_place(
     client = await moving.client(private=True)
     await of(client.ping())
     pool = client.connection_pool._pool
-    hooked = pool if when == "get_connection" else pool._available_connections[0]
+    hooked = pool if when == "get_connection" else pool.connections.idle[0]
     plain = getattr(hooked, when)
+    if when == "check_health":
+        hooked.health_check_interval = 60
 
     monkeypatch.setattr(hooked, when, then_moving(plain, moving, client, there, monkeypatch))
     waiting = moving.start(client.blpop, ["jobs"], 60)
@@ -418,7 +420,7 @@ async def test_a_private_pool_after_a_fork_has_nothing_of_its_parents(moving: Mo
     pool.after_fork()  # in the child, whose lines nobody counts
     assert pool._switch is not switch
     await of(pool.release(lent))
-    assert pool.connection_counts() == (0, 1)  # that was another's
+    assert pool.connections.counts() == (0, 1)  # that was another's
     pool.follow()  # of its loop in the child it learns when it is asked next
     if not moving.blocks:
         assert pool._loop is None

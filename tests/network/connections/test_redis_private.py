@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -23,6 +25,7 @@ import shardkit
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import redis_private
 from shardkit.network.connections.connection import TcpConnection
+from shardkit.network.connections.pool import AsyncPool, Pool
 
 PACKAGE = Path(shardkit.__file__).parent
 
@@ -96,7 +99,8 @@ async def test_a_subscriber_is_told_of_each_connect(server: LocalServer) -> None
     with contract("has_connect_callbacks", "how does a subscriber learn that it reconnected?"):
         with redis.Redis(port=server.port) as client, client.pubsub() as listener:
             client.ping()
-            [idle] = redis_private.idle_of(client.connection_pool)
+            idle = client.connection_pool.get_connection()
+            client.connection_pool.release(idle)
             assert not redis_private.has_connect_callbacks(idle)
             listener.subscribe("news")
             assert redis_private.has_connect_callbacks(listener.connection)
@@ -135,34 +139,18 @@ async def test_an_awaiting_connection_has_a_transport(awaiting: aioredis.Connect
         assert redis_private.transport_of(awaiting) is None
 
 
-async def test_pools_keep_their_connections_in_two_collections(server: LocalServer) -> None:
-    with contract("idle_of", "where does a pool keep its connections?"):
-        pool = redis.ConnectionPool(host="127.0.0.1", port=server.port)
-        connection = pool.get_connection()
-        assert (redis_private.idle_of(pool), redis_private.in_use_of(pool)) == ([], {connection})
-        pool.release(connection)
-        assert (redis_private.idle_of(pool), redis_private.in_use_of(pool)) == ([connection], set())
-        pool.disconnect()
-        apool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
-        awaiting = await apool.get_connection()
-        assert (redis_private.idle_of(apool), redis_private.in_use_of(apool)) == ([], {awaiting})
-        await apool.release(awaiting)
-        assert (redis_private.idle_of(apool), redis_private.in_use_of(apool)) == ([awaiting], set())
-        await apool.disconnect()
-
-
-def test_a_blocking_pool_compares_a_count_with_its_limit_under_a_lock() -> None:
-    pool = redis.ConnectionPool(max_connections=2)
-    with contract("set_created", "what does make_connection() compare with max_connections?"):
-        redis_private.set_created(pool, 2)
-        with pytest.raises(redis.exceptions.MaxConnectionsError, match="Too many connections"):
-            pool.make_connection()
-    with contract("renew_locks", "what guards a pool's connections?"):
-        before = redis_private.lock_of(pool)
-        redis_private.renew_locks(pool)
-        assert redis_private.lock_of(pool) is not before
-        with redis_private.lock_of(pool):
-            pool.disconnect()
+@pytest.mark.parametrize(
+    ("own", "theirs"), [(Pool, redis.ConnectionPool), (AsyncPool, aioredis.ConnectionPool)]
+)
+def test_a_pool_is_redis_pys_in_name_only(own: type[Any], theirs: type[Any]) -> None:
+    with contract("Pool", "which public methods does a pool have?"):
+        names = {name for name in dir(theirs) if name[0] != "_" and name[0].islower()}
+        inherited = {name for name in names if getattr(own, name) is getattr(theirs, name)}
+        assert inherited <= {"from_url"}
+        assert issubclass(own, theirs)
+        for name in names:
+            kinds = [inspect.iscoroutinefunction(getattr(each, name)) for each in (own, theirs)]
+            assert kinds[0] == kinds[1] or name == "get_connection", name
 
 
 def test_replies_are_turned_into_values_by_callbacks() -> None:
@@ -211,8 +199,6 @@ def test_connecting_goes_through_one_method() -> None:
         assert callable(redis.Connection._connect)
         assert callable(aioredis.Connection._connect)
         assert callable(aioredis.Connection._connection_arguments)
-        assert callable(redis.sentinel.SentinelManagedConnection._connect_retry)
-        assert callable(aioredis.sentinel.SentinelManagedConnection._connect_retry)
 
 
 async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster) -> None:
@@ -256,7 +242,7 @@ async def test_a_clusters_client_shows_its_slots_and_nodes(cluster: LocalCluster
 @pytest.mark.parametrize("name", ["abandon_connections", "close_connection_now"])
 def test_connections_can_be_closed_after_their_loop(server: LocalServer, name: str) -> None:
     with contract(name, "where does asyncio keep a transport's socket, and how is it closed?"):
-        pool = aioredis.ConnectionPool(host="127.0.0.1", port=server.port)
+        pool = AsyncPool(host="127.0.0.1", port=server.port)
         loop = asyncio.new_event_loop()
         connection = loop.run_until_complete(pool.get_connection())
         sock = redis_private.transport_of(connection).get_extra_info("socket")
@@ -302,7 +288,7 @@ def test_a_master_that_sentinels_replaced_is_unready_and_one_that_is_away_is_not
 PRIVATE = re.compile(
     r"\b(_sock|_parser\.parse_error|_host_error|_should_reconnect|_writer|slots_cache|nodes_cache|"
     r"manager\.startup_nodes|_in_use_connections|_available_connections|response_callbacks|"
-    r"next_health_check|update_active_connections_for_reconnect|disconnect_free_connections)\b"
+    r"next_health_check)\b"
 )
 ALLOWED = {
     "network/connections/redis_private.py",

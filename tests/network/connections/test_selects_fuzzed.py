@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis
+from faces import PATIENCE
 from link_helpers import FACES, of, opened
 from test_gate import map_of
 
@@ -140,7 +141,7 @@ async def test_no_value_reaches_another_database(kind: str) -> None:
         async with opened(kind, map_of(server, **fields)) as face:
             clients = [await of(face.kit.client("t", n)) for n in range(SHARDS)]
             calls = Calls(clients, face.kit.key_sharded("t"))
-            ends = time.monotonic() + SECONDS
+            ends = time.monotonic() + SECONDS * PATIENCE
             disturber = threading.Thread(target=disturb, args=(server, Random(SEED), ends))
             disturber.start()
 

@@ -11,7 +11,6 @@ from faces import Face, faced, own_client
 
 from shardkit import ClosedError, ShardMap
 from shardkit.local import LocalCluster
-from shardkit.network.connections.redis_private import idle_of, in_use_of
 
 
 def of(face: Face, value: Any) -> Any:
@@ -35,7 +34,7 @@ def line(connection: Any) -> Any:
 
 
 def lines(pool: Any) -> list[Any]:
-    return list(map(line, idle_of(pool)))
+    return list(map(line, pool.connections.idle))
 
 
 def write(face: Face) -> None:
@@ -53,7 +52,7 @@ def test_a_client_that_is_handed_out_uses_the_connections_of_the_kit(face: Face)
     of(face, client.blpop("none", timeout=0.01))  # redis-py's way
     pool = client.connection_pool
     assert pool.shares
-    assert idle_of(pool) is idle_of(own)
+    assert pool.connections.idle is own.connections.idle
     assert pool is not own
     assert pool.connection_kwargs is not own.connection_kwargs
 
@@ -90,7 +89,7 @@ def test_a_holders_changes_do_not_affect_the_kit(face: Face, change: str) -> Non
     if change in ("a database", "a timeout", "a class"):  # what is idle stays as it is, as anywhere
         taken = [of(face, client.connection_pool.get_connection()) for _ in range(2)]
         assert line(taken[0]) is before[0]
-        assert taken[1] not in in_use_of(own)
+        assert taken[1] not in own.connections.lent
         other = line(taken[1])
         for connection in taken:
             of(face, client.connection_pool.release(connection))
@@ -137,15 +136,15 @@ def test_a_call_under_way_goes_on_while_somebody_disconnects_the_shared_pool(fac
     of(face, client.connection_pool.release(lent))  # goes back to where it came from
     of(face, own.release(under_way))
     assert lines(own) == released
-    assert not in_use_of(own)
-    assert idle_of(client.connection_pool) == []
+    assert not own.connections.lent
+    assert client.connection_pool.connections.idle == []
 
 
 def test_a_separated_pool_closes_with_its_kit(face: Face) -> None:
     client, _ = both(face)
     of(face, client.connection_pool.disconnect())
     of(face, client.blpop("none", timeout=0.01))
-    held = idle_of(client.connection_pool)[-1]
+    held = client.connection_pool.connections.idle[-1]
     of(face, face.kit.aclose() if face.runner else face.kit.close())
     assert not held.is_connected
     with pytest.raises(ClosedError, match=r"kit is closed; open a new one with shardkit\."):

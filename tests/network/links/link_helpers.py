@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, asynccontextmanager, contextmanag
 from typing import Any
 
 import pytest
+from faces import PATIENCE
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -88,7 +89,7 @@ def count_of(server: LocalServer, name: str) -> int:
 
 async def eventually(done: Callable[[], bool], seconds: float = 20) -> bool:
     """Look again and again until something is so."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds * PATIENCE
     while not done():
         if time.monotonic() > deadline:
             return False
@@ -174,8 +175,12 @@ def mapped(fields: Mapping[str, Any], name: str = "data") -> ShardMap:
     return ShardMap.parse(json.dumps(described), source="test")
 
 
+TIMEOUTS = {"exchange_timeout", "socket_timeout", "socket_connect_timeout"}
+
+
 def two(bad: int, good: int, **fields: Any) -> ShardMap:
     """Shard 0 of `data`, and `one`, are at the port `bad`, shard 1 at `good`."""
+    fields |= {name: PATIENCE * fields[name] for name in TIMEOUTS & fields.keys()}
     shards = [{"port": bad, **fields}, {"port": good, **fields}]
     components = {"data": {"shards": shards}, "one": {"entry": {"port": bad, **fields}}}
     return ShardMap.parse(str({"components": components}), source="test")

@@ -202,7 +202,7 @@ async def test_both_planes_share_a_client_if_replies_are_alike(own: LocalServers
         for get in (held.get, held.aget):
             own = get(component, None, raw=False)
             assert (own is get(component, None, raw=True)) is shared
-            assert get(component, None).connection_pool.origin is own.connection_pool
+            assert get(component, None).connection_pool.way is own.connection_pool.way
     held.close()
     await held.aclose()
 

@@ -277,7 +277,7 @@ def test_a_loop_that_ends_leaves_no_connection_to_a_master_or_its_sentinels() ->
             client = kit.client("data")
             client.set("k", "v")
             shown = repr(client.connection_pool)
-            assert shown == "<SentinelPool sentinel:main/0: 0 in use, 1 idle>"
+            assert shown == "<Pool sentinel:main/0: 0 in use, 1 idle>"
         # The threads that hear of failovers close theirs a moment later.
         assert asyncio.run(eventually(lambda: not ports & set(connections())))
 

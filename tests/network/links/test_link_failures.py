@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from faces import own_client
+from faces import PATIENCE, own_client
 from link_helpers import FACES, Face, command, count_of, cut, mapped, opened, resolving
 from redis.exceptions import ConnectionError, RedisError, TimeoutError  # noqa: A004
 
@@ -23,14 +23,15 @@ import shardkit
 from shardkit import CommandRefused, ShardErrors, ShardMap, ShardUnavailable
 from shardkit.errors import CommandsRefused, ShardFailure
 from shardkit.local import LocalServer, LocalServers
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.network.links.server_request import may_repeat
 from shardkit.operations.commands import Command, Script, Shard, Transaction
 from shardkit.operations.operation import Operation
 
 # Shard n of `data` is on server n.
-MAP = """
-defaults: {socket_timeout: 0.4, socket_connect_timeout: 0.4}
+TIMEOUTS = f"{{socket_timeout: {0.4 * PATIENCE}, socket_connect_timeout: {0.4 * PATIENCE}}}"
+MAP = (
+    f"defaults: {TIMEOUTS}"
+    """
 components:
   data: {shards: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}
   one: {entry: {port: 7001}}
@@ -38,6 +39,7 @@ components:
   mixed: {shards: [{port: 7001}, {port: 7002, socket_timeout: 20}]}
   wide: {shards: {count: 24, over: [{port: 7001}, {port: 7002}, {port: 7003}, {port: 7004}]}}
 """
+)
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +277,7 @@ async def test_silent_shards_cost_one_timeout(mine: Face, own: list[LocalServer]
     for _ in range(2):  # connected already; and to be connected anew
         started = time.monotonic()
         replies = await mine.send(*batch)
-        assert time.monotonic() - started < 4  # eighteen times 0.4 would be 7.2
+        assert time.monotonic() - started < 4 * PATIENCE  # eighteen times 0.4 would be 7.2
         assert replies[::4] == [None] * 6
         assert sum(isinstance(reply, ShardUnavailable) for reply in replies) == 18
 
@@ -357,7 +359,7 @@ async def test_health_checks_come_before_a_command_and_never_in_between(
     fields = {**all_servers.shard_map.components["one"].entry.fields, "health_check_interval": 1}  # type: ignore[union-attr]
     async with opened(kind, mapped(fields, "one")) as face:
         await face.send(command("one", "k", "SET", "v"))
-        [connection] = idle_of(own_client(face.kit, "one").connection_pool)
+        [connection] = own_client(face.kit, "one").connection_pool.connections.idle
         connection.health_check_interval, connection.next_health_check = 1e-9, 0  # always due
         wait = Command("one", "queue", ("BLPOP", "queue", 0.5), block=0.5)
         replies = await face.send(*[command("one", "k", "GET") for _ in range(3_000)], wait)

@@ -189,13 +189,12 @@ ERRORS = [kind("forced") for kind in server_request.ATTEMPT_ERRORS] + [
 ]
 POINTS = {
     "blocking": [
-        "_pool get_idle",
-        "_pool reserve",
+        "_pool acquire",
         "send_packed_command",
         "read_replies",
         "round_trip",
     ],
-    "awaiting": ["_pool get_idle", "_pool borrow", "reply_parser"],
+    "awaiting": ["_pool get_idle", "_pool acquire", "reply_parser"],
 }
 
 

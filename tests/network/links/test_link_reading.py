@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.exceptions import ResponseError
 
-from shardkit.network.connections.connection import ReplyParser, _Receiver
+from shardkit.network.connections.replies import Receiver, ReplyParser
 
 SAID = [
     (b"$1\r\na\r\n", b"a"),
@@ -42,7 +42,7 @@ def arriving(pieces: list[bytes]) -> Any:
     """What receives from a socket to which these pieces come one by one."""
     left = iter(pieces)
     unlimited = SimpleNamespace(check_reply=lambda seconds, size: None)
-    return _Receiver(unlimited, SimpleNamespace(recv=lambda size: next(left)), None)
+    return Receiver(unlimited, SimpleNamespace(recv=lambda size: next(left)), None)
 
 
 @pytest.mark.parametrize("first", range(1, len(SAID)))

@@ -25,7 +25,7 @@ from shardkit import ShardUnavailable
 from shardkit.local import LocalCluster, LocalServer
 from shardkit.network.connections import INCOMPLETE
 from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
-from shardkit.network.connections.redis_private import idle_of, postpone_health_check
+from shardkit.network.connections.redis_private import postpone_health_check
 from shardkit.operations.commands import Command, Shard
 
 
@@ -256,7 +256,7 @@ async def test_failed_health_checks_free_the_pool(beside: Any) -> None:
     ) as face:
         for _ in range(3):
             assert await face.send(on(0, "SET", 1)) == [b"OK"]
-            [connection] = idle_of(own_client(face.kit, "data", 0).connection_pool)
+            [connection] = own_client(face.kit, "data", 0).connection_pool.connections.idle
             postpone_health_check(connection, -1e9)
             pings[:] = [None] * 2
             await face.send(on(0, "SET", 1))  # whether it is tried once more does not matter
@@ -287,7 +287,7 @@ async def test_pipelines_work_where_there_is_no_poll(
     kind: str, own_server: LocalServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """eventlet.monkey_patch() takes it away."""
-    monkeypatch.setattr("shardkit.network.connections.connection.select", SimpleNamespace())
+    monkeypatch.setattr("shardkit.network.connections.replies.select", SimpleNamespace())
     async with opened(kind, two(own_server.port, own_server.port)) as face:
         batch = [on(n % 2, "INCR", "k") for n in range(3_000)]
         for n in range(3):

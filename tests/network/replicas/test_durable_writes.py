@@ -32,7 +32,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     config = {"repl-diskless-sync-delay": 0, "appendonly": True}
     with (
         LocalServer(binary=binary, config=config) as master,
-        LocalServer(binary=binary, replica_of=master) as replica,
+        LocalServer(replica_of=master) as replica,
     ):
         yield master, replica
 

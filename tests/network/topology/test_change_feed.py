@@ -12,6 +12,7 @@ from contextlib import ExitStack
 
 import pytest
 import redis
+from faces import PATIENCE
 from link_helpers import paused
 
 import shardkit
@@ -26,7 +27,7 @@ from shardkit.network.topology.feed import BEAT, ChangeFeed
 def until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
     began = time.monotonic()
     while not condition():
-        assert time.monotonic() < began + seconds
+        assert time.monotonic() < began + seconds * PATIENCE
         time.sleep(0.001)
     return time.monotonic() - began
 

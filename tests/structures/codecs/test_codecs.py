@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import builtins
 import contextlib
 import datetime
 import enum
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -61,17 +61,10 @@ def json_codec(request: pytest.FixtureRequest, without_extras: Callable[[], None
 @pytest.fixture
 def without_extras(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Make the libraries of the extra look as if they were not installed."""
-    real = builtins.__import__
-
-    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
-        if name in ("msgspec", "zstandard"):
-            raise ModuleNotFoundError(name=name)
-        return real(name, *args, **kwargs)
 
     def hide() -> None:
-        for name in ("msgspec", "zstandard"):
-            monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setattr(builtins, "__import__", missing)
+        for name in ("msgspec", "zstandard", "compression.zstd"):
+            monkeypatch.setitem(sys.modules, name, None)
 
     return hide
 
@@ -277,3 +270,30 @@ def test_a_missing_library_is_named_with_its_extra(without_extras: Callable[[], 
 def test_parameters_of_packing_out_of_range_are_refused(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidArgumentError, match="give a"):
         make()
+
+
+@pytest.mark.parametrize("values", [2, 40], ids=["too few to train on", "trained"])
+def test_zstandard_and_pythons_own_zstd_read_each_others_values(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("zstandard")
+    packings = [Zstd()]
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    if sys.version_info < (3, 14):
+        monkeypatch.setitem(sys.modules, "compression.zstd", import_module("backports.zstd"))
+    packings.append(Zstd())
+    sample = [f"{{'name': 'n{n}', 'city': 'Aachen', 'rank': {n % 7}}}".encode() for n in range(999)]
+    for trainer in packings:
+        dictionary = trainer.build_dictionary(sample[:: len(sample) // values])
+        coders = [packing.coder(dictionary) for packing in packings]
+        for value in (*sample[:50], b"ab" * 500, b"x" * (1 << 17)):
+            for packed in [coder.pack(value) for coder in coders]:
+                assert packed is not None
+                assert [coder.unpack(packed) for coder in coders] == [value] * 2
+        for packing, coder in zip(packings, coders, strict=True):
+            assert coder.pack(b"x" * (1 << 17) + b"x") is None
+            with pytest.raises(ValueError, match="no block"):
+                coder.unpack(b"no block")
+            for damaged in (dictionary[:-9], b"", dictionary.replace(dictionary[9:19], bytes(10))):
+                with pytest.raises(StructureError, match="dictionary is damaged"):
+                    packing.coder(damaged)

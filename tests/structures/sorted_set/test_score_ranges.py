@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -246,12 +245,10 @@ def test_a_cursor_among_equal_scores_is_cheap(any_server: LocalServer) -> None:
 
 
 def test_it_runs_on_a_replica_that_cannot_be_written_to(any_server: LocalServer) -> None:
-    with any_server.client() as master, LocalServer() as server, server.client() as replica:
+    with any_server.client() as master:
         master.flushall()
         master.zadd("z", {"a": 1, "b": 1, "c": 2})
-        replica.replicaof("127.0.0.1", any_server.port)
-        while replica.info("replication")["master_link_status"] != "up":
-            threading.Event().wait(0.01)
+    with LocalServer(replica_of=any_server) as server, server.client() as replica:
         assert replica.config_get("replica-read-only")["replica-read-only"] == "yes"
         found = replica.eval(
             script("structures/sorted_set/score_range").text, 1, "z", "-inf", "+inf", 9, 0, "1", "a"

@@ -383,7 +383,10 @@ def test_oversized_parts_are_logged(
             for precision in ("60-bit", "compact"):
                 caplog.clear()
                 visitors = face.kit.unique_visitors(
-                    f"{kind}-{precision}", component="own", precision=precision, part_size=1024
+                    f"{kind}-{precision}-{own_server.port}",
+                    component="own",
+                    precision=precision,
+                    part_size=1024,
                 )
                 with caplog.at_level(logging.WARNING, logger="shardkit"):
                     assert face.run(visitors.count(DAY)) == 0

@@ -12,7 +12,6 @@ from typing import Any
 from shared import BothFaces, Counted, Roles, rest, settled
 
 from shardkit import ShardKit
-from shardkit.network.connections.redis_private import idle_of
 from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
 from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
@@ -225,7 +224,7 @@ components:
         return self.failovers.agreed_at
 
     def check_connections(self, conn: Any) -> None:
-        idle = idle_of(conn.connection_pool)
+        idle = conn.connection_pool.connections.idle
         masters = {each.host for each in idle if each.is_reusable()}
         assert len(masters) < 2, f"the next calls go to {masters}"
 

@@ -26,11 +26,12 @@ from shardkit.geo.ip_to_city import IpToCity
 from shardkit.kit import decorators
 from shardkit.market import Market
 from shardkit.metrics.outbox import Outbox
-from shardkit.network.connections import clients, pool, sentinels
+from shardkit.network.connections import clients, sentinels
 from shardkit.network.connections.breaker import Breaker
 from shardkit.network.connections.clients import Clients
-from shardkit.network.connections.connection import Closable, ReplyParser
-from shardkit.network.connections.pool import _ReusingPool
+from shardkit.network.connections.connection import Closable
+from shardkit.network.connections.pool import Connections, Pool, _Common
+from shardkit.network.connections.replies import ReplyParser
 from shardkit.network.links import dispatcher, user_clients
 from shardkit.network.links.dispatcher import Dispatcher
 from shardkit.network.links.server_request import ServerRequest
@@ -655,13 +656,13 @@ MUTATIONS: dict[str, Mutation] = {
         "closing",
         "closing a kit leaves connections that are in use",
         python,
-        (_ReusingPool, "_disconnect", "if inuse_connections:", "if False:"),
+        (Pool, "_disconnect", "if inuse_connections else ()", "if False else ()"),
     ),
     "closing-still-works": Mutation(
         "closing",
         "a connection that was closed with its kit connects again",
         python,
-        (_ReusingPool, "close_for_good", "self.closed = self.draining = True", "pass"),
+        (_Common, "_close", "self.closed = self.draining = True", "pass"),
     ),
     "closing-closes-sockets-in-use": Mutation(
         "closing",
@@ -690,10 +691,10 @@ MUTATIONS: dict[str, Mutation] = {
         "a retired client closes connections that are in use",
         python,
         (
-            pool._Common,
-            "_close_gone",
-            "gone = self._gone(database)",
-            "gone = [*in_use_of(self), *self._gone(database)]",
+            Connections,
+            "end",
+            "gone = [each for each in self.idle",
+            "gone = [*self.lent] + [each for each in self.idle",
         ),
     ),
     "retired-are-kept": Mutation(
@@ -770,7 +771,12 @@ MUTATIONS: dict[str, Mutation] = {
         "forks",
         "a child uses the connections of its parent",
         python,
-        (_ReusingPool, "after_fork", "self.reset()", "pass"),
+        (
+            Connections,
+            "after_fork",
+            "self.idle: list[Any] = []",
+            "self.idle = getattr(self, 'idle', [])",
+        ),
     ),
     "loops-that-are-closed-stay": Mutation(
         "event loops",
@@ -956,7 +962,7 @@ MUTATIONS: dict[str, Mutation] = {
         "sentinels",
         "a connection to a master that the Sentinels have replaced is used again",
         python,
-        (pool, "_close_if_replaced", "connection.mark_for_reconnect()", "pass"),
+        (_Common, "release_nowait", "if master is not None and", "if False and"),
     ),
     "sentinels-changing-master-is-named": Mutation(
         "newcomers to Sentinels",

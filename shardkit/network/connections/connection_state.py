@@ -1,0 +1,548 @@
+"""What a connection of either face has been told, and what it sends when. It does no I/O.
+
+What both faces do in the same order is written in steps, see `operations/steps.py`: connecting,
+opening and entering databases, health checks, and commands for another database.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, Any, Self
+
+import hiredis
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
+    NoPermissionError,
+    ReadOnlyError,
+    ResponseError,
+    TimeoutError,  # noqa: A004 - redis-py's own
+)
+
+from shardkit.errors import ClosedError, DeadlineExceeded
+from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
+from shardkit.network.connections.databases import (
+    UNNAMED,
+    ClientDatabase,
+    DatabaseMovedError,
+    Steps,
+    opening,
+)
+from shardkit.network.connections.effects import ANYWHERE, STATE, WATCHES, WHOLE, PackedCommands
+from shardkit.network.connections.framing import (
+    ADDED,
+    CONFIRMED,
+    INSERTED,
+    MULTI,
+    PLAIN,
+    WRAPPED,
+    form_of,
+    framed,
+    has_selected,
+    refusals,
+    unframed,
+)
+from shardkit.network.connections.policy import NO_POLICY
+from shardkit.network.connections.redis_private import (
+    MasterChangingError,
+    Reconnects,
+    expect_as_one,
+    has_connect_callbacks,
+    move_connection,
+)
+from shardkit.network.connections.replies import MAX_REPLY_BYTES, refuses_to_serve
+from shardkit.network.connections.sentinels import Master, require_master
+from shardkit.operations.arguments import require_printable
+from shardkit.operations.interruptions import reraise_handlers
+from shardkit.operations.steps import run_by_face
+
+LOST = (ConnectionError, TimeoutError, OSError)
+# The server is well, or there is none: this says nothing about whether it can be reached.
+_OF_PLACES = (DatabaseMovedError, MasterChangingError)
+
+
+class ServerReplacedError(ConnectionError):
+    """The server refused a command because it is a replica now; its entry names another one."""
+
+
+def _no_pool() -> None:
+    """The private pool of a connection that has none."""
+
+
+EXCHANGE_TIMEOUT = 60.0
+
+
+_AT_ONCE = 16  # commands of an opening whose replies are read at once
+
+
+class ConnectionState(Reconnects):
+    """Limits on the replies to one exchange; see docs/configuration.md."""
+
+    direct = False  # whether commands may bypass redis-py's code
+    closed = False  # its kit is closed; it does not connect again
+    follower: Callable[[], Any] = staticmethod(_no_pool)  # the private pool that lent it
+    # What this connection becomes when its user's thread next connects it: another address, and
+    # perhaps another class.
+    moved_to: Any = None
+    policy = NO_POLICY
+    master: Master | None = None  # that it leads to, which Sentinels find
+    # The unread replies to commands of redis-py's own code. If there are any on release, the user
+    # was interrupted.
+    due = 0
+    # Whether its user has changed its state, so that nothing is added to what they send.
+    own = False
+    handed_out = False  # to redis-py's code, or to somebody who uses the pool
+    released = False  # of the object that its last user may have kept, see `passed_on`
+    database = UNNAMED  # what its user uses
+    # What it has opened; the number that is selected; and what it used last, if that is opened.
+    opened: set[ClientDatabase]
+    selected = 0
+    entered: ClientDatabase | None = None
+    # Whether its user's database must be selected for what redis-py's code sends next; and how
+    # that was done, and what was sent, until the replies have been read.
+    selects = False
+    may_multi = True  # whether its user has the right to MULTI
+    _framed: tuple[int, PackedCommands] | None = None
+    _ready: deque[Any]  # replies that were read with others, as bytes
+    ends = False  # whether it is closed when it is released
+    lent: tuple[float, float] | None = None  # since when, and after waiting how long, if watched
+    idle_since = 0.0  # when it was released, in monotonic seconds
+    answered_at = 0.0  # when it was released last before it was closed
+    connecting = False
+    asking = False  # on its own behalf: nothing of its user's is under way
+    for_block = False  # whether it is used for a blocking command
+    # Whether the server refuses to serve: its name may lead elsewhere by now. The pool closes its
+    # idle connections then.
+    unusable = False
+    exchange_timeout: float | None = EXCHANGE_TIMEOUT  # seconds for all replies
+    max_reply_bytes: int = MAX_REPLY_BYTES  # of all replies
+    extend_blocking_timeout = True  # for blocking commands, by the time that they may block
+    _limited_parser: type[Any] | None = None
+    _blocking_for: float | None = None  # the seconds for which a command that was sent may block
+    # Of redis-py's connections.
+    protocol: int
+    health_check_interval: Any
+    socket_timeout: float | None
+    is_connected: Any
+    run: Callable[[Steps[Any]], Any]
+    disconnect: Callable[..., Any]
+    pause: Callable[..., Any]
+    _connect_in_time: Callable[..., Any]
+    _retried: Callable[..., Any]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        for name in ("exchange_timeout", "max_reply_bytes", "extend_blocking_timeout"):
+            if name in kwargs:
+                setattr(self, name, kwargs.pop(name))
+        if self._limited_parser is not None:
+            kwargs.setdefault("parser_class", self._limited_parser)
+        self.opened = set()
+        self._ready = deque()
+        super().__init__(*args, **kwargs)
+
+    def forget_databases(self) -> None:
+        """Start as a new connection does, in the database of its arguments."""
+        self.opened = set()
+        self.selected = int(self.db or 0)  # type: ignore[attr-defined]
+        self.entered = None
+        self.ends = self.selects = self.own = False
+
+    def forget_replies(self) -> None:
+        """Drop replies that nobody has read."""
+        self._framed = None
+        self._ready.clear()
+
+    def passed_on(self) -> Self:
+        """Return this connection as another object: a holder who kept this one cannot use it.
+
+        It ends if its state concerns nobody else, or a reply is still to come.
+        """
+        kind: Any = type(self)
+        other: Self = object.__new__(kind)
+        move_connection(self, other)
+        self.released, other.handed_out = True, False
+        other.ends = bool(other.ends or other.own or other.due)
+        other.forget_replies()
+        return other
+
+    if not TYPE_CHECKING:  # it would hide misspelled names
+
+        def __getattr__(self, name: str) -> Any:
+            if self.released and not name.startswith("__"):
+                raise released_error()
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        def __repr__(self) -> str:
+            if self.released:
+                return "<a released connection>"
+            if self.master is not None:
+                return f"<{type(self).__name__} to sentinel:{self.master.service}>"
+            return super().__repr__()
+
+        def __del__(self, *args: Any) -> None:
+            if not self.released:
+                super().__del__(*args)
+
+    def pack_command(self, *args: Any) -> PackedCommands:
+        """Pack a command to be sent."""
+        require_printable(args)
+        return PackedCommands.of(super().pack_command(*args), (args,))  # type: ignore[misc]
+
+    def pack_commands(self, commands: Iterable[Any]) -> PackedCommands:
+        """Pack commands to be sent."""
+        commands = list(commands)
+        for args in commands:
+            require_printable(args)
+        return PackedCommands.of(super().pack_commands(commands), commands)  # type: ignore[misc]
+
+    def send_command(self, *args: Any, check_health: bool = True, **options: Any) -> Any:
+        """Send a command; of an awaiting connection, a coroutine."""
+        packed = self.pack_command(*args)
+        return self.send_packed_command(packed, check_health=check_health)  # type: ignore[attr-defined]
+
+    def _note(self, packed: PackedCommands, form: int = PLAIN) -> None:
+        """Note what commands do that are about to be sent: the gate, which all of them pass."""
+        self.due += packed.replies + ADDED[form]
+        does = packed.effects
+        if does & STATE and not self.connecting:  # introductions belong to the connection
+            self.own = self.ends = True
+        elif does & WATCHES:
+            self.own = True
+        elif does & WHOLE:
+            self.own = self.own and self.ends
+
+    def entering(self, database: ClientDatabase) -> bytes:
+        """Return what goes in front of commands for an opened database: SELECT, or nothing."""
+        self.entered = database
+        if self.selected == database.number:
+            return b""
+        self.selected = database.number
+        return database.select
+
+    def select(self, database: ClientDatabase) -> Steps[Exception | None]:
+        """Select an opened database, for certain; return the server's error if it refuses."""
+        [reply] = yield from self.ask([("SELECT", str(database.number))])
+        if isinstance(reply, Exception):
+            return reply
+        self.entering(database)
+        return None
+
+    def unframed(
+        self, form: int, replies: Sequence[Any], database: ClientDatabase | None = None
+    ) -> Sequence[Any] | None:
+        """Return the replies to commands; see `framing.unframed`.
+
+        With ``database``, note that it is selected if it was.
+        """
+        if form in (WRAPPED, INSERTED) and isinstance(replies[0], NoPermissionError):
+            self.may_multi = False
+        if database is not None and has_selected(form, replies):
+            self.entering(database)
+        return unframed(form, replies)
+
+    def _form(self, data: bytes, count: int, does: int) -> Steps[int]:
+        """Return how commands reach their user's opened database; it may be selected then.
+
+        Raises:
+            ResponseError: the server refuses to select it; nothing was executed.
+        """
+        database = self.database
+        if self.selected == database.number:
+            self.entered = database
+            return PLAIN
+        form = form_of(does, len(data), count, self.may_multi)
+        if form == INSERTED and data[: len(MULTI)].upper() != MULTI:
+            form = CONFIRMED
+        if form != CONFIRMED:
+            return form
+        error = yield from self.select(database)
+        if error is not None:
+            raise refusals(error, 1)[0]
+        return PLAIN
+
+    def _sending(self, packed: PackedCommands) -> Steps[Any]:
+        """Return what is sent for commands, so that they reach their user's database."""
+        if self._framed is not None:
+            yield from self._settled()
+        pieces: Any = packed
+        form = PLAIN
+        if self.selects and not self.own and not packed.effects & ANYWHERE:
+            data = b"".join(packed)
+            form = yield from self._form(data, packed.replies, packed.effects)
+            if form != PLAIN:
+                self._framed = form, packed
+                pieces = [framed(form, self.database.select, data)]
+            self.selects = False
+        self._note(packed, form)
+        return pieces
+
+    def _settled(self) -> Steps[None]:
+        """Read the replies to framed commands; send them again if their SELECT was refused."""
+        assert self._framed is not None
+        form, packed = self._framed
+        self._framed = None
+        replies = yield from self._replies(packed.replies + ADDED[form])
+        found = self.unframed(form, replies, self.database)
+        if found is None:
+            error = yield from self.select(self.database)
+            if error is None:
+                yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+                found = yield from self._replies(packed.replies)
+            else:
+                self.selects = True
+                found = refusals(error, packed.replies)
+        self._ready.extend(found)
+
+    def _replies(self, count: int) -> Steps[list[Any]]:
+        replies: list[Any] = []
+        for _ in range(count):
+            try:
+                replies.append((yield self._read_raw))
+            except ResponseError as refused:
+                replies.append(refused)
+        return replies
+
+    def _next_ready(self, disable_decoding: bool = False, *_: Any, **__: Any) -> Any:
+        """Return the next reply of those that were read with others, or raise it."""
+        reply = self._ready.popleft()
+        if isinstance(reply, Exception):
+            raise reply
+        encoder = self.encoder  # type: ignore[attr-defined]
+        return (
+            _decoded(reply, encoder) if encoder.decode_responses and not disable_decoding else reply
+        )
+
+    def be_in_any(self) -> None:
+        """Note that it may be in any database: SELECT goes in front of whatever comes next."""
+        self.entered, self.selected = None, -1
+
+    def introduce(self) -> Steps[None]:
+        """Ask what must be known of the server: in the greeting, before subscriptions follow."""
+        if self.master is not None:
+            yield from require_master(self)
+
+    def ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
+        """Send commands and return the replies, in which errors are values."""
+        self.asking = True
+        try:
+            return (yield from self._ask(commands))
+        finally:
+            self.asking = False
+
+    def _ask(self, commands: Sequence[tuple[str, ...]]) -> Steps[list[Any]]:
+        if len(commands) >= _AT_ONCE and int(self.protocol) == 2:
+            pieces = map(hiredis.pack_command, commands)  # type: ignore[arg-type]
+            packed = PackedCommands.doing(ANYWHERE, pieces, 1)
+            yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+            expect_as_one(self, len(commands))
+            together: list[Any] = yield self._read_raw
+            for reply in together:
+                if isinstance(reply, ConnectionError):  # LOADING, NOAUTH
+                    raise reply
+            return together
+        packed = self.pack_commands(commands)
+        packed.effects = ANYWHERE  # these are ours
+        yield partial(self.send_packed_command, packed, check_health=False)  # type: ignore[attr-defined]
+        return (yield from self._replies(len(commands)))
+
+    def _read_raw(self) -> Any:
+        return self.read_response(disable_decoding=True)  # type: ignore[attr-defined]
+
+    def _note_refusal(self, error: Exception) -> None:
+        """Note that a reply was an error; it may have left keys watched."""
+        self.due = max(0, self.due - 1)
+        self.ends = self.ends or self.own
+        self.unusable = self.unusable or refuses_to_serve(error)
+
+    @run_by_face
+    def connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Connect, unless the kit is closed; retry as the entry's ``retry`` says."""
+        if self.is_connected:
+            return
+        for retry in count(1):
+            try:
+                if self.master is None:
+                    yield partial(self.connect_once, *args, **kwargs)
+                else:
+                    yield partial(self._retried, self.master.connect)
+                return
+            except LOST as error:
+                pause = self.policy.pause_before_retry(retry, error)
+                if pause is None:
+                    raise
+            yield partial(self.pause, pause)
+
+    @run_by_face
+    def connect_once(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Connect to the address that it has, unless the kit is closed or its breaker open."""
+        require_open(self)
+        self.policy.require_closed_breaker()
+        self.connecting = True
+        started = time.monotonic()
+        try:
+            become_moved(self)
+            yield partial(self._connect_in_time, *args, **kwargs)
+            while self.moved_to is not None or self.closed:
+                yield partial(self.disconnect, True)  # at once
+                require_open(self)
+                become_moved(self)
+                yield partial(self._connect_in_time, *args, **kwargs)
+            self.own = self.ends = self.ends or has_connect_callbacks(self)  # it has subscribed
+        except LOST as error:
+            reraise_handlers(error)
+            if self.closed:
+                raise closed_error() from error
+            error.maybe_executed = False  # type: ignore[union-attr]
+            if not isinstance(error, _OF_PLACES):
+                self.policy.failed(error, time.monotonic() - started)
+            raise
+        finally:
+            self.connecting = False
+        if self.policy.breaker is not None:
+            self.policy.breaker.connected()
+        if handlers:
+            shard, address = str(self.policy.shard or ""), self.policy.address
+            emit(ConnectionOpened(shard, address, time.monotonic() - started))
+
+    @run_by_face
+    def enter(self) -> Steps[None]:
+        """Be in the database of its user: open it before its first use.
+
+        Raises:
+            ConnectionError, ResponseError: it cannot be used; nothing was sent.
+        """
+        database = self.database
+        if database not in self.opened:
+            for error in (yield from opening(self, (database,), waits=True)).values():
+                raise error
+        self.selects = database.number != self.selected  # from the next command on
+        if not self.selects:
+            self.entered = database
+
+    @run_by_face
+    def open(
+        self, databases: Sequence[ClientDatabase], *, waits: bool = True
+    ) -> Steps[dict[ClientDatabase, Exception]]:
+        """Open databases before their first use; see `databases.opening`."""
+        return (yield from opening(self, databases, waits))
+
+    @run_by_face
+    def check_health(self) -> Steps[None]:
+        """PING if that is due; close a connection that is dead, unless its user changed its state.
+
+        This says nothing about the server, and nothing was sent: the next command connects again.
+        """
+        connecting, self.connecting = self.connecting, True
+        try:
+            yield super().check_health  # type: ignore[misc]
+        except LOST as error:
+            reraise_handlers(error)
+            yield partial(self.disconnect, True)
+            if self.own:
+                raise
+        finally:
+            self.connecting = connecting
+
+    def is_replaced(self, error: Exception) -> bool:
+        """Whether an error says that the server, which Sentinels named, is no master any more."""
+        return self.master is not None and isinstance(error, ReadOnlyError)
+
+    @run_by_face
+    def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
+        """Send redis-py's introduction, and open the database; subscriptions follow."""
+        yield partial(super().on_connect_check_health, *args, **kwargs)  # type: ignore[misc]
+        self.forget_databases()
+        yield self.enter
+
+    def waits(self) -> bool:
+        """Whether its user subscribes or is in a blocking command, and may wait for ever."""
+        return self._blocking_for is not None or has_connect_callbacks(self)
+
+    def note_failure(self, error: BaseException) -> None:
+        """Report to the server's circuit breaker that a reply did not come."""
+        if isinstance(error, Exception):
+            error.maybe_executed = not (self.connecting or self.asking)  # type: ignore[attr-defined]
+        waits = self.for_block or self._blocking_for is not None
+        if (
+            self.policy.breaker is not None
+            and not self.connecting
+            and not (waits and isinstance(error, DeadlineExceeded))
+            and not has_connect_callbacks(self)
+        ):
+            # A lost connection fails immediately.
+            self.policy.failed(error, math.inf if isinstance(error, TimeoutError) else 0.0)
+
+    def _tell_closed(self) -> None:
+        emit(ConnectionClosed(str(self.policy.shard or ""), self.policy.address))
+
+    def check_reply(self, seconds: float, size: int) -> None:
+        """Raise redis-py's error if incomplete replies have taken too long or are too large."""
+        if self.exchange_timeout is not None and seconds > self.exchange_timeout:
+            raise TimeoutError(
+                f"the replies were not complete after {self.exchange_timeout} seconds "
+                "(exchange_timeout)"
+            )
+        if size > self.max_reply_bytes:
+            raise InvalidResponse(
+                f"the replies are larger than {self.max_reply_bytes:,} bytes (max_reply_bytes)"
+            )
+
+
+def _decoded(reply: Any, encoder: Any) -> Any:
+    """Return a reply that was read as bytes as redis-py decodes it."""
+    if isinstance(reply, bytes):
+        return encoder.decode(reply)
+    if isinstance(reply, list | set | tuple):
+        return type(reply)(_decoded(each, encoder) for each in reply)
+    if isinstance(reply, dict):
+        return {_decoded(k, encoder): _decoded(v, encoder) for k, v in reply.items()}
+    return reply
+
+
+def released_error() -> ConnectionError:
+    """Return the error of who uses or releases a connection after its release."""
+    return ConnectionError(
+        "this connection was released: get another one from its pool, and release each once"
+    )
+
+
+# Attributes that a connection keeps when it moves.
+_KEPT_ON_MOVE = frozenset(
+    {"_connect_callbacks", "_closing", "closed", "encoder", "connecting", "for_block"}
+)
+
+
+def become_moved(connection: Any) -> None:
+    """Turn an unconnected connection into its ``moved_to``, before it connects."""
+    to = vars(connection).pop("moved_to", None)  # it may be set again at any time
+    if to is None:
+        return
+    slots = [name for kind in type(to).__mro__ for name in getattr(kind, "__slots__", ())]
+    state = {name: getattr(to, name) for name in (*slots, *vars(to)) if hasattr(to, name)}
+    connection.__class__ = type(to)
+    for name, value in state.items():
+        if name not in _KEPT_ON_MOVE and not name.startswith("__"):
+            setattr(connection, name, value)
+
+
+def require_open(part: Any) -> None:
+    """Refuse to use a pool or a connection whose kit is closed."""
+    if part.closed:
+        raise closed_error()
+
+
+def closed_error() -> ClosedError:
+    """Return the error of calls to a closed kit."""
+    return ClosedError("the kit is closed", "open a new one with shardkit.connect")
+
+
+def timeout_for(blocks: float, socket_timeout: float | None) -> float | None:
+    """Return the timeout of a command that may block for ``blocks`` seconds; None is for ever."""
+    if not blocks or socket_timeout is None or math.isinf(blocks):
+        return None
+    return blocks + socket_timeout

@@ -1,0 +1,230 @@
+"""Parses the replies to many commands at once, in hiredis, and receives them from sockets."""
+
+from __future__ import annotations
+
+import select
+import selectors
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import hiredis
+from redis.exceptions import (
+    ConnectionError,  # noqa: A004 - redis-py's own
+    InvalidResponse,
+    MasterDownError,
+    ReadOnlyError,
+    ResponseError,
+)
+
+from shardkit.network.connections.headers import AGGREGATES, HeaderCheck
+from shardkit.network.connections.redis_private import error_parser_of, undecodable
+from shardkit.operations.deadlines import Deadline
+
+MAX_REPLY_BYTES = 4 * 1024**3
+INCOMPLETE = object()
+READ_BYTES = 64 * 1024
+# Larger replies are read into reused buffers; strings of up to a megabyte directly, because
+# hiredis would copy them twice.
+_BUFFER_BYTES = 1024 * 1024
+_BUFFERS: list[bytearray] = []  # the unused ones
+CLOSED = "the server closed the connection"
+
+
+def refuses_to_serve(error: Exception) -> bool:
+    """Whether a server says that it cannot serve: READONLY, LOADING, MASTERDOWN, NOAUTH."""
+    return isinstance(error, ReadOnlyError | MasterDownError | ConnectionError)
+
+
+def _poller(sock: Any) -> Callable[[float], Any]:
+    """Return a function that waits for something to read, and tells whether there is."""
+    if hasattr(select, "poll"):
+        poll = select.poll()
+        poll.register(sock, select.POLLIN)
+        return poll.poll
+    # eventlet removes `select.poll`, and Windows has none.
+    selector = selectors.SelectSelector()
+    selector.register(sock, selectors.EVENT_READ)
+    return selector.select
+
+
+class Receiver:
+    """Receives the replies of one exchange, within the limits of the connection."""
+
+    __slots__ = ("_connection", "_deadline", "_size", "_socket", "_started", "_usual")
+
+    def __init__(self, connection: Any, sock: Any, deadline: Deadline | None) -> None:
+        self._connection = connection
+        self._socket = sock
+        self._deadline = deadline
+        self._started = time.monotonic()
+        self._size = 0
+        self._usual = None if deadline is None else sock.gettimeout()
+
+    def _before(self) -> None:
+        if self._size:
+            self._connection.check_reply(time.monotonic() - self._started, self._size)
+        if self._deadline is not None:  # data that has arrived is read even if it has passed
+            self._socket.settimeout(self._deadline.shorten(self._usual))
+
+    def _after(self, received: int) -> None:
+        if not received:
+            raise ConnectionError(CLOSED)
+        self._size += received
+
+    def some(self) -> bytes:
+        """Return some bytes."""
+        self._before()
+        data: bytes = self._socket.recv(READ_BYTES)
+        self._after(len(data))
+        return data
+
+    def feed(self, headers: HeaderCheck) -> None:
+        """Give hiredis, which needs more, some bytes; more at a time for large replies."""
+        if headers.suspect:
+            headers.go_on()
+            return
+        if self._size < READ_BYTES:
+            data = self.some()
+            headers.feed(data, len(data))
+            return
+        self._before()
+        buffer = _get_buffer()
+        received = self._socket.recv_into(buffer)
+        self._after(received)
+        headers.feed(buffer, received)
+        _BUFFERS.append(buffer)
+
+    def large_strings(self, replies: list[Any], count: int) -> bytes:
+        """Read replies into a list as long as they are large strings; return what follows."""
+        while len(replies) < count:
+            data = self.some()
+            header, _, rest = data[:16].partition(b"\r\n")
+            if header[:1] != b"$" or not rest or not header[1:].isdigit():
+                return data
+            length, have = int(header[1:]), len(data) - len(header) - 2
+            if not READ_BYTES <= length <= _BUFFER_BYTES - 2:
+                return data
+            buffer = _get_buffer()
+            with memoryview(buffer) as view:
+                view[:have] = memoryview(data)[len(header) + 2 :]
+                while have < length + 2:  # not a byte of the next reply
+                    self._before()
+                    received = self._socket.recv_into(view[have : length + 2])
+                    self._after(received)
+                    have += received
+                if bytes(view[length : length + 2]) != b"\r\n":
+                    raise InvalidResponse("a string does not end where it should")
+                replies.append(bytes(view[:length]))
+            _BUFFERS.append(buffer)
+        return b""
+
+
+def _get_buffer() -> bytearray:
+    try:
+        return _BUFFERS.pop()
+    except IndexError:
+        # glibc returns freed memory to the system once it is twice the largest block freed before,
+        # and getting it again costs as much as reading the reply. Freeing 8 MiB once prevents that.
+        freed = bytes(2**23)
+        del freed
+        return bytearray(_BUFFER_BYTES)
+
+
+class ReplyParser:
+    """Parses the replies on a connection.
+
+    Attributes:
+        poll: waits for something to read.
+        headers: feeds the reader.
+        reader: hiredis' parser; returns INCOMPLETE while a reply is not complete.
+        gets_decoded, gets_raw: return the next reply, as the connection is configured or as bytes.
+        refused: whether a reply is an error or contains one.
+        unusable: whether an error means that this server must not be used (any more).
+    """
+
+    __slots__ = (
+        *("_mid_batch", "_parse_error", "gets_decoded", "gets_raw", "headers"),
+        *("poll", "reader", "refused", "unusable"),
+    )
+
+    def __init__(self, connection: Any, sock: Any) -> None:
+        self.poll = _poller(sock)
+        self.refused = self.unusable = self._mid_batch = False
+        self._parse_error = error_parser_of(connection)
+        encoder = connection.encoder
+        decode = {"encoding": encoder.encoding, "errors": encoder.encoding_errors}
+        self.reader = hiredis.Reader(
+            protocolError=InvalidResponse,
+            replyError=self._error,
+            notEnoughData=INCOMPLETE,
+            **(decode if encoder.decode_responses else {}),
+        )
+        limit = getattr(connection, "max_reply_bytes", MAX_REPLY_BYTES)  # redis-py's has none
+        self.headers = HeaderCheck(self.reader, AGGREGATES, limit)
+        self.gets_decoded: Callable[[], Any] = self.reader.gets
+        self.gets_raw: Callable[[], Any] = self.reader.gets
+        if encoder.decode_responses:
+            self.gets_raw = partial(self.reader.gets, False)
+            self.gets_decoded = self._decoded
+
+    def has_more(self) -> bool:
+        """Whether there is more than the replies that were read."""
+        return self.headers.held > 0 or self.reader.has_data()
+
+    def _decoded(self) -> Any:
+        """Return the next reply, or the error that it cannot be decoded."""
+        try:
+            return self.reader.gets()
+        except UnicodeDecodeError as error:
+            self.refused = True
+            return undecodable(error)
+
+    def _error(self, text: str) -> Exception:
+        text = text.partition(", with args beginning with")[0]  # what was sent is not shown
+        try:
+            error: Exception = self._parse_error(text)
+        except (ValueError, LookupError):  # a script's own error that is named MOVED
+            error = ResponseError(text)
+        self.refused = True
+        self.unusable = self.unusable or refuses_to_serve(error)
+        return error
+
+    def read(
+        self,
+        receiver: Receiver,
+        replies: list[Any],
+        count: int,
+        decode: bool,
+        more: bool,
+    ) -> None:
+        """Read replies into a list; see `Closable.read_replies`."""
+        reader, headers = self.reader, self.headers
+        gets = self.gets_decoded if decode else self.gets_raw
+        missing = count - len(replies)
+        mid_batch, self._mid_batch = self._mid_batch, more
+        if missing <= 0:
+            return
+        rest = b""
+        if not (more or mid_batch or gets == self._decoded):
+            rest = receiver.large_strings(replies, count)
+            missing = count - len(replies)
+            if not missing:
+                return
+        # Not as one list if part of a reply may have been read. The reader does not tell: between
+        # two elements of an array it has no data either.
+        if missing == 1 or more or mid_batch or gets == self._decoded:
+            headers.feed(rest, len(rest))
+            replies.extend(iter(gets, INCOMPLETE))  # all complete ones, without a Python loop
+            while len(replies) < count:
+                receiver.feed(headers)
+                replies.extend(iter(gets, INCOMPLETE))
+            return
+        reader.feed(b"*%d\r\n" % missing)  # with this header, hiredis builds the list
+        headers.feed(rest, len(rest))
+        together = gets()
+        while together is INCOMPLETE:
+            receiver.feed(headers)
+            together = gets()
+        replies += together
