@@ -25,7 +25,7 @@ from examples.social.loading import BulkFollow, create_users
 from examples.social.measuring import ServerState, agree, states, weigh
 from examples.social.people import People, message
 from examples.social.report import BuiltNetwork, DemoReport, document, show
-from shardkit.cli.demo.servers import started
+from shardkit.cli.demo.replay import started
 from shardkit.cli.options import INTERRUPTED, command
 from shardkit.cli.output import DIM, GOOD, Output
 from shardkit.cli.progress import ProgressCallback, progress

@@ -16,7 +16,7 @@ from shardkit.admin.check import CheckReport, check, check_structures
 from shardkit.admin.client_list import ClientProcess, connected_clients
 from shardkit.admin.conversion.convert import Converted, convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import databases_with
+from shardkit.admin.doctor.scan import databases_with
 from shardkit.admin.heat import Heat, HotName, read_heat
 from shardkit.admin.keys import BigKey, biggest_keys
 from shardkit.admin.locks import LockState, lock_states

@@ -220,9 +220,7 @@ def backup(
                 if config is not None:
                     _require_data(config, components, timeout)
                 with ExitStack() as stack:
-                    feeds = [
-                        stack.enter_context(each) for each in _feeds(components, target, timeout)
-                    ]
+                    feeds = _feeds(stack, components, target, timeout)
                     if attempt:
                         _on_all(feeds, _Feed.wait_until_saved)
                     created, started = time.time(), time.monotonic()
@@ -412,13 +410,20 @@ class _Feed:
             raise ConfigError(f"{self.server}: the snapshot broke off", "check its log")
         return data
 
+    def close(self) -> None:
+        if self.connection is not None:
+            self.connection.disconnect()
+
     def result(self) -> ServerBackup:
         return ServerBackup(
             self.path.name, self.server, self.size, self.digest.hexdigest(), self.shards, self.keys
         )
 
 
-def _feeds(components: Iterable[Component], target: Path, timeout: float) -> Iterator[Any]:
+def _feeds(
+    stack: ExitStack, components: Iterable[Component], target: Path, timeout: float
+) -> list[_Feed]:
+    """Connect to each server once."""
     servers: dict[str, tuple[str, dict[str, Any], dict[str, int]]] = {}
     for component in components:
         for shard, entry in component.entries():
@@ -429,8 +434,12 @@ def _feeds(components: Iterable[Component], target: Path, timeout: float) -> Ite
             for name, own in _nodes(fields) if entry.is_cluster else [(server, fields)]:
                 key = json.dumps(own, sort_keys=True)
                 servers.setdefault(key, (name, own, {}))[2][str(shard)] = number
+    feeds = []
     for n, (server, fields, shards) in enumerate(servers.values()):
-        yield _opened(fields, server, target / f"server-{n}.rdb", shards, timeout)
+        client = stack.enter_context(client_of(fields, TIMEOUT))
+        feeds.append(_Feed(client, server, target / f"server-{n}.rdb", shards, timeout))
+        stack.callback(feeds[-1].close)
+    return feeds
 
 
 def _nodes(fields: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
@@ -442,19 +451,6 @@ def _nodes(fields: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     except (RedisError, RedisClusterException, OSError) as error:
         raise ConfigError(f"a cluster cannot be backed up: {error}", "start its nodes") from None
     return [(node.name, {**alone, "host": node.host, "port": node.port}) for node in nodes]
-
-
-@contextmanager
-def _opened(
-    fields: Mapping[str, Any], server: str, path: Path, shards: dict[str, int], timeout: float
-) -> Iterator[_Feed]:
-    with client_of(fields, TIMEOUT) as client:
-        feed = _Feed(client, server, path, shards, timeout)
-        try:
-            yield feed
-        finally:
-            if feed.connection is not None:
-                feed.connection.disconnect()
 
 
 def _on_all(feeds: list[_Feed], step: Callable[[_Feed], None], *, suppressed: bool = False) -> None:
@@ -530,53 +526,43 @@ def restore(
     """
     timeout, directory = in_seconds(timeout), Path(directory)
     manifest = verify(directory)
-    origin = ShardMap.load(Path(directory) / MAP)
+    origin = ShardMap.load(directory / MAP)
     targets = _targets(manifest, origin, shard_map, to_origin, timeout)
     with working_on(
         shard_map.config_server, "restore", directory.name, shard_map.components.values()
     ):
         _require_empty(targets, timeout)
-        return _restored(directory, manifest, targets, timeout, progress, leased, left_out)
+        ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
+        tasks = 0
+        for each in manifest.servers:
+            for what in each.left_out:
+                left_out(what)
+            databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
+            with _loaded(directory / each.file, max(16, databases)) as source:
+                for shard, number in each.shards.items():
+                    earlier = sum(counts.total() for counts in ends.values())
 
+                    def report(keys: int, earlier: int = earlier) -> None:
+                        progress(earlier + keys)
 
-def _restored(
-    directory: Path,
-    manifest: BackupManifest,
-    targets: Mapping[str, dict[str, Any]],
-    timeout: float,
-    progress: Callable[[int], object],
-    leased: Callable[[int], object],
-    left_out: Callable[[str], object],
-) -> dict[str, int]:
-    ends: defaultdict[str, Counter[float]] = defaultdict(Counter)
-    tasks = 0
-    for each in manifest.servers:
-        for what in each.left_out:
-            left_out(what)
-        databases = 1 + max([*map(int, each.keys), *each.shards.values()], default=0)
-        with _loaded(Path(directory) / each.file, max(16, databases)) as source:
-            for shard, number in each.shards.items():
-                earlier = sum(counts.total() for counts in ends.values())
-
-                def report(keys: int, earlier: int = earlier) -> None:
-                    progress(earlier + keys)
-
-                with (
-                    source.client(db=number) as origin_client,
-                    client_of(targets[shard], timeout) as target,
-                ):
-                    there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
-                    copied = _copy(origin_client, target, shard, report)
-                    for count, what in (
-                        (each.keys.get(str(number), 0) - there, "expired since"),
-                        (there - own - copied.total(), "of the configuration, or just expired"),
+                    with (
+                        source.client(db=number) as origin_client,
+                        client_of(targets[shard], timeout) as target,
                     ):
-                        if count > 0:
-                            left_out(f"{counted(count, 'key')} of {shard}: {what}")
-                    ends[shard] += copied
-                    tasks += _leased(origin_client)
-    leased(tasks)
-    return {shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()}
+                        there, own = origin_client.dbsize(), origin_client.exists(*OWN_KEYS)
+                        copied = _copy(origin_client, target, shard, report)
+                        for count, what in (
+                            (each.keys.get(str(number), 0) - there, "expired since"),
+                            (there - own - copied.total(), "of the configuration, or just expired"),
+                        ):
+                            if count > 0:
+                                left_out(f"{counted(count, 'key')} of {shard}: {what}")
+                        ends[shard] += copied
+                        tasks += _leased(origin_client)
+        leased(tasks)
+        return {
+            shard: _recount(shard, targets[shard], each, timeout) for shard, each in ends.items()
+        }
 
 
 @contextmanager

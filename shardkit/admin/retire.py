@@ -172,41 +172,30 @@ def delete_data(
             change = Change(kind="retire", name=name, databases=numbered(databases))
             stack.enter_context(taking_part(retirement.config, change))
             still = partial(require_open, retirement.config, change)
-        return _delete_unused(component, quiet, timeout, progress, still)
-
-
-def _delete_unused(
-    component: Component,
-    quiet: float,
-    timeout: float,
-    progress: Callable[[int], object],
-    still: Callable[[], None],
-) -> int:
-    name = component.name
-    users, failed = still_used(component, quiet, timeout)
-    if failed:
-        server, error = next(iter(failed.items()))
-        raise ConfigError(
-            f"component {name!r}: the processes that use it are unknown: "
-            f"{server} cannot be asked: {error}",
-            "start the server, or grant CLIENT LIST",
-        )
-    if users:
-        who, seconds = min(users.items(), key=lambda each: each[1])
-        raise ConfigError(
-            f"component {name!r} is still used: by {who} {seconds} s ago",
-            f"stop using it, and wait until nobody has for {quiet:g} s",
-        )
-    if quiet:
-        for where, entry in entries_of([component], replicas=True):
-            with client_of(entry.resolved(where), timeout) as client:
-                _require_idle(client, f"{where} ({entry.address})", quiet)
-    deleted = 0
-    for entry in dict.fromkeys(entry for _, entry in component.entries()):
-        with client_of(entry.resolved(entry_key(name)), timeout) as client:
-            for page in pages(data_keys(client), _PAGE):
-                deleted += _unlink(client, page, still)
-                progress(deleted)
+        users, failed = still_used(component, quiet, timeout)
+        if failed:
+            server, error = next(iter(failed.items()))
+            raise ConfigError(
+                f"component {name!r}: the processes that use it are unknown: "
+                f"{server} cannot be asked: {error}",
+                "start the server, or grant CLIENT LIST",
+            )
+        if users:
+            who, seconds = min(users.items(), key=lambda each: each[1])
+            raise ConfigError(
+                f"component {name!r} is still used: by {who} {seconds} s ago",
+                f"stop using it, and wait until nobody has for {quiet:g} s",
+            )
+        if quiet:
+            for where, entry in entries_of([component], replicas=True):
+                with client_of(entry.resolved(where), timeout) as client:
+                    _require_idle(client, f"{where} ({entry.address})", quiet)
+        deleted = 0
+        for entry in dict.fromkeys(entry for _, entry in component.entries()):
+            with client_of(entry.resolved(entry_key(name)), timeout) as client:
+                for page in pages(data_keys(client), _PAGE):
+                    deleted += _unlink(client, page, still)
+                    progress(deleted)
     return deleted
 
 

@@ -155,6 +155,7 @@ def rotate(
     settled = in_seconds(settled)
     timeout = in_seconds(timeout)
     run = _OngoingRotation(config, config_server, user, password, timeout, login, progress)
+    run.distributed, run.ignore_others = distributed, ignore_others
     state = run.read_state()
     if resume and state is None:
         raise ConfigError(f"the rotation of {user!r} has not started", "leave out --resume")
@@ -164,7 +165,7 @@ def rotate(
             "continue it: --resume, or undo it: --abort",
         )
     if dry_run:
-        run.rotation.pending = run.pending({}, distributed, ignore_others)
+        run.rotation.pending = run.pending({})
         return run.rotation
     with taking_part(config, Change(kind="rotate", name=user, databases=["*/*"])):
         if state is None:
@@ -173,7 +174,7 @@ def rotate(
             run.add(state)
             state = run.publish(state, message)
         run.adopt(state)
-        if run.await_clients(state, distributed, ignore_others, wait, settled):
+        if run.await_clients(state, wait, settled):
             run.tell_sentinels(state)
             run.remove(state, settled)
     return run.rotation
@@ -212,6 +213,8 @@ def abort_rotation(
 
 class _OngoingRotation:
     """One call of `rotate`."""
+
+    distributed = ignore_others = False
 
     def __init__(
         self,
@@ -434,19 +437,12 @@ class _OngoingRotation:
         self.rotation.epoch = int(state.get("epoch") or 0)
         self._reached("published")
 
-    def await_clients(
-        self,
-        state: Mapping[str, Any],
-        distributed: bool,
-        ignore_others: bool,
-        wait: float,
-        settled: float,
-    ) -> bool:
+    def await_clients(self, state: Mapping[str, Any], wait: float, settled: float) -> bool:
         """Wait until no process may use the old password; return False if that took too long."""
         deadline = time.monotonic() + wait
         clear_since: float | None = None
         while True:
-            self.rotation.pending = self.pending(state, distributed, ignore_others)
+            self.rotation.pending = self.pending(state)
             self.progress(self.rotation)
             now = time.monotonic()
             if self.rotation.pending:
@@ -459,15 +455,11 @@ class _OngoingRotation:
                     return True
             time.sleep(_INTERVAL)
 
-    def pending(
-        self, state: Mapping[str, Any], distributed: bool, ignore_others: bool
-    ) -> list[PendingProcess]:
+    def pending(self, state: Mapping[str, Any]) -> list[PendingProcess]:
         """Return the processes that may still log in with the old password."""
         found = []
         for process in self._processes():
-            why = self._concerns(process) and "; ".join(
-                self._reasons(process, state, distributed, ignore_others)
-            )
+            why = self._concerns(process) and "; ".join(self._reasons(process, state))
             if why:
                 who = f"{process.host}/{process.pid}" if process.pid else process.host
                 found.append(PendingProcess(who, why))
@@ -484,15 +476,9 @@ class _OngoingRotation:
             and not (this and not process.components)
         )
 
-    def _reasons(
-        self,
-        process: ClientProcess,
-        state: Mapping[str, Any],
-        distributed: bool,
-        ignore_others: bool,
-    ) -> Iterator[str]:
+    def _reasons(self, process: ClientProcess, state: Mapping[str, Any]) -> Iterator[str]:
         if not process.pid:
-            if not ignore_others:
+            if not self.ignore_others:
                 yield f"{process.library or 'a program'} does not report what it uses: check it"
             return
         sources = self.rotation.entries
@@ -500,7 +486,7 @@ class _OngoingRotation:
         if "entry" in sources and (not epoch or (process.epoch or 0) < epoch):
             known = process.epoch is not None
             yield f"uses push {process.epoch}" if known else "does not say which push it uses"
-        if "file" in sources and not distributed and process.host != platform.node():
+        if "file" in sources and not self.distributed and process.host != platform.node():
             yield "is on another host: write its password_file"
         before = state.get("processes")
         if "environment" in sources and (before is None or [process.host, process.pid] in before):

@@ -39,10 +39,10 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Shard maps": {
         "init": ("commands.up:init", "Write a shard map to begin with."),
         "config": ("commands.config:config", "Show and change the configuration."),
-        "retire": ("commands.retire:retire", "Remove a component, and later its data."),
+        "retire": ("commands.adopt:retire", "Remove a component, and later its data."),
         "locate": ("commands.locate:locate", "Show where keys live, and why."),
         "adopt": ("commands.adopt:adopt_command", "Find the placement of data of another program."),
-        "url": ("commands.url:url", "Write an entry as a URL, with its password."),
+        "url": ("commands.locate:url", "Write an entry as a URL, with its password."),
         "up": ("commands.up:up", "Run a map's servers on this machine."),
     },
     "Servers": {
@@ -52,17 +52,17 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "check": ("commands.check:check_command", "Show what is wrong, or will be."),
         "clients": ("commands.clients:clients", "Show the processes that are connected."),
         "keys": ("commands.clients:keys", "Show the biggest keys."),
-        "exec": ("commands.exec:exec_", "Run a command on many servers."),
+        "exec": ("commands.clients:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
-        "plan": ("commands.plan:plan", "Plan how a component grows."),
+        "plan": ("commands.balance:plan", "Plan how a component grows."),
         "move": ("commands.move:move", "Move a server's data to another server, in use."),
         "split": ("commands.move:split", "Give a component another number of shards, in use."),
         "balance": (
             "commands.balance:balance",
             "Show how even servers are, and move shards until they are.",
         ),
-        "changes": ("commands.changes:changes", "Show what changes in the fleet, and repair it."),
+        "changes": ("commands.move:changes", "Show what changes in the fleet, and repair it."),
         "failover": ("commands.replicas:failover", "Replace a master by its replica."),
     },
     "Replicas, disks and passwords": {
@@ -112,7 +112,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Trying it out": {
         "shell": ("commands.shell:shell", "Open Python with a kit."),
-        "completion": ("commands.completion:completion", "Have your shell complete commands."),
+        "completion": ("commands.shell:completion", "Have your shell complete commands."),
         "demo": (
             "demo.command:demo",
             "Count the hits and unique visitors per day of a web access log.",

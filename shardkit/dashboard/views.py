@@ -28,7 +28,7 @@ from shardkit.admin.growth import (
     plan_balance,
     with_operations,
 )
-from shardkit.admin.growth.pace import progress_of
+from shardkit.admin.growth.mover import progress_of
 from shardkit.admin.heat import hot_keys_of
 from shardkit.config import store
 from shardkit.config.component import Component

@@ -490,7 +490,7 @@ def test_who_still_uses_the_old_password_is_waited_for(monkeypatch: pytest.Monke
 
     def wait(seconds: float) -> bool:
         slept.clear()
-        return bool(module._OngoingRotation.await_clients(turning, {}, False, False, seconds, 2.0))
+        return bool(module._OngoingRotation.await_clients(turning, {}, seconds, 2.0))
 
     assert wait(3.5)
     assert len(slept) == 6, "nobody was left for two seconds"

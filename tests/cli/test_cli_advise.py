@@ -17,7 +17,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import databases_with
+from shardkit.admin.doctor.scan import databases_with
 from shardkit.cli.advise.sampling import take
 from shardkit.cli.bench.servers import COMPONENT, ServerSource
 from shardkit.local import LocalCluster, LocalServer

@@ -24,7 +24,7 @@ from typing import Any
 from redis.exceptions import MovedError, NoPermissionError
 
 from shardkit.admin.conversion.forms import Conversion, Entry, Timed, decode_all, form_of
-from shardkit.admin.doctor.targets import Database, by_server
+from shardkit.admin.doctor.scan import Database, by_server
 from shardkit.admin.growth.capture import KeyCapture, turn_on_notifications
 from shardkit.admin.growth.cluster_nodes import moving_slots
 from shardkit.admin.growth.exchange import Slices, at_work

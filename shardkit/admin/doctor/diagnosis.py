@@ -16,9 +16,8 @@ from typing import Final
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.doctor.scan import ScanResult
+from shardkit.admin.doctor.scan import ScanResult, ServerInfo
 from shardkit.admin.doctor.summary import KeyGroup, KeyStatistics, StoredStructure, WorstExcess
-from shardkit.admin.doctor.targets import ServerInfo
 from shardkit.network.rules import eviction
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.limits import FORMS, Excess, beyond, recommend

@@ -1,4 +1,4 @@
-"""Scans the keys of components: all of them, or a sample of each database.
+"""Scans the keys of components' databases: all of them, or a sample of each.
 
 SCAN returns keys in the order of their hashes, so the first thousand are a fair sample of a
 database; each of them represents an equal share of all keys. Structures are found first, by a SCAN
@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
+import redis
 from redis.exceptions import RedisClusterException, RedisError
 
 from shardkit.admin.doctor.summary import (
@@ -24,24 +25,23 @@ from shardkit.admin.doctor.summary import (
     is_part,
     structure_of,
 )
-from shardkit.admin.doctor.targets import (
-    Database,
-    ServerInfo,
-    by_server,
-    databases_of,
-    distinct_shards,
-    server_info,
-)
 from shardkit.config.component import Component
 from shardkit.errors import ShardErrors, ShardKitError
 from shardkit.kit.kit import ShardKit
+from shardkit.network.survey import ServerFacts, loses_scripts, server_of
 from shardkit.operations.commands import Shard, script_call
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
 from shardkit.operations.server_errors import meaning
 from shardkit.structures.base.parameters import meta_key
 from shardkit.structures.encodings.inspection import KEYS_AT_ONCE, inspect_keys
-from shardkit.structures.encodings.limits import KeyEncoding, Limits, check
+from shardkit.structures.encodings.limits import (
+    LIMITS_PATTERN,
+    KeyEncoding,
+    Limits,
+    check,
+    read_limits,
+)
 from shardkit.structures.layouts.growing import MOST_GROUPS, tags
 
 SAMPLE: Final = 1_000
@@ -311,3 +311,94 @@ def _described(component: str, key: bytes, fields: object) -> StoredStructure | 
         if not re.fullmatch("[0-9]{1,19}", words.get(word, "1")) or int(words.get(word, 1)) > most:
             return f"says {word}={words[word][:40]!r}, which cannot be"
     return StoredStructure(component, name, words)
+
+
+@dataclass(frozen=True)
+class Database:
+    """A database of one shard; a cluster has one on each node."""
+
+    shard: Shard
+    address: str
+    client: redis.Redis = field(repr=False)
+
+    @property
+    def server(self) -> str:
+        """Its server's address: ``127.0.0.1:7101``."""
+        return server_of(self.address)
+
+
+@dataclass(frozen=True)
+class ServerInfo:
+    """A server process."""
+
+    id: str
+    address: str
+    software: str
+    limits: Limits | None
+    replicas: int
+    policy: str
+    loses_scripts: bool
+    client: redis.Redis = field(repr=False)
+
+
+def distinct_shards(component: Component) -> Iterator[Shard]:
+    """Yield a component's shards, its entry first; of those that share a database, the first."""
+    addresses = set()
+    for shard, entry in component.entries():
+        if entry.address not in addresses:
+            addresses.add(entry.address)
+            yield shard
+
+
+def databases_of(kit: ShardKit, component: Component, shard: Shard) -> list[Database]:
+    """Return the databases of a shard: one, or on a cluster one for each master."""
+    client = kit.clients.get(component, shard.number, raw=True)
+    if isinstance(client, redis.RedisCluster):
+        return [
+            Database(shard, f"{node.host}:{node.port}", client.get_redis_connection(node))
+            for node in client.get_primaries()  # type: ignore[no-untyped-call]
+        ]
+    return [Database(shard, component.entry_of(shard).address, client)]
+
+
+def databases_with(kit: ShardKit, *names: str) -> list[Database]:
+    """Return the databases of components, each once.
+
+    Raises:
+        ConfigError: there is no such component, or an entry cannot be used.
+    """
+    found = (
+        database
+        for name in names
+        for shard in distinct_shards(kit.component(name))
+        for database in databases_of(kit, kit.component(name), shard)
+    )
+    return list({database.address: database for database in found}.values())
+
+
+def server_info(database: Database) -> ServerInfo:
+    """Return which server holds a database, and its limits."""
+    client = database.client
+    facts = ServerFacts(info=client.info())
+    try:
+        limits = read_limits(client.config_get(LIMITS_PATTERN))
+    except redis.ResponseError:  # CONFIG is not permitted
+        limits = None
+    return ServerInfo(
+        facts.run_id,
+        database.server,
+        f"{facts.software} {facts.version}",
+        limits,
+        int(facts.info.get("connected_slaves", 0)),
+        facts.eviction_policy,
+        loses_scripts(client, facts.info),
+        client,
+    )
+
+
+def by_server(databases: Iterable[Database]) -> list[list[Database]]:
+    """Return databases grouped by the server in their addresses."""
+    groups: dict[str, list[Database]] = {}
+    for database in databases:
+        groups.setdefault(database.server, []).append(database)
+    return list(groups.values())

@@ -1,7 +1,13 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
 from shardkit.admin.growth.adopt import AdoptedServer, Adoption, RuleFit, adopt
-from shardkit.admin.growth.attachment import AttachedReplica, attach_replica, detach_replica
+from shardkit.admin.growth.attachment import (
+    AttachedReplica,
+    ReplicaNode,
+    attach_replica,
+    detach_replica,
+    replica_tree,
+)
 from shardkit.admin.growth.balance import (
     BalanceMove,
     BalancePlan,
@@ -33,7 +39,6 @@ from shardkit.admin.growth.move import (
 from shardkit.admin.growth.move_plan import MovePlan
 from shardkit.admin.growth.plan import GrowthPlan, GrowthStep, plan_growth
 from shardkit.admin.growth.repair import Repair, end_change, open_database, repair_changes
-from shardkit.admin.growth.replica_tree import ReplicaNode, replica_tree
 from shardkit.admin.growth.servers import Takeover
 from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify_replicas
 

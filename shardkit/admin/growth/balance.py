@@ -28,11 +28,10 @@ from shardkit.admin.growth.balance_plan import Unit, place
 from shardkit.admin.growth.databases import database_count
 from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.journal import Move
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on, masters_in
-from shardkit.admin.growth.servers import config_databases, connected_to, touched
+from shardkit.admin.growth.servers import KnownServers, config_databases, connected_to, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry

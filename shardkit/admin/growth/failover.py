@@ -32,7 +32,6 @@ from redis.utils import str_if_bytes
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.entries import push_relocation, wait_until_read
 from shardkit.admin.growth.journal import lease
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.managed_failover import (
     fail_over_cluster,
     fail_over_sentinels,
@@ -42,6 +41,7 @@ from shardkit.admin.growth.relocation import Same, ServerAddress, address_of, en
 from shardkit.admin.growth.servers import (
     STEP,
     TIMEOUT,
+    KnownServers,
     Order,
     ServerRole,
     Takeover,

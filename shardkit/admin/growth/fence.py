@@ -234,8 +234,16 @@ def write_under(clients: Clients, value: bytes, writes: Writes) -> None:
     """
     masters = {place for place, client in clients.items() if hasattr(client, "mark")}
     for place in masters:
-        batches = writes[place]
-        _write_to_master(place, clients[place], value, [each for one in batches for each in one])
+        commands = [each for batch in writes[place] for each in batch]
+        if not commands:
+            continue
+        client = clients[place]
+        sent = [part for args in commands for part in (len(args), *args)]
+        failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
+        if failed > 0:
+            raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
+        if failed == 0:
+            raise taken_over()
     if masters:
         return
 
@@ -354,17 +362,6 @@ class GuardedWrites:
     def close(self) -> None:
         """Give the connection back, or close it if the writes have not ended."""
         self._line.close(self._ended)
-
-
-def _write_to_master(place: Place, client: Any, value: bytes, commands: Commands) -> None:
-    if not commands:
-        return
-    sent = [part for args in commands for part in (len(args), *args)]
-    failed, text = client.eval(_UNDER, 1, client.mark, value, *sent)
-    if failed > 0:
-        raise WriteRefusedError(text.decode(errors="replace"), place, commands[failed - 1][1])
-    if failed == 0:
-        raise taken_over()
 
 
 def taken_over() -> GrowthError:

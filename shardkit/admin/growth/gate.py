@@ -6,7 +6,7 @@ See `fence.py` and `cluster_nodes.py` for what each sends.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from redis.exceptions import RedisError
 
 from shardkit.admin.growth import cluster_nodes
-from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
+from shardkit.admin.growth.cluster_nodes import masters_of
 from shardkit.admin.growth.databases import at_once, connections_to, only_reads
 from shardkit.admin.growth.entries import wait_until_read
 from shardkit.admin.growth.exchange import Clients, by_server
@@ -100,24 +100,23 @@ def update_nodes(move: Move, login: Login) -> None:
     for n, cluster in enumerate(move.clusters):
         if cluster:
             places = [ServerAddress.parse(cluster), *(Place.parse(at).server for at in sides[n])]
-            nodes = _masters_by_any(places, login)
+            failure: Exception | None = None
+            for server in places:
+                try:
+                    nodes, _ = masters_of(server, *login(server))
+                    break
+                except (RedisError, OSError) as error:
+                    failure = error
+            else:
+                raise GrowthError(
+                    f"the cluster has no node that answers: {failure}", "start the nodes"
+                )
             move.slots |= nodes
             sides[n] = list(nodes)
     move.sources, move.targets = sides
     move.source, move.target = (
         ", ".join(dict.fromkeys(str(Place.parse(at).server) for at in side)) for side in sides
     )
-
-
-def _masters_by_any(nodes: Iterable[ServerAddress], login: Login) -> dict[str, Ranges]:
-    """Ask a node of a cluster that answers."""
-    failure: Exception | None = None
-    for server in nodes:
-        try:
-            return masters_of(server, *login(server))[0]
-        except (RedisError, OSError) as error:
-            failure = error
-    raise GrowthError(f"the cluster has no node that answers: {failure}", "start the nodes")
 
 
 class CopyGate:

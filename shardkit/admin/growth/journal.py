@@ -34,11 +34,12 @@ from shardkit.admin.changes import (
     Change,
     begin,
     now_of,
+    open_changes,
     renewing,
     text_of,
 )
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import (
     ConfigError,
@@ -52,7 +53,6 @@ from shardkit.operations.arguments import annotations_of, kind_of
 _LEASE_KEY = "config:growth:lease"
 _TOKEN_KEY = "config:growth:token"  # on a server that a process is changing: its lease
 _MOVE_KEY = "config:growth:move:"  # earlier releases have one for each name
-_KEEPER_KEY = "config:growth:keeper:"
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -423,26 +423,6 @@ def lease(config: redis.Redis) -> Iterator[Lease]:
         held.release()
 
 
-def keeping(config: redis.Redis, name: str) -> None:
-    """Note that this process keeps the old databases of a move up to date."""
-    config.set(f"{_KEEPER_KEY}{name}", gethostname(), px=round(1000 * LEASE))
-
-
-def is_kept(config: redis.Redis, name: str) -> bool:
+def is_kept(config: redis.Redis, move: Move) -> bool:
     """Whether a process keeps the old databases of a move up to date."""
-    return bool(config.exists(f"{_KEEPER_KEY}{name}"))
-
-
-def stop_keeping(config: redis.Redis, name: str) -> None:
-    """Note that no process does any more."""
-    config.delete(f"{_KEEPER_KEY}{name}")
-
-
-def write_verified(config: redis.Redis, before: Move, after: Move) -> None:
-    """Write the result of a verification.
-
-    Nothing is written if another process is at work, or the move has changed since it was read.
-    """
-    with suppress(GrowthError), lease(config) as held:
-        if before in read_all(config, []):
-            held.write(after)
+    return any(each.kind == "keep" and each.within == move.id for each in open_changes(config))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypedDict, Unpack
 
@@ -323,11 +323,11 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
 def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:
     """Ask the process that keeps the old databases to reverse a move; without one, copy again."""
     with journal.lease(config) as lease:
-        if not journal.is_kept(config, move.name):
+        if not journal.is_kept(config, move):
             return _run(lease, reversed_move(move), **options)
         move.wanted = "reverse"
         lease.write(move)
-    while journal.is_kept(config, move.name):
+    while journal.is_kept(config, move):
         time.sleep(_STEP)
     found = journal.read(config, move.name)
     if found.undoes != move.id:  # it has ended without that
@@ -357,7 +357,7 @@ def complete_move(config: Any, name: str) -> Move:
             raise GrowthError(f"the move of {name} is {move.phase}, not kept", _SEE)
         move.wanted = "complete"
         lease.write(move)
-    while journal.is_kept(config, move.name):
+    while journal.is_kept(config, move):
         time.sleep(_STEP)
     with journal.lease(config) as lease:
         move = journal.read(config, name)
@@ -385,7 +385,9 @@ def verify_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
         raise GrowthError(f"the move of {name} is {move.phase}", "resume it first")
     before = replace(move)
     mover_of(Lease(config, "none"), move, **options).verify()
-    journal.write_verified(config, before, move)
+    with suppress(GrowthError), journal.lease(config) as held:  # if nobody else is at work
+        if before in journal.read_all(config, []):
+            held.write(move)
     return move
 
 

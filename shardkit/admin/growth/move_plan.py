@@ -22,11 +22,11 @@ from shardkit.admin.growth.databases import (
 from shardkit.admin.growth.exchange import ask, by_server
 from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
-from shardkit.admin.growth.known_servers import KnownServers
-from shardkit.admin.growth.pace import duration
+from shardkit.admin.growth.mover import duration
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import (
+    KnownServers,
     Side,
     config_databases,
     connected_to,
@@ -336,7 +336,8 @@ def plan_copy(
             for n, (source, other, info) in enumerate(old.values()):
                 if there and n == 0:
                     part = memory * len(targets[server]) / len(rule.targets)
-                    moving = _without_databases(info, sources[source])
+                    others = {f"db{n}" for n in _counts(info).keys() - sources[source].keys()}
+                    moving = {name: said for name, said in info.items() if name not in others}
                     needed = round(part) + int(there["used_memory"])
                     problems += too_small((source, other, moving), target, needed)
                 if info and there:
@@ -462,11 +463,6 @@ def _evicts(info: Mapping[str, Any]) -> str:
 
 def _is_replica(server: ServerAddress, info: Mapping[str, Any]) -> list[str]:
     return [f"{server} is a replica"] if info.get("role", "master") != "master" else []
-
-
-def _without_databases(info: Mapping[str, Any], kept: Collection[int]) -> dict[str, Any]:
-    others = {f"db{number}" for number in _counts(info)} - {f"db{number}" for number in kept}
-    return {name: said for name, said in info.items() if name not in others}
 
 
 def _problems_of(

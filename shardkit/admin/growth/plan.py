@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shardkit.admin.growth.journal import KEYS
-from shardkit.admin.growth.pace import duration
+from shardkit.admin.growth.mover import duration
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.config.component import MAX_SHARDS, check_name
 from shardkit.config.problem import invalid

@@ -132,7 +132,10 @@ def relocated(
                 if "zone" in replica:
                     fields["zone"] = replica["zone"]
             elif not same(address_of(each), source):
-                replicas.append(_standing_alone(replica, each))
+                at = address_of(each)  # which may come from its master
+                if at is not None and "url" not in replica:
+                    replica = {**replica, "host": at.host, "port": at.port}
+                replicas.append(replica)
         if keep_source:
             replicas.append(former)
         fields.pop("replicas", None)
@@ -272,14 +275,6 @@ def _changed(
 
 def _replicas(entry: Entry) -> list[tuple[dict[str, Any], Entry]]:
     return list(zip(entry.fields.get("replicas", ()), entry.replicas, strict=True))
-
-
-def _standing_alone(fields: dict[str, Any], entry: Entry) -> dict[str, Any]:
-    """Return a replica's fields with host and port, which may come from its master."""
-    where = address_of(entry)
-    if where is None or "url" in fields:
-        return fields
-    return {**fields, "host": where.host, "port": where.port}
 
 
 def at_server(fields: Mapping[str, Any], server: ServerAddress, where: str) -> dict[str, Any]:

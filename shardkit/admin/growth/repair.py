@@ -40,7 +40,6 @@ from shardkit.admin.growth.fence import (
     record_in,
 )
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Lease, Move
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move import mover_of, resume_move
 from shardkit.admin.growth.relocation import (
     Place,
@@ -51,7 +50,7 @@ from shardkit.admin.growth.relocation import (
     place_in,
 )
 from shardkit.admin.growth.rule import rule_of
-from shardkit.admin.growth.servers import ServerRole, connected_to, role_of
+from shardkit.admin.growth.servers import KnownServers, ServerRole, connected_to, role_of
 from shardkit.config.component import Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.store import read_components
@@ -251,13 +250,6 @@ class _ClosedDatabases:
             "",
         )
 
-    def _in_fence(self, place: Place, fence: bytes) -> Move | None:
-        """Return the record that a fence has."""
-        with suppress(ConfigError):
-            stored = {"kind": "", "format": 1, **record_in(fence)}
-            return journal.move_of_record(f"{place} {FENCE_KEY}", json.dumps(stored))
-        return None
-
     def _repair(self, place: Place, client: Any, fence: bytes) -> Repair:
         change = move_of(fence) or ""
         move = self.moves.get(change)
@@ -267,7 +259,10 @@ class _ClosedDatabases:
         if not self._named(place):
             went = f"its keys went to {json.loads(fence).get('to')}" if change else "unreadable"
             return Repair(str(place), change, name, "left", went)
-        move = move or self._in_fence(place, fence)
+        if move is None:
+            with suppress(ConfigError):
+                stored = json.dumps({"kind": "", "format": 1, **record_in(fence)})
+                move = journal.move_of_record(f"{place} {FENCE_KEY}", stored)
         if move is None or move.copying != KEYS:
             why = "its fence does not tell how to continue"
             return Repair(str(place), change, name, "unknown", why)

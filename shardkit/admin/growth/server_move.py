@@ -26,8 +26,7 @@ from shardkit.admin.client_list import connected_clients
 from shardkit.admin.growth.entries import LEAVE, push_relocation
 from shardkit.admin.growth.failover import replicas_of, repoint
 from shardkit.admin.growth.move_plan import entry_on
-from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.pace import COPIED
+from shardkit.admin.growth.mover import COPIED, Mover
 from shardkit.admin.growth.relocation import ServerAddress, entries_on
 from shardkit.admin.growth.servers import (
     ServerRole,
@@ -209,9 +208,12 @@ class ServerMover(Mover):
         """Detach and empty the target, unless it was a replica before the move."""
         move, target = self._move, self._target
         with connected_to(target, self._like, self._where) as new:
-            role = self._role_of_target(new)
-            if role is None:  # it is down: if it comes back, it follows the source
-                self._reached("aborted")
+            try:
+                role = role_of(new)
+            except (RedisError, OSError):
+                if move.phase not in ("begun", "attached") or not self._is_master(self._source):
+                    raise
+                self._reached("aborted")  # it is down: if it comes back, it follows the source
                 return
             if (
                 move.phase in ("promoted", "pushed")
@@ -256,15 +258,6 @@ class ServerMover(Mover):
         if not lost:
             raise self._can_continue()
         self._reached("aborted")
-
-    def _role_of_target(self, new: Any) -> ServerRole | None:
-        """Return the target's role; None if it is down and the source is still the master."""
-        try:
-            return role_of(new)
-        except (RedisError, OSError):
-            if self._move.phase not in ("begun", "attached") or not self._is_master(self._source):
-                raise
-            return None
 
     def _is_master(self, server: ServerAddress) -> bool:
         with connected_to(server, self._like, self._where) as client:

@@ -123,7 +123,7 @@ class DatabaseCopy:
         self._guarded: dict[Place, GuardedWrites] = {}
         self.keys = self.bytes = 0
 
-    def copy_all(self, progress: Callable[[], object]) -> None:
+    def copy_all(self, progress: Callable[[], object] = lambda: None) -> None:
         """Copy every key."""
 
         def told(source: Any) -> Iterator[list[bytes]]:

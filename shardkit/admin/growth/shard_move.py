@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 
 from redis.exceptions import RedisError, ResponseError
 
+from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.capture import KeyCapture, Standstill, turn_on_notifications
 from shardkit.admin.growth.certificate import ServerComparison, differing, unequal
@@ -66,8 +67,7 @@ from shardkit.admin.growth.gate import (
     wait_for_readers,
 )
 from shardkit.admin.growth.journal import Move
-from shardkit.admin.growth.mover import Mover
-from shardkit.admin.growth.pace import COPIED
+from shardkit.admin.growth.mover import COPIED, Mover
 from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on, held
 from shardkit.admin.growth.rule import rule_of, shard_names
 from shardkit.admin.growth.servers import role_of
@@ -181,7 +181,9 @@ class ShardMover(Mover):
                 self._reached("fenced")
             if move.phase == "fenced" and self._is_open_elsewhere(old):
                 self._go_home(old, new, "begun")
-            if move.phase == "fenced" and not self._is_closed(old, new):
+            # If the sources lost their data, the targets are still closed.
+            closed = self._is_decided(old) or move.id in map(move_of, fences_of(new))
+            if move.phase == "fenced" and not closed:
                 raise GrowthError(
                     f"{move.name} ({move.source}) is not closed by this move, although its record "
                     "says so: the record is out of date",
@@ -264,10 +266,6 @@ class ShardMover(Mover):
 
     def _is_decided(self, old: Clients) -> bool:
         return bool(old) and self._old_gate.is_closed(old)
-
-    def _is_closed(self, old: Clients, new: Clients) -> bool:
-        """Whether this move closes the sources, or its targets if the sources lost their data."""
-        return self._is_decided(old) or self._move.id in map(move_of, fences_of(new))
 
     def _is_open_elsewhere(self, old: Clients) -> bool:
         """Whether a source was promoted before it had the fence, so that clients wrote there."""
@@ -783,10 +781,7 @@ class ShardMover(Mover):
         self._lease.release()
         self._progress(f"keeping {move.source} up to date")
 
-        def copy_all(copy: DatabaseCopy) -> None:
-            copy.copy_all(partial(journal.keeping, config, move.name))
-
-        try:
+        with taking_part(config, Change(kind="keep", name=move.name, within=move.id)):
             while True:
                 with ExitStack() as attempt:
                     refill = captures is None
@@ -803,15 +798,15 @@ class ShardMover(Mover):
                         for server, capture in captures.items()
                     ]
                     try:
-                        at_once(copy_all if refill else DatabaseCopy.find_untold, copies)
+                        at_once(
+                            DatabaseCopy.copy_all if refill else DatabaseCopy.find_untold, copies
+                        )
                         if self._follow(copies, captures) == "reverse":
                             self._go_back(old, new, back, copies, captures, stack)
                         return
                     except MissedChangesError as error:
                         self._progress(f"copying again: {error.message}")
                 captures = None
-        finally:
-            journal.stop_keeping(config, move.name)
 
     def _follow(self, copies: Sequence[DatabaseCopy], captures: Captures) -> str:
         """Copy what changes until another process wants something; return what that is."""
@@ -820,7 +815,6 @@ class ShardMover(Mover):
         record = move
         try:
             while all(follower.is_working for follower in followers):
-                journal.keeping(config, move.name)
                 for capture in captures.values():
                     capture.require_complete()
                 record = journal.read(config, move.name)

@@ -21,10 +21,10 @@ from shardkit.admin.growth.cluster_nodes import Ranges, masters_of
 from shardkit.admin.growth.databases import database_client, free_databases, pages
 from shardkit.admin.growth.exchange import by_server
 from shardkit.admin.growth.journal import KEYS, Move
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.move_plan import Components, MovePlan, noting, plan_copy
 from shardkit.admin.growth.relocation import Place, ServerAddress, address_of, entries_on
 from shardkit.admin.growth.rule import ByPlacement, like_of, misplaced_error, shard_names
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.component import MAX_SHARDS, Component, entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of

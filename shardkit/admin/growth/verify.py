@@ -22,9 +22,8 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress, address_of, masters_in
-from shardkit.admin.growth.servers import connected_to
+from shardkit.admin.growth.servers import KnownServers, connected_to
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.network.server_queries import STEPS, query_all

@@ -16,7 +16,7 @@ import shardkit
 from shardkit.admin.changes import working_on
 from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
-from shardkit.admin.doctor.targets import Database, databases_with
+from shardkit.admin.doctor.scan import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli.advise import sampling
 from shardkit.cli.advise.checking import TOO_FAR, FamilyAdvice, LayoutAdvice, advise

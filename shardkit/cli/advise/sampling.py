@@ -15,7 +15,7 @@ from redis.exceptions import NoPermissionError
 from redis.utils import str_if_bytes
 
 from shardkit.admin.conversion.families import KeyFamily, Pattern, families
-from shardkit.admin.doctor.targets import Database
+from shardkit.admin.doctor.scan import Database
 from shardkit.admin.growth.exchange import at_work
 from shardkit.network.survey import CONFIG_KEYS
 from shardkit.structures.base.glob import glob_filter

@@ -1,4 +1,4 @@
-"""``shardkit config``, and its ``show``, ``pull`` and ``history``."""
+"""``shardkit config``, and its ``validate``, ``show``, ``pull`` and ``history``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from pathlib import Path
 
 import click
 
-from shardkit.cli.commands.config_diff import diff_command
-from shardkit.cli.commands.config_push import push, rollback
-from shardkit.cli.commands.config_validate import contents_of, validate
+from shardkit.admin.map_file import FileProblem, examine, problems_of_servers, users_of
+from shardkit.cli.commands.config_push import diff_command, push, rollback
 from shardkit.cli.options import (
     ShardOptions,
     command,
@@ -29,8 +28,11 @@ from shardkit.cli.output import (
     BAD,
     DIM,
     GOOD,
+    WARN,
+    Cell,
     Column,
     Output,
+    Styled,
     identifier,
     number,
     wordy,
@@ -40,10 +42,10 @@ from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import server_list
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.entry import LOCATION, Entry
+from shardkit.config.entry import LOCATION, Entry, mask
 from shardkit.config.history import PushRecord
 from shardkit.config.shard_map import ShardMap
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, counted, few
 from shardkit.kit.config_client import config_client
 from shardkit.operations.commands import Shard
 
@@ -268,6 +270,101 @@ _PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
 )
 def config() -> None:
     """Show and change the configuration."""
+
+
+_WIDE = 140  # columns; in a narrower terminal the table has three
+
+
+@command(
+    "shardkit config validate configs/*.yaml",
+    "shardkit config validate --strict --json configs/production.yaml",
+    short_help="Show what is wrong with shard maps.",
+)
+@click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@click.option("--connect", is_flag=True, help="Also connect to the servers, as a push does.")
+def validate(maps: Sequence[Path], strict: bool, connect: bool, output: Output) -> int:
+    """Show everything that is wrong with shard maps.
+
+    Connects to nothing, unless --connect. So it does not see what only servers report: a
+    wrong role or database, a file that two of them save to, or that a restart loses what scripts
+    and MULTI wrote, as of a Redis 7.0 with an append-only file whose default user has no rights.
+    Exits with 1 if a map cannot be used.
+    """
+    for path in maps:
+        if mask("", str(path)) != str(path):
+            ShardMap.load(path)  # of an address with a password, the error shows nothing
+    examined = [(path, *examine(path)) for path in maps]
+    if connect:
+        for path, shard_map, found in examined:
+            found += [] if shard_map is None else problems_of_servers(path, shard_map)
+    findings = [finding for _, _, found in examined for finding in found]
+    failed = any(strict or not finding.warning for finding in findings)
+    if output.as_json:
+        output.document(
+            {
+                "valid": all(shard_map is not None for _, shard_map, _ in examined),
+                "maps": [
+                    {"file": str(path), "valid": shard_map is not None, "problems": found}
+                    for path, shard_map, found in examined
+                ],
+            }
+        )
+        return int(failed)
+    if findings:
+        output.table(table_of(_problem_fields(output), findings))
+        output.line()
+    for path, shard_map, found in examined:
+        if shard_map is None:
+            output.line(f"{path} cannot be used: {counted(len(found), 'problem')}", BAD)
+        else:
+            warned = f", {counted(len(found), 'warning')}" if found else ""
+            colour = WARN if found else GOOD
+            output.line(f"{path} can be used: {contents_of(shard_map)}{warned}", colour)
+            if not connect and (users := users_of(shard_map)):
+                output.line(
+                    f"its servers have users of their own ({few(users, ', ')}): whether a restart "
+                    "would lose writes is seen with --connect",
+                    DIM,
+                )
+    return int(failed)
+
+
+def _problem_fields(output: Output) -> tuple[Field[FileProblem], ...]:
+    if output.interactive and output.width < _WIDE:
+        return (
+            column_only(wordy("place"), lambda finding: finding.place),
+            column_only(wordy("field and value"), _field_and_value),
+            column_only(
+                wordy("problem and remedy"), lambda f: f"{_shown_problem(f)}\n→ {f.remedy}"
+            ),
+        )
+
+    def problem(finding: FileProblem) -> Cell:
+        return Styled(_shown_problem(finding), WARN if finding.warning else BAD)
+
+    return (
+        column_only("place", lambda finding: finding.place),
+        column_only(wordy("field"), lambda finding: finding.field),
+        column_only(wordy("value"), lambda finding: finding.value),
+        column_only(wordy("problem"), problem),
+        column_only(wordy("remedy"), lambda finding: finding.remedy),
+    )
+
+
+def _field_and_value(finding: FileProblem) -> str:
+    return "\n".join(filter(None, [finding.field.removeprefix("components."), finding.value]))
+
+
+def _shown_problem(finding: FileProblem) -> str:
+    return f"warning: {finding.problem}" if finding.warning else finding.problem
+
+
+def contents_of(shard_map: ShardMap) -> str:
+    """Return what a map describes: ``3 components, 24 shards``."""
+    shards = sum(len(component.shards) for component in shard_map.components.values())
+    named = counted(len(shard_map.components), "component")
+    return f"{named}, {counted(shards, 'shard')}"
 
 
 for each in (validate, diff_command, push, pull, show_command, history, rollback):

@@ -1,7 +1,6 @@
 """``shardkit search``: indexes files and installed packages, and shows an index.
 
-``query`` and ``export`` are in `shardkit.cli.commands.search_query`, what concerns damage in
-`shardkit.cli.commands.search_index`.
+``query``, ``export`` and what concerns damage are in `shardkit.cli.commands.search_query`.
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from typing import Any
 
 import click
 
-from shardkit.cli.commands.search_index import (
+from shardkit.cli.commands.search_query import (
     created,
     drop,
     existing,
+    export,
     index_options,
+    query,
     query_errors,
     rebuild,
     verify,
 )
-from shardkit.cli.commands.search_query import export, query
 from shardkit.cli.options import StructureOptions, command, group, number_option
 from shardkit.cli.output import Output, identifier, number
 from shardkit.cli.progress import ProgressCallback, progress

@@ -26,9 +26,8 @@ from shardkit.cli.demo.counting import (
 )
 from shardkit.cli.demo.logs import KINDS, count_logs, servers_map, top_places
 from shardkit.cli.demo.memory_use import loads, measure_memory
-from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay
+from shardkit.cli.demo.replay import BATCH_SIZE, ReplayResult, replay, started
 from shardkit.cli.demo.report import DemoReport, VisitorExample, document, show
-from shardkit.cli.demo.servers import started
 from shardkit.cli.options import (
     INTERRUPTED,
     command,

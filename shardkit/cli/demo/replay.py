@@ -1,4 +1,4 @@
-"""The main loop: reads, parses and counts lines, measures the speed, and handles Ctrl-C."""
+"""The demo's servers and its main loop, which counts lines, with their speed, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -14,6 +14,10 @@ from typing import Any, Final, TypeAlias
 
 from shardkit.cli.demo.access_log import AccessLog, AccessLogParser, LogBatch, Visitor
 from shardkit.cli.demo.counting import VisitCounter
+from shardkit.cli.output import DIM, Output
+from shardkit.config.store import push
+from shardkit.errors import counted
+from shardkit.local import LocalServers
 
 BATCH_SIZE: Final = 10_000
 EXAMPLES: Final = 5
@@ -111,3 +115,21 @@ class _Interrupts:
         if self._asked or not self._holding:
             raise KeyboardInterrupt
         self._asked = True
+
+
+@contextmanager
+def started(output: Output, servers: LocalServers) -> Iterator[str]:
+    """Start servers, push their map to the config server, and yield the config server's URL."""
+    total = counted(len(servers.servers), "server")
+    try:
+        with output.busy(f"starting {total}"):
+            servers.start()
+        config_server = servers.config_server
+        assert config_server is not None
+        with config_server.client() as client:
+            push(client, servers.shard_map)
+        url = f"redis://{config_server.address}/0"
+        output.note(f"started {total} and pushed their map to {url}", DIM)
+        yield url
+    finally:
+        servers.stop()

@@ -126,8 +126,8 @@ def simulated_servers(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.Monkey
                 client.connection_pool.disconnect()
 
         patched.setattr("shardkit.admin.growth.servers.client_of", client_of)
-        patched.setattr("shardkit.admin.growth.known_servers.query_all", lambda queries: {})
-        patched.setattr("shardkit.admin.growth.known_servers.same_server", eq)
+        patched.setattr("shardkit.admin.growth.servers.query_all", lambda queries: {})
+        patched.setattr("shardkit.admin.growth.servers.same_server", eq)
         patched.setattr(
             "shardkit.admin.growth.servers.identify",
             lambda client: ServerIdentity(repr(client), repr(client)),

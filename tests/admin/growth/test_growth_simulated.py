@@ -337,7 +337,6 @@ def take_fences(capture: Capture, most: int | None = None) -> dict[tuple[int, by
 def forget(mover: Any, copies: Any, captures: Any) -> str:
     """Take the place of `ShardMover._follow`: copy nothing back."""
     while True:
-        journal.keeping(mover._config, "data")
         for capture in captures.values():
             capture.take()
         record = journal.read(mover._config, "data")

@@ -14,15 +14,15 @@ from shardkit.admin.growth import (
     attach_replica,
     detach_replica,
     fail_over,
-    known_servers,
     moves,
     plan_move,
     replica_tree,
     server_move,
+    servers as known_servers,
     start_move,
 )
-from shardkit.admin.growth.known_servers import KnownServers
 from shardkit.admin.growth.relocation import ServerAddress
+from shardkit.admin.growth.servers import KnownServers
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer

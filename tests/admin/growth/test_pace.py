@@ -8,8 +8,8 @@ from unittest.mock import Mock
 import pytest
 from growth_helpers import Fleet, small
 
-from shardkit.admin.growth import Move, moves, pace, plan_move
-from shardkit.admin.growth.pace import Pace, duration, progress_of
+from shardkit.admin.growth import Move, mover as pace, moves, plan_move
+from shardkit.admin.growth.mover import Pace, duration, progress_of
 
 KEYS, MB = 100_000, 10_000_000
 

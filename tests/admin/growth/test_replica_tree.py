@@ -53,7 +53,7 @@ def test_a_tree_of_replicas_shows_every_level_and_who_does_not_follow(fleet: Fle
         (fleet.name(2), 2, "in sync", True),
     ]
     with pytest.MonkeyPatch.context() as patched:  # servers that replicate each other in a circle
-        patched.setattr(import_module("shardkit.admin.growth.replica_tree"), "_DEEPEST", 1)
+        patched.setattr(import_module("shardkit.admin.growth.attachment"), "_DEEPEST", 1)
         assert len(tree(fleet)) == 2
     output = fleet.run("replicas", "tree").output
     assert "in sync" in output or "behind" in output
