@@ -25,13 +25,13 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from shardkit.admin.changes import Change, taking_part
 from shardkit.admin.growth.balance_plan import Unit, place
-from shardkit.admin.growth.databases import database_count
+from shardkit.admin.growth.databases import database_client, database_count
 from shardkit.admin.growth.exchange import at_work
 from shardkit.admin.growth.journal import Move
 from shardkit.admin.growth.move import MoveOptions, plan_move, start_move
 from shardkit.admin.growth.mover import Progress
 from shardkit.admin.growth.relocation import ServerAddress, address_of, entries_on, masters_in
-from shardkit.admin.growth.servers import KnownServers, config_databases, connected_to, touched
+from shardkit.admin.growth.servers import KnownServers, config_databases, touched
 from shardkit.admin.heat import HotName
 from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
@@ -527,7 +527,7 @@ class _Measurement:
         progress: Progress,
     ) -> None:
         name = str(self._address)
-        with connected_to(self._address, self._like, self._where) as client:
+        with database_client(self._address, self._like, self._where, 0) as client:
             before, began = client.info("stats"), time.monotonic()
             seen: Counter[tuple[int, bytes]] = Counter()
             watched = seconds
@@ -567,7 +567,7 @@ class _Measurement:
     ) -> None:
         tags, keys = _Sums(), _Sums()
         examined, size = 0, 0
-        with connected_to(self._address, self._like, self._where, database=number) as client:
+        with database_client(self._address, self._like, self._where, number) as client:
             total = client.dbsize()
             for page, sizes in _sizes(client, sample or total, share):
                 for key, used in zip(page, sizes, strict=True):

@@ -307,7 +307,7 @@ def plan_copy(
             {
                 server: (server, client, _info(client, server, problems))
                 for server in side
-                for client in [stack.enter_context(connected_to(server, *login(server)))]
+                for client in [stack.enter_context(database_client(server, *login(server), 0))]
             }
             for side in (sources, targets)
         )
@@ -500,7 +500,7 @@ def _elements(
     for number, count in counts.items():
         with (
             suppress(RedisError, OSError),
-            connected_to(server, like, where, database=number) as client,
+            database_client(server, like, where, number) as client,
         ):
             [(_, keys)] = ask(client, [("SCAN", 0, "COUNT", _SAMPLED)])
             kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]

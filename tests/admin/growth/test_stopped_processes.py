@@ -116,7 +116,10 @@ def every_step(
         anew(fleet, replicas)
 
         def meanwhile(number: int = number) -> None:
-            other()
+            try:
+                other()
+            except ShardKitError as error:
+                pytest.fail(f"nobody can take over at {number, steps[-1]}: {error}")
             with shardkit.connect(fleet.url) as kit:
                 kit.key_sharded("users").mset({f"new{n}": number for n in range(9)})
 
