@@ -148,7 +148,7 @@ MUTATIONS = [
     Mutation("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
     Mutation("late writes are copied", LeftCluster, ShardMover, "_require_same", only_first, 46),
     Mutation("what nodes change is copied again", LeftCluster, Capture, "take", take_marks, 2),
-    Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 165),
+    Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 508),
     Mutation(
         *("the cluster takes no writes while shards are still read", EnteredCluster),
         *(ShardMover, "_push", push_open, 46),
