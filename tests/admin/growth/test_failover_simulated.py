@@ -225,7 +225,7 @@ MUTATIONS = [
         *("the source is a replica", MovedServer, server_move.ServerMover, "_require_handover"),
         *(lambda mover, old, new: old.execute_command("REPLICAOF", "NO", "ONE"), 2),
     ),
-    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 281),
+    Mutation("entries follow", MovedServer, server_move, "take_writes_alone", push_first, 310),
     Mutation("writers are held", FailedOver, failover, "hand_over", without_a_hold, 148),
     Mutation("the master is a replica", FailedOver, failover, "hand_over", without_a_fence, 10),
     Mutation("entries follow roles", FailedOver, failover, "take_writes_alone", push_first, 1),

@@ -46,6 +46,13 @@ class LeftCluster(SplitData):
         start_split(config, "data", hold=HOLD, **self.options)
 
 
+class UsedAfterwards(LeftCluster):
+    """The shards are still used when what a stopped mover has sent arrives."""
+
+    writes, reads = 32, 32
+    pauses = 1.0, 0.3
+
+
 class EnteredCluster(LeftCluster):
     """Two shards on two servers become the nodes of a cluster."""
 
@@ -183,6 +190,6 @@ def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> 
             client.set(fence_key(client), value)
 
     with simulated_cluster(monkeypatch):
-        Mutation("take", LeftCluster, gate, "take", take, 531, "DatabaseMovedError").shows(
+        Mutation("take", UsedAfterwards, gate, "take", take, 90, "DatabaseMovedError").shows(
             monkeypatch
         )
