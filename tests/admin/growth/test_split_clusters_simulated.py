@@ -46,6 +46,13 @@ class LeftCluster(SplitData):
         start_split(config, "data", hold=HOLD, **self.options)
 
 
+class UsedAfterwards(LeftCluster):
+    """The shards are still used when what a stopped mover has sent arrives."""
+
+    writes, reads = 32, 32
+    pauses = 1.0, 0.3
+
+
 class EnteredCluster(LeftCluster):
     """Two shards on two servers become the nodes of a cluster."""
 
@@ -148,7 +155,7 @@ MUTATIONS = [
     Mutation("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
     Mutation("late writes are copied", LeftCluster, ShardMover, "_require_same", only_first, 46),
     Mutation("what nodes change is copied again", LeftCluster, Capture, "take", take_marks, 2),
-    Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 165),
+    Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 508),
     Mutation(
         *("the cluster takes no writes while shards are still read", EnteredCluster),
         *(ShardMover, "_push", push_open, 46),
@@ -183,6 +190,6 @@ def test_a_target_is_taken_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> 
             client.set(fence_key(client), value)
 
     with simulated_cluster(monkeypatch):
-        Mutation("take", LeftCluster, gate, "take", take, 531, "DatabaseMovedError").shows(
+        Mutation("take", UsedAfterwards, gate, "take", take, 90, "DatabaseMovedError").shows(
             monkeypatch
         )
