@@ -152,13 +152,13 @@ def take_marks(capture: Capture, most: int | None = None) -> dict[tuple[int, byt
 
 # What is left out, and in which schedules that shows.
 MUTATIONS = [
-    Mutation("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 2),
+    Mutation("nodes are closed", LeftCluster, gate.ClusterGate, "_close_nodes", unclosed, 57),
     Mutation("late writes are copied", LeftCluster, ShardMover, "_require_same", only_first, 46),
     Mutation("what nodes change is copied again", LeftCluster, Capture, "take", take_marks, 2),
     Mutation("all know that nodes are left", LeftCluster, gate, "wait_until_read", nothing, 508),
     Mutation(
         *("the cluster takes no writes while shards are still read", EnteredCluster),
-        *(ShardMover, "_push", push_open, 46),
+        *(ShardMover, "_push", push_open, 178),
     ),
     Mutation(
         "what shards change is copied again", EnteredCluster, Capture, "take", take_fences, 19
