@@ -375,19 +375,21 @@ def with_operations(
     for each in databases:
         watched[each.server] += each.operations or 0.0
     servers = tuple(replace(each, watched=watched[each.server]) for each in report.servers)
-    parts = {
-        (part.kind, _text(part), shard.partition(":")[0]): part
-        for part in report.parts
-        for shard in part.shards
+    busy = {
+        (kind, each.name, each.component): each.now
+        for kind in ("tag", "key")
+        for each in (hot or {}).get(kind, ())
     }
-    for kind in ("tag", "key"):
-        for name in (hot or {}).get(kind, ()):
-            whose = kind, name.name, name.component
-            # One that was not in the sample is shown with its component.
-            unseen = PartLoad(kind, name.name.encode(), (name.component,), 0.0, 1)
-            parts[whose] = replace(parts.get(whose, unseen), operations=name.now)
-    found = tuple(dict.fromkeys(parts.values()))
-    return replace(report, servers=servers, databases=databases, parts=found)
+    parts = []
+    for part in report.parts:
+        names = {(part.kind, _text(part), shard.partition(":")[0]) for shard in part.shards}
+        if found := names & busy.keys():
+            part = replace(part, operations=sum(map(busy.pop, found)))
+        parts.append(part)
+    # A name that was not in the sample is shown with its component.
+    for (kind, name, component), rate in busy.items():
+        parts.append(PartLoad(kind, name.encode(), (component,), 0.0, 1, rate))
+    return replace(report, servers=servers, databases=databases, parts=tuple(parts))
 
 
 def apply_balance(config: Any, plan: BalancePlan, **options: Unpack[MoveOptions]) -> list[Move]:
