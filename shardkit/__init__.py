@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         AsyncShardKit as AsyncShardKit,
         ShardKit as ShardKit,
         aconnect as aconnect,
+        cached as cached,
         configure as configure,
         connect as connect,
         default_kit as default_kit,

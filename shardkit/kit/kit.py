@@ -28,13 +28,23 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import (
+    Any,
+    NoReturn,
+    Required,
+    Self,
+    TypeAlias,
+    TypedDict,
+    TypeVar,
+    Unpack,
+    cast,
+)
 
 import redis
 import redis.asyncio as aioredis
 from redis.credentials import CredentialProvider
 
-from shardkit import log_records
+from shardkit import caching as _caching, log_records
 from shardkit.config.component import Component
 from shardkit.config.directory import AsyncDirectory, Directory
 from shardkit.config.entry import Entry, as_one_server, entries_of_url
@@ -70,6 +80,7 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.server_clock import ServerClock
+from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
 logger = logging.getLogger("shardkit")
@@ -84,7 +95,7 @@ CONFIG_TIMEOUT = 1.0
 Where: TypeAlias = str | Path | ShardMap | Entry
 
 # The parts of a kit that only shardkit uses.
-_PARTS = frozenset({"breakers", "clients", "driver", "plane", "topology"})
+_PARTS = frozenset({"breakers", "clients", "driver", "face_of", "near_copies", "plane", "topology"})
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -102,6 +113,21 @@ class KitOptions(TypedDict, total=False):
     heat: float
     cache: str | PathLike[str]
     cache_max_age: Seconds
+
+
+class CachingOptions(TypedDict, total=False):
+    """The arguments of `Kit.cached`."""
+
+    ttl: Required[Seconds]
+    key: Required[str]
+    tags: Iterable[str]
+    stale: Seconds
+    codec: Codec[Any] | str | None
+    cache_none: bool
+    exceptions: type[Exception] | tuple[type[Exception], ...]
+    fallback: bool
+    near: int
+    max_age: Seconds
 
 
 class Kit(Catalogue[Face]):
@@ -145,6 +171,8 @@ class Kit(Catalogue[Face]):
         self._private: set[weakref.ref[Clients]] = set()
         self._directory: Any = None
         self.topology.changed = partial(_tell_changed, self.clients, self._private)
+        self._other_face: tuple[Any, Any] | None = None
+        self.near_copies: dict[str, Any] = {}  # of cached functions, by component
         self._stop_heat: Callable[[], object] | None = None
         if heat and isinstance(source, ConfigServer):
             from shardkit.kit.heat import counter_of  # few programs need it
@@ -184,6 +212,58 @@ class Kit(Catalogue[Face]):
         )
         self.topology.count(component, shards, placement or DEFAULT)
         return found
+
+    def cached(self, component: str, **options: Unpack[CachingOptions]) -> _caching.Caching:
+        """Return a decorator that caches what a function returns, for all processes.
+
+        ::
+
+            @kit.cached("cache", ttl=60, key="user:{user_id}", tags=("users",))
+            def load_user(user_id): ...        # or async def
+
+            load_user(7)
+            load_user.invalidate(7); load_user.refresh(7); load_user.invalidate_tag("users")
+
+        One caller of all processes computes a value that is missing; the others wait for it. See
+        `shardkit.caching.functions.CachedFunction` for what the function can do.
+
+        Args:
+            component: where the values live, each on the shard of its key.
+            ttl: the seconds for which a value is fresh. Often used values are computed again
+                shortly before.
+            key: the value's key, with the function's parameters: ``user:{user_id}``, or attributes
+                of them: ``cart:{user.id}``.
+            tags: templates like ``key``: all values of a tag are invalidated at once.
+            stale: the seconds after ``ttl`` in which a value is still used while one caller
+                computes it again.
+            codec: how values are stored; see `shardkit.structures.codecs`.
+            cache_none: whether None is stored like other values.
+            exceptions: classes of exceptions that are stored, and raised again.
+            fallback: whether to compute, and store nothing, where a server does not answer.
+            near: bytes of this process in which values are kept. They are shared: do not change
+                what a call returns.
+            max_age: the seconds that such a copy may be older than what its server has, also when
+                connections hang.
+
+        Raises:
+            InvalidArgumentError: an option cannot be used; the key names no parameter.
+
+        Cost of a call: one exchange for a hit, two for a computation.
+        """
+        return _caching.Caching(lambda: self, component, **options)
+
+    def face_of(self, awaits: bool | None) -> tuple[Any, Any]:
+        """Return what runs operations of a face (None: the kit's own), and what renews holds."""
+        kinds = BlockingDriver, AwaitingDriver
+        if awaits is None or isinstance(self._driver, kinds[awaits]):
+            return self._driver, self._renewals
+        if self._other_face is None and awaits:
+            adriver = AwaitingDriver(self.plane.alink())
+            self._other_face = adriver, AsyncRenewals(adriver)
+        elif self._other_face is None:
+            driver = BlockingDriver(self.plane.link())
+            self._other_face = driver, Renewals(driver, self._clock.monotonic)
+        return self._other_face
 
     def deadline(self, seconds: Seconds) -> DeadlineBlock:
         """Return a context that limits everything inside it to ``seconds`` seconds.
@@ -260,6 +340,10 @@ class Kit(Catalogue[Face]):
 
     def _close(self) -> None:
         self._renewals.close()
+        if self._other_face is not None:
+            self._other_face[1].close()
+        for near in self.near_copies.values():
+            near.close()
         self._background.close()
         if self._stop_heat is not None:
             self._stop_heat()
@@ -951,3 +1035,8 @@ def sharded_connection(
     return decorators.sharded_connection(
         DEFAULT_PLANE, component, shards, key, wait, placement, read_from
     )
+
+
+def cached(component: str, **options: Unpack[CachingOptions]) -> _caching.Caching:
+    """The default kit's `ShardKit.cached`, opened when the function is first called."""
+    return _caching.Caching(default_kit, component, **options)

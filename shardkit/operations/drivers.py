@@ -243,7 +243,7 @@ class AwaitingDriver(_StepRunner):
             return value
         except BaseException as error:
             if (step := _interrupt(steps, error)) is not None:
-                await _shielded(self._run_on(steps, step))
+                await shielded(self._run_on(steps, step))
             if isinstance(error, DamagedDataError):
                 await self._locate(error)
             if call is not None:
@@ -280,7 +280,7 @@ class AwaitingDriver(_StepRunner):
                 raise
             except BaseException:
                 if lock_step.interrupt():
-                    await _shielded(self._take_turns(lock_step))
+                    await shielded(self._take_turns(lock_step))
                 raise
             for damage in lock_step.damage():
                 await self._locate(damage)
@@ -311,7 +311,7 @@ class AwaitingDriver(_StepRunner):
         try:
             return await asyncio.shield(exchange)
         except asyncio.CancelledError:
-            await _shielded(undo())
+            await shielded(undo())
             raise
 
     async def _run_on(self, steps: Operation[Any], step: Any) -> None:
@@ -373,7 +373,7 @@ def _interrupt(steps: Operation[Any], error: BaseException) -> Any:
         return None
 
 
-async def _shielded(undoing: Awaitable[None]) -> None:
+async def shielded(undoing: Awaitable[None]) -> None:
     """Wait for steps that undo; they are a task of their own, which no cancellation ends."""
 
     async def undo() -> None:

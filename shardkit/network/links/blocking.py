@@ -265,20 +265,32 @@ class BlockingLink(Link):
             self.send([command])
 
     def _subscription(self, to: To, key: Key, connect: bool) -> Subscription | None:
-        name = to if isinstance(to, str) else to.component
-        component = self._topology.component(name)
-        number = place(to, key, {name: component}).number
         try:
-            client: Any = self._clients.get(component, number, self._raw)
-            node = None
-            pool = getattr(client, "connection_pool", None)
-            if pool is None:
-                node = client.get_node_from_key(key)
-                pool = client.get_redis_connection(node).connection_pool
+            client, pool, node = self._pool_of(to, key)
         except (*ATTEMPT_ERRORS, ShardFailure) as error:
             reraise_handlers(error)
             return None
         return self._subscriptions.get(client, pool, node, connect=connect)
+
+    def _pool_of(self, to: To, key: Key) -> tuple[Any, Any, Any]:
+        """Return the client of a key, the pool of its server, and on a cluster the node."""
+        name = to if isinstance(to, str) else to.component
+        component = self._topology.component(name)
+        client: Any = self._clients.get(
+            component, place(to, key, {name: component}).number, self._raw
+        )
+        if pool := getattr(client, "connection_pool", None):
+            return client, pool, None
+        node = client.get_node_from_key(key)
+        return client, client.get_redis_connection(node).connection_pool, node
+
+    def pool_of(self, to: To, key: Key) -> Any:
+        """Return the pool of the server on which a key lives."""
+        return self._pool_of(to, key)[1]
+
+    def version_of(self, component: str) -> object:
+        """Return what is the same object until the entries of a component change."""
+        return self._topology.last_known(component)
 
 
 def endpoints_or_failures(

@@ -1,0 +1,14 @@
+"""Cached functions: computed once by all processes together, invalidated by key and by tag."""
+
+from typing import TYPE_CHECKING
+
+from shardkit.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from shardkit.caching.functions import (
+        AsyncCachedFunction as AsyncCachedFunction,
+        CachedFunction as CachedFunction,
+        Caching as Caching,
+    )
+else:
+    __getattr__, __dir__ = lazy_names(__name__)

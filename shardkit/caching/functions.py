@@ -1,0 +1,488 @@
+"""The decorator of cached functions.
+
+::
+
+    @kit.cached("cache", ttl=60, stale=30, key="user:{user_id}", tags=("users",))
+    def load_user(user_id): ...            # or async def
+
+    load_user(7)                           # computed by one caller of all processes
+    load_user.invalidate(7)
+    load_user.refresh(7)                   # computes it now
+    load_user.invalidate_tag("users")
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import time
+from collections.abc import Callable, Coroutine, Iterable
+from contextlib import suppress
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from operator import attrgetter
+from string import Formatter
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from uuid import UUID
+
+from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies
+from shardkit.caching.values import Values
+from shardkit.errors import InvalidArgumentError, InvalidKeyError, ShardErrors, StructureError
+from shardkit.operations.arguments import Seconds, shown
+from shardkit.operations.deadlines import within
+from shardkit.operations.drivers import shielded
+from shardkit.routing.keys import key_bytes
+from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, check_seconds
+from shardkit.structures.codecs.compression import Compressed
+from shardkit.structures.codecs.named import codec as codec_of
+from shardkit.structures.codecs.plain import Codec
+
+if TYPE_CHECKING:
+    from shardkit.kit.kit import Kit
+
+P = ParamSpec("P")
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+_VALUE, _NONE, _ERROR = b"v", b"n", b"e"  # what a stored value begins with
+_SHORTEST = 0.001  # seconds
+_SCALARS = (str, int, float, Decimal, UUID, date, Enum)
+
+
+class CachedFunction(Protocol[P, T_co]):
+    """A cached function: called like the function that it decorates."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """Return the value; compute it if there is none, and nobody else does.
+
+        Cost: one exchange for a hit, two for a computation.
+        """
+
+    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> T_co:
+        """Compute the value now, store and return it. Cost: two exchanges."""
+
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Remove the value of these arguments; one being computed is not stored. One exchange."""
+
+    def invalidate_tag(self, *tags: str) -> None:
+        """Invalidate all values with one of these tags, of all functions. One exchange."""
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Return the key on the server; no exchange."""
+
+
+class AsyncCachedFunction(Protocol[P, T]):
+    """The same of an ``async def`` function; see `CachedFunction`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        """Return the value."""
+
+    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+        """Compute the value now."""
+
+    def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
+        """Remove a value."""
+
+    def invalidate_tag(self, *tags: str) -> Coroutine[Any, Any, None]:
+        """Invalidate all values with one of these tags."""
+
+    def key(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """Return the key on the server."""
+
+
+class Options(NamedTuple):
+    """The checked options of a cached function."""
+
+    component: str
+    ttl: float
+    stale: float
+    key: str
+    tags: tuple[str, ...]
+    codec: Codec[Any]
+    cache_none: bool
+    exceptions: tuple[type[Exception], ...]
+    fallback: bool
+    near: int
+    max_age: float
+
+
+class Caching:
+    """What ``kit.cached(…)`` returns: decorates functions, and invalidates their tags.
+
+    Args:
+        opened: returns the kit, when a function is first called.
+        component, **options: see `shardkit.ShardKit.cached`.
+    """
+
+    def __init__(
+        self,
+        opened: Callable[[], Kit[Any]],
+        component: str,
+        *,
+        ttl: Seconds,
+        key: str,
+        tags: Iterable[str] = (),
+        stale: Seconds = 0,
+        codec: Codec[Any] | str | None = "json",
+        cache_none: bool = True,
+        exceptions: type[Exception] | tuple[type[Exception], ...] = (),
+        fallback: bool = False,
+        near: int = 0,
+        max_age: Seconds = 1.0,
+    ) -> None:
+        if not isinstance(component, str):
+            raise InvalidArgumentError(
+                f"@cached got {shown(component)} instead of a component's name",
+                'write @cached("<component>", …)',
+            )
+        owner = f"@cached({component!r})"
+        given = codec_of(codec)
+        if isinstance(given, Compressed):
+            raise InvalidArgumentError(
+                f"{owner}: codec={codec!r} needs a trained dictionary", "give gzip, lz4 or bz2"
+            )
+        kinds = exceptions if isinstance(exceptions, tuple) else (exceptions,)
+        for kind in kinds:
+            if not (isinstance(kind, type) and issubclass(kind, Exception)):
+                raise InvalidArgumentError(
+                    f"{owner}: exceptions has {shown(kind)}", "give classes of exceptions"
+                )
+        if isinstance(tags, str):
+            raise InvalidArgumentError(f"{owner}: tags={tags!r}", "give a tuple of texts")
+        check_integer(owner, "near", near, 0, 2**40)
+        self._opened = opened
+        self._owner = owner
+        self._options = Options(
+            component,
+            check_seconds(owner, "ttl", ttl, _SHORTEST, LONGEST_EXPIRY / 2),
+            check_seconds(owner, "stale", stale, 0, LONGEST_EXPIRY / 2),
+            key,
+            tuple(tags),
+            given,
+            cache_none,
+            kinds,
+            fallback,
+            near,
+            check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE),
+        )
+
+    @overload
+    def __call__(
+        self, function: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> AsyncCachedFunction[P, T]: ...
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> CachedFunction[P, T]: ...
+    def __call__(self, function: Callable[..., Any], /) -> Any:
+        """Decorate a function.
+
+        Raises:
+            InvalidArgumentError: it is a generator, or its key or a tag names no parameter of it.
+        """
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidArgumentError(
+                f"{self._owner}: {_name(function)} is a generator", "return a list instead"
+            )
+        kind = _Awaiting if inspect.iscoroutinefunction(function) else _Blocking
+        return kind(self._opened, self._options, function).made()
+
+    def invalidate_tag(self, *tags: str) -> Any:
+        """Invalidate all values with one of these tags; of an async kit it is awaited."""
+        values, _, near = _values(self._opened(), self._options, None)
+        return _removal(near, _tag_keys(tags), values.remove_tags)
+
+
+class _Function:
+    """What the cached functions of both faces share."""
+
+    def __init__(
+        self, opened: Callable[[], Kit[Any]], options: Options, function: Callable[..., Any]
+    ) -> None:
+        self.opened = opened
+        self.options = options
+        self.function = function
+        owner = f"@cached({options.component!r}) of {_name(function)}"
+        self.key = _Template(owner, "key", options.key, function, VALUES)
+        self._tags = [_Template(owner, "tags", tag, function, TAGS) for tag in options.tags]
+        self._owner = owner
+        self._by_name = {kind.__qualname__: kind for kind in options.exceptions}
+        self._used: Any = (None, None)
+
+    def values(self) -> tuple[Any, Any, NearCopies | None]:
+        """Return the values, what renews leases, and near copies, of the kit as it is now."""
+        kit = self.opened()
+        if self._used[0] is not kit:
+            self._used = kit, _values(kit, self.options, isinstance(self, _Awaiting))
+        found: tuple[Any, Any, NearCopies | None] = self._used[1]
+        return found
+
+    def tags(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+        return [tag(args, kwargs) for tag in self._tags]
+
+    def dump(self, value: Any) -> bytes | None:
+        """Return a value as it is stored; None if it is not."""
+        if value is None:
+            return _NONE if self.options.cache_none else None
+        try:
+            return _VALUE + self.options.codec.encode(value)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(
+                f"{self._owner}: it returned what cannot be stored: {error.message}", error.remedy
+            ) from None
+
+    def dump_error(self, error: Exception) -> bytes:
+        name = next(n for n, kind in self._by_name.items() if isinstance(error, kind))
+        try:
+            return _ERROR + json.dumps([name, error.args]).encode()
+        except (TypeError, ValueError):
+            raise InvalidArgumentError(
+                f"{self._owner}: the arguments of {shown(error)} cannot be stored",
+                "raise it with texts and numbers only",
+            ) from error
+
+    def load(self, stored: bytes) -> Any:
+        """Return a stored value, or raise the exception."""
+        kind, content = stored[:1], stored[1:]
+        if kind == _NONE:
+            return None
+        if kind == _ERROR:
+            with suppress(ValueError):
+                name, args = json.loads(content)
+                if name in self._by_name:
+                    raise self._by_name[name](*args)
+            raise StructureError(f"{self._owner}: an exception of another class is stored")
+        return self.options.codec.decode(content)
+
+    def made(self) -> Any:
+        """Return the function that users call."""
+        call: Any = functools.wraps(self.function)(self.caller())
+        call.refresh = self.caller(anew=True)
+        call.invalidate = lambda *args, **kwargs: self.remove([self.key(args, kwargs)])
+        call.invalidate_tag = lambda *tags: self.remove(_tag_keys(tags), tags=True)
+        call.key = lambda *args, **kwargs: self.key(args, kwargs)
+        return call
+
+    def remove(self, keys: list[str], *, tags: bool = False) -> Any:
+        values, _, near = self.values()
+        return _removal(near, keys, values.remove_tags if tags else values.remove)
+
+    def caller(self, *, anew: bool = False) -> Callable[..., Any]:
+        raise NotImplementedError
+
+
+class _Blocking(_Function):
+    def caller(self, *, anew: bool = False) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            key = self.key(args, kwargs)
+            values, renewals, near = self.values()
+            if near is not None and not anew:
+                copy = near.copies.get(key)
+                if copy is not None and copy.usable(self.options.max_age):
+                    return copy.value
+            tags = self.tags(args, kwargs)
+            note = near.note(key, tags) if near is not None and near.warm else None
+            try:
+                stored, lease, fresh = values.take(key, tags, anew)
+            except ShardErrors:
+                if not self.options.fallback:
+                    raise
+                return self.function(*args, **kwargs)
+            if lease is None:
+                try:
+                    value = self.load(stored)
+                except StructureError:  # damaged, or of another codec
+                    _, lease, _ = values.take(key, tags, True)
+                else:
+                    if near is not None:
+                        near.warm = True
+                        if note is not None:
+                            near.keep(note, value, len(stored), fresh)
+                    return value
+            renewals.add(lease)
+            kept, began = None, time.monotonic()
+            try:
+                try:
+                    value = self.function(*args, **kwargs)
+                    kept = self.dump(value)
+                except self.options.exceptions as error:
+                    kept = self.dump_error(error)
+                    raise
+                return value if kept is None else self.load(kept)
+            finally:
+                lease.released = True
+                with within(None):
+                    if kept is None:
+                        values.fail(lease)
+                    else:
+                        values.put(lease, kept, time.monotonic() - began)
+                if near is not None:
+                    near.forget([key])
+
+        return call
+
+
+class _Awaiting(_Function):
+    def caller(self, *, anew: bool = False) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            key = self.key(args, kwargs)
+            values, renewals, near = self.values()
+            if near is not None and not anew:
+                copy = near.copies.get(key)
+                if copy is not None and copy.usable(self.options.max_age):
+                    return copy.value
+            tags = self.tags(args, kwargs)
+            note = near.note(key, tags) if near is not None and near.warm else None
+            try:
+                stored, lease, fresh = await values.take(key, tags, anew)
+            except ShardErrors:
+                if not self.options.fallback:
+                    raise
+                return await self.function(*args, **kwargs)
+            if lease is None:
+                try:
+                    value = self.load(stored)
+                except StructureError:  # damaged, or of another codec
+                    _, lease, _ = await values.take(key, tags, True)
+                else:
+                    if near is not None:
+                        near.warm = True
+                        if note is not None:
+                            near.keep(note, value, len(stored), fresh)
+                    return value
+            renewals.add(lease)
+            kept, began = None, time.monotonic()
+            try:
+                try:
+                    value = await self.function(*args, **kwargs)
+                    kept = self.dump(value)
+                except self.options.exceptions as error:
+                    kept = self.dump_error(error)
+                    raise
+                return value if kept is None else self.load(kept)
+            finally:
+                lease.released = True
+                if kept is None:
+                    await shielded(values.fail(lease))
+                else:
+                    await shielded(values.put(lease, kept, time.monotonic() - began))
+                if near is not None:
+                    near.forget([key])
+
+        return call
+
+
+def _values(
+    kit: Kit[Any], options: Options, awaits: bool | None
+) -> tuple[Any, Any, NearCopies | None]:
+    """Return a function's values on a face of the kit, what renews leases, and near copies."""
+    driver, renewals = kit.face_of(awaits)
+    values = Values(driver, options.component, options.key, options.ttl, options.stale)
+    near = None
+    if options.near:
+        near = kit.near_copies.get(options.component)
+        if near is None:
+            made = NearCopies(kit.plane.link(), options.component)
+            near = kit.near_copies.setdefault(options.component, made)
+        near.configure(options.near, options.max_age)
+    return values, renewals, near
+
+
+def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:
+    """Remove values or tags; afterwards, no call of this process gets a copy of before."""
+    removed = remove(keys)
+    if near is None:
+        return removed
+
+    async def awaited() -> None:
+        await removed
+        near.forget(keys)
+
+    return awaited() if inspect.iscoroutine(removed) else near.forget(keys)
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(function, "__qualname__", type(function).__name__)
+
+
+def _tag_keys(tags: Iterable[str]) -> list[str]:
+    return [f"{TAGS}{_quoted(tag)}}}" for tag in tags]  # as `_Template` makes them
+
+
+# ---- keys
+
+
+class _Template:
+    """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``."""
+
+    def __init__(
+        self, owner: str, field: str, text: str, function: Callable[..., Any], prefix: str
+    ) -> None:
+        self._function = _name(function)
+        # In a key: 1:2 and 3 make no other key than 1 and 2:3. A tag is named by its whole text.
+        self._separator = ":" if field == "key" else ""
+        self._owner = f"{owner}: {field}={shown(text)}"
+        parameters = inspect.signature(function).parameters
+        kinds = inspect.Parameter
+        self._parts: list[Any] = []
+        literal = prefix
+        try:
+            pieces = list(Formatter().parse(text))
+            key_bytes(text)
+        except (ValueError, TypeError, InvalidKeyError) as error:
+            raise self._refused(f"is no template: {error}", 'write it like "user:{id}"') from None
+        for before, name, form, conversion in pieces:
+            literal += _quoted(before)
+            if name is None:
+                continue
+            first, _, path = name.partition(".")
+            taken = parameters.get(first)
+            if taken is None or taken.kind in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD):
+                known = ", ".join(parameters) or "none"
+                raise self._refused(f"names {first!r}", f"name a parameter: {known}")
+            if form or conversion:
+                raise self._refused("has a format", "write the plain name: {" + name + "}")
+            at = list(parameters).index(first) if taken.kind is not kinds.KEYWORD_ONLY else 1 << 30
+            self._parts.append((literal, at, first, taken.default, path and attrgetter(path)))
+            literal = ""
+        if field == "key" and parameters and not self._parts:
+            raise self._refused("names no argument", 'write it like "user:{id}"')
+        self._end = literal + "}"
+
+    def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self._owner} {what}", remedy)
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        key = ""
+        for literal, at, name, default, path in self._parts:
+            value = args[at] if at < len(args) else kwargs.get(name, default)
+            if path:
+                value = path(value)
+            if type(value) is not int:
+                value = self._text(name, value)
+            key += f"{literal}{value}"
+        return key + self._end
+
+    def _text(self, name: str, value: Any) -> str:
+        if type(value) is str:
+            return value if value.isalnum() else _quoted(value, self._separator)
+        if value is inspect.Parameter.empty:
+            raise TypeError(f"{self._function}() missing 1 required argument: {name!r}")
+        if value is None:
+            return "%"
+        if isinstance(value, bytes):
+            return _quoted(value.decode("latin-1"), self._separator)
+        if isinstance(value, _SCALARS):
+            return _quoted(str(value), self._separator)
+        raise self._refused(
+            f"would contain {shown(value)}",
+            "name a text, a number, or an attribute that is one: {user.id}",
+        )
+
+
+def _quoted(text: str, more: str = "") -> str:
+    """Return text without what parts or ends a key's hash tag."""
+    for sign in "%{}" + more:
+        if sign in text:
+            text = text.replace(sign, f"%{ord(sign):02X}")
+    return text

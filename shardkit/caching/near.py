@@ -1,0 +1,334 @@
+"""Near copies: values in the process itself, with an age that they never exceed.
+
+::
+
+    HELLO 3, CLIENT TRACKING ON BCAST PREFIX cached:{ PREFIX cached:tag:{ PREFIX config:fence
+    ◄── invalidate [cached:{user:7}]     as soon as anybody changes it: the copy is dropped
+    ROLE ──► master                      three times in ``max_age``: what was changed before it was
+                                         answered has been told
+
+A copy is used as long as its server has answered on that connection to something that was sent at
+most ``max_age`` seconds ago. So however slow or cut off the connection is, a copy is never older,
+and a process that was stopped uses none when it wakes. All copies of a server are dropped when its
+connection is lost, it flushes a database, it is no master any more, or a fence closes one of its
+databases because they move: others write elsewhere only after that.
+
+A value that changes while it is being read is not kept: its key is noted before the read is sent,
+and an invalidation removes the note. One connection for each server and one thread for each kit and
+component do all that. After the caching clients of RESP3, which trust a connection until it breaks.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Hashable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import wait
+from time import monotonic
+from typing import Any, NamedTuple
+
+import hiredis
+from redis.exceptions import RedisError
+
+from shardkit.errors import ShardKitError
+from shardkit.network.connections.databases import FENCE_KEY
+from shardkit.network.connections.redis_private import socket_of
+from shardkit.operations.forks import renewed_in_children
+from shardkit.operations.interruptions import start_thread
+
+VALUES, TAGS = "cached:{", "cached:tag:{"
+SHORTEST_AGE, LONGEST_AGE = 0.01, 60.0  # seconds
+_BEATS = 3  # in the longest age
+_OVERHEAD = 400  # bytes of a copy beside its value
+_RECEIVE = 64 * 1024
+_PAUSE = 1.0  # seconds before a server is connected to again
+_NOTHING = object()
+_FAILURES = (RedisError, ShardKitError, OSError, hiredis.ProtocolError)
+
+
+class Copy(NamedTuple):
+    """A value in the process."""
+
+    value: Any
+    until: float  # when it is no longer fresh
+    feeds: tuple[_Feed, ...]  # of the servers of its key and its tags
+    tags: tuple[str, ...]
+    size: int
+
+    def usable(self, max_age: float) -> bool:
+        """Whether nobody has changed it until less than ``max_age`` seconds ago."""
+        now = monotonic()
+        oldest = now - max_age
+        return self.until > now and all(feed.confirmed >= oldest for feed in self.feeds)
+
+
+class Note(NamedTuple):
+    """A value that is being read."""
+
+    key: str
+    tags: tuple[str, ...]
+    feeds: tuple[_Feed, ...]
+
+
+class _Feed:
+    """What a server tells of changes."""
+
+    def __init__(self, pool: Any) -> None:
+        self.confirmed = float("-inf")  # when what it has answered was sent
+        self._pool = pool
+        self._connection = connection = pool.get_connection()
+        self._asked: float | None = None
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
+        self._answers = 2  # before those to ROLE
+        try:
+            connection.send_command("HELLO", "3")
+            connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
+            self.socket: socket.socket = socket_of(connection)
+            self.ask(monotonic(), 0)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, now: float, patience: float) -> None:
+        """Ask for its role, unless that has not been answered; raise when that takes too long."""
+        if self._asked is None:
+            self._asked = now
+            self._connection.send_command("ROLE")
+        elif now - self._asked > patience:
+            raise OSError("no answer")
+
+    def read(self) -> list[bytes] | None:
+        """Return the changed keys; None if all may have changed."""
+        self.socket.setblocking(False)
+        with suppress(BlockingIOError, InterruptedError):
+            while True:
+                data = self.socket.recv(_RECEIVE)
+                if not data:
+                    raise OSError("closed")
+                self._reader.feed(data)
+        changed: list[bytes] | None = []
+        while (said := self._reader.gets()) is not _NOTHING:
+            if isinstance(said, hiredis.PushNotification):
+                if said[0] == b"invalidate":
+                    changed = None if said[1] is None or changed is None else changed + said[1]
+            elif isinstance(said, Exception):
+                raise OSError(str(said))
+            elif self._answers:
+                self._answers -= 1
+            elif said[0] != b"master":
+                raise OSError("no master")
+            elif self._asked is not None:
+                self.confirmed, self._asked = self._asked, None
+        return changed
+
+    def close(self) -> None:
+        self.confirmed = float("-inf")
+        with suppress(*_FAILURES):
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+
+
+class NearCopies:
+    """The near copies of a component's values in this process; for threads and for tasks.
+
+    Args:
+        link: a blocking link, which knows where keys live.
+        component: the component.
+    """
+
+    def __init__(self, link: Any, component: str) -> None:
+        self._link, self._component = link, component
+        self.most = 0  # bytes
+        self.max_age = LONGEST_AGE
+        self.warm = False  # whether the component's entries were read
+        self._reset()
+        renewed_in_children(self)
+
+    def _reset(self) -> None:
+        self.copies: OrderedDict[str, Copy] = OrderedDict()
+        self._size = 0
+        self._notes: dict[str, Note] = {}
+        self._by_tag: dict[str, set[str]] = {}
+        self._feeds: dict[Hashable, _Feed | float] = {}  # or when it may be connected to again
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._wake: tuple[socket.socket, socket.socket] | None = None
+        self._version: Any = None
+        self._closed = False
+
+    def after_fork(self) -> None:
+        """Begin anew: the connections are the parent's."""
+        self._reset()
+
+    def configure(self, most: int, max_age: float) -> None:
+        """Take the larger size and the shorter age of all functions."""
+        self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
+
+    def note(self, key: str, tags: Sequence[str]) -> Note | None:
+        """Note that a value is going to be read; None if it cannot be kept."""
+        found = [self._feed(each) for each in (key, *tags)]
+        if None in found:
+            return None
+        note = Note(key, tuple(tags), tuple({id(each): each for each in found if each}.values()))
+        with self._lock:
+            self._notes[key] = note
+            for tag in tags:
+                self._by_tag.setdefault(tag, set()).add(key)
+        return note
+
+    def keep(self, note: Note, value: Any, size: int, fresh: float) -> None:
+        """Keep a value that was read since it was noted, unless it has changed since.
+
+        Args:
+            note: the note.
+            value: the value.
+            size: its bytes.
+            fresh: for how many seconds it is fresh.
+        """
+        size += len(note.key) + _OVERHEAD
+        with self._lock:
+            if self._notes.get(note.key) is not note:
+                return
+            del self._notes[note.key]
+            if size > self.most or fresh <= 0:
+                return
+            self._drop(note.key)
+            for tag in note.tags:
+                self._by_tag.setdefault(tag, set()).add(note.key)
+            until = monotonic() + fresh
+            self.copies[note.key] = Copy(value, until, note.feeds, note.tags, size)
+            self._size += size
+            while self._size > self.most:
+                self._drop(next(iter(self.copies)))
+
+    def forget(self, keys: Sequence[str]) -> None:
+        """Drop the copies of keys, or of what has one of them as a tag; also those being read."""
+        with self._lock:
+            for key in keys:
+                for each in (key, *self._by_tag.pop(key, ())):
+                    self._notes.pop(each, None)
+                    self._drop(each)
+
+    def _drop(self, key: str) -> None:
+        copy = self.copies.pop(key, None)
+        if copy is not None:
+            self._size -= copy.size
+            for tag in copy.tags:
+                if tagged := self._by_tag.get(tag):
+                    tagged.discard(key)
+                    if not tagged:
+                        del self._by_tag[tag]
+
+    def _forget_server(self, feed: _Feed) -> None:
+        with self._lock:
+            for notes in (self._notes, self.copies):
+                for key in [key for key, each in list(notes.items()) if feed in each.feeds]:
+                    self._notes.pop(key, None)
+                    self._drop(key)
+
+    # ---- connections
+
+    def _feed(self, key: str) -> _Feed | None:
+        """Return the connection of a key's server; connect to it if there is none."""
+        server = self._link.server_of(self._component, key)
+        feed = self._feeds.get(server)
+        if isinstance(feed, _Feed):
+            return feed
+        now = monotonic()
+        with self._lock:
+            if self._closed or (feed is not None and now < feed):
+                return None
+            self._feeds[server] = now + _PAUSE
+            if self._thread is None:
+                self._wake = socket.socketpair()
+                args = (weakref.ref(self), self._wake[1])
+                self._thread = threading.Thread(
+                    target=_watch, args=args, name="shardkit-near", daemon=True
+                )
+                start_thread(self._thread)
+        start_thread(threading.Thread(target=self._connect, args=(server, key), daemon=True))
+        return None  # a later value is kept
+
+    def _connect(self, server: Hashable, key: str) -> None:
+        """Connect to the server of a key, in a thread, as it may hang."""
+        with suppress(*_FAILURES):
+            made = _Feed(self._link.pool_of(self._component, key))
+            with self._lock:
+                if self._wake is not None:
+                    self._feeds[server] = made
+                    self._wake[0].send(b"x")
+                    return
+            made.close()
+
+    def sockets(self) -> list[socket.socket]:
+        """Return the sockets to wait for."""
+        with self._lock:
+            return [each.socket for each in self._feeds.values() if isinstance(each, _Feed)]
+
+    def turn(self, readable: set[socket.socket]) -> None:
+        """Read what servers have sent, and ask those that have answered."""
+        now, version = monotonic(), self._link.version_of(self._component)
+        if version is not self._version:  # entries have changed
+            self._version = version
+            with self._lock:
+                self._notes.clear()
+                self._by_tag.clear()
+                self.copies.clear()
+                self._size = 0
+        for server, feed in list(self._feeds.items()):
+            if not isinstance(feed, _Feed):
+                continue
+            try:
+                changed = feed.read() if feed.socket in readable else []
+                if changed is None or FENCE_KEY.encode() in changed:
+                    self._forget_server(feed)
+                elif changed:
+                    self.forget([key.decode("utf-8", "replace") for key in changed])
+                if now - feed.confirmed >= self.max_age / _BEATS:
+                    feed.ask(now, max(1.0, 2 * self.max_age))
+            except _FAILURES:
+                self._feeds[server] = now + _PAUSE
+                feed.close()
+                self._forget_server(feed)
+
+    def close(self) -> None:
+        """Close the connections and end the thread."""
+        with self._lock:
+            self._closed = True
+            wake, self._wake = self._wake, None
+            feeds = [each for each in self._feeds.values() if isinstance(each, _Feed)]
+            self._feeds.clear()
+            self.copies.clear()
+        for feed in feeds:
+            feed.close()
+        if wake is not None:
+            wake[0].close()  # ends the thread
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:
+    """The thread; it does not keep what it serves alive."""
+    with woken:
+        while True:
+            found = near()
+            if found is None:
+                return
+            waiting, pause = found.sockets(), found.max_age / _BEATS
+            del found
+            try:
+                readable = set(wait([woken, *waiting], pause))
+                if woken in readable and not woken.recv(1024):
+                    return
+            except (OSError, ValueError):  # one of them was closed
+                readable = set(waiting)
+            found = near()
+            if found is None:
+                return
+            found.turn(readable)
+            del found

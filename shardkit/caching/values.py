@@ -1,0 +1,188 @@
+"""Cached values on the servers: who computes one, who waits, and when it is no longer valid.
+
+::
+
+    take ─► hit                                  fresh, or stale while somebody else computes it
+        ├─► yours ─ the caller computes ─► put   one at a time; or fail, and the next one does
+        └─► wait ─ woken by put or fail ─► take  there is nothing to use meanwhile
+
+A value and the lease to compute it are one HASH, so each step is one script on its server, by that
+server's clock. The holder's process extends the lease while it computes; a killed one's expires.
+A removed value takes the lease with it: what was being computed is returned to its caller, and not
+stored.
+
+**Early**: the nearer a value's end, the likelier a caller computes it although it is fresh, so one
+that is often used never runs out, and callers do not compute it at the same moment. The time is
+drawn from an exponential distribution, scaled by how long the value took: Vattani, Chierichetti and
+Lowenstein, "Optimal Probabilistic Cache Stampede Prevention", PVLDB 8 (2015).
+
+**Tags**: a tag has a random version on the shard of its name, and a value remembers those of its
+tags when its computation began. To invalidate a tag is to delete its version: the next reader makes
+another, and no value has that. So nothing stale can be stored after an invalidation, however late,
+and a version that a server evicts costs no more than a computation.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import secrets
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from shardkit.coordination.holdable import ASKS_AGAIN, FIRST_PAUSE, LONGEST_POLL
+from shardkit.errors import ClosedError, DamagedDataError, ShardErrors, ShardKitError
+from shardkit.operations.cancellation import Interrupted, surely
+from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
+from shardkit.operations.lua import lua_call
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+
+# Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
+LEASE = 10.0
+_RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
+
+
+class Lease:
+    """What a caller has that computes a value; renewed like a lock's hold."""
+
+    ttl = LEASE
+
+    def __init__(self, values: Values[Any], key: str, id_: str, tags: bytes) -> None:
+        self._values = values
+        self.key = key
+        self.id = id_
+        self.tags = tags  # the versions of the value's tags
+        self.released = False
+        self.place = (values.component, key)
+
+    def renew(self) -> Operation[float | None]:
+        """Extend it; return the seconds until the next time, None at its end."""
+        try:
+            if not self.released:
+                milliseconds = round(1000 * self.ttl)
+                [kept] = yield [self._values.settle(self.key, self.id, "extend", milliseconds)]
+                return self.ttl * _RENEWED_AFTER if kept else None
+        except ClosedError:
+            pass
+        except ShardKitError:
+            return self.ttl * _RETRIED_AFTER
+        return None
+
+    def patience(self) -> float:
+        """Return the seconds that a renewal may take."""
+        return self.ttl * _PATIENCE
+
+
+class Taken(NamedTuple):
+    """A stored value, or the lease to compute it.
+
+    Attributes:
+        value, lease: one of them.
+        fresh: for how many seconds callers need not ask for the value.
+    """
+
+    value: bytes
+    lease: Lease | None
+    fresh: float
+
+
+class Values(Structure[Face]):
+    """The values of a cached function.
+
+    Args:
+        driver, component, name: see `shardkit.operations.Structure`.
+        ttl: the seconds for which a value is fresh.
+        stale: the seconds after that in which it is used while it is computed again.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        component: str,
+        name: str,
+        ttl: float,
+        stale: float,
+    ) -> None:
+        super().__init__(driver, component, name)
+        self._fresh = max(1, round(1000 * ttl))
+        self._kept = self._fresh + round(1000 * stale)
+
+    @operation
+    def take(self, key: str, tags: Sequence[str], anew: bool = False) -> Operation[Taken]:
+        """Return a value, or the lease to compute it; wait while somebody else has that.
+
+        Args:
+            key: the value's key.
+            tags: its tags' keys.
+            anew: whether to compute it whatever is stored, and whoever else does.
+
+        Cost: one exchange for a hit, two if a tag was invalidated.
+        """
+        caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
+        use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
+        early = 1 - random.random()
+        keys = (key, f"{key}:waiters")
+        try:
+            while True:
+                args = (caller, round(1000 * LEASE), channel, f"{-math.log(early):.6f}", *use)
+                call = lua_call(self.component, "caching/take", keys, args, idempotent=True)
+                (reply, *found) = yield [call, *map(self._version, tags)]
+                versions = b" ".join(found)
+                if reply[0] == b"yours":
+                    return Taken(b"", Lease(self, key, caller, versions), 0)
+                if reply[0] == b"hit":
+                    if reply[2] == versions:
+                        return Taken(reply[1], None, reply[3] / 1000)
+                    use = ("of", versions)
+                    continue
+                if not channel:
+                    channel = yield Subscribe(self.component, key)
+                    if channel:
+                        continue
+                longest = min(reply[1] / 1000 + 0.001, ASKS_AGAIN if channel else pause)
+                pause = min(LONGEST_POLL, 1.5 * pause)
+                yield AwaitWakeup(self.component, key, caller, longest)
+                channel = yield Subscribe(self.component, key)
+        except (ShardErrors, DamagedDataError, Interrupted):
+            yield Abandon(self.settle(key, caller, "fail"))
+            raise
+
+    @operation
+    def put(self, lease: Lease, value: bytes, took: float) -> Operation[bool]:
+        """Store a value and wake who waits; return whether it was not removed meanwhile.
+
+        Args:
+            lease: the lease.
+            value: the value.
+            took: the seconds in which it was computed.
+
+        Cost: one exchange.
+        """
+        times = (self._fresh, self._kept, round(1000 * took))
+        put = self.settle(lease.key, lease.id, "put", value, lease.tags, *times)
+        [stored] = yield from surely([put])
+        return bool(stored)
+
+    @operation
+    def fail(self, lease: Lease) -> Operation[None]:
+        """Give a lease back without a value; a waiter gets it. Cost: one exchange."""
+        yield from surely([self.settle(lease.key, lease.id, "fail")])
+
+    @operation
+    def remove(self, keys: Sequence[str]) -> Operation[None]:
+        """Remove values, and keep what is being computed from being stored. Cost: one exchange."""
+        yield from surely([self.settle(key, "", "remove") for key in keys])
+
+    @operation
+    def remove_tags(self, tags: Sequence[str]) -> Operation[None]:
+        """Invalidate all values that have one of some tags. Cost: one exchange."""
+        yield from surely([self._at(tag, "UNLINK", tag, idempotent=True) for tag in tags])
+
+    def settle(self, key: str, lease: str, *args: Argument) -> Command:
+        """Return the command that ends or extends a lease."""
+        keys = (key, f"{key}:waiters")
+        return lua_call(self.component, "caching/settle", keys, (lease, *args), idempotent=True)
+
+    def _version(self, tag: str) -> Command:
+        args = (secrets.token_hex(8), self._kept + 60_000)
+        return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
