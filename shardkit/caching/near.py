@@ -61,8 +61,12 @@ class Copy(NamedTuple):
     def usable(self, max_age: float) -> bool:
         """Whether nobody has changed it until less than ``max_age`` seconds ago."""
         now = monotonic()
-        oldest = now - max_age
-        return self.until > now and all(feed.confirmed >= oldest for feed in self.feeds)
+        if self.until <= now:
+            return False
+        for feed in self.feeds:  # a generator would take longer than the rest
+            if feed.confirmed < now - max_age:
+                return False
+        return True
 
 
 class Note(NamedTuple):
@@ -256,7 +260,10 @@ class NearCopies:
     def _connect(self, server: Hashable, key: str) -> None:
         """Connect to the server of a key, in a thread, as it may hang."""
         with suppress(*_FAILURES):
-            made = _Feed(self._link.pool_of(self._component, key))
+            pool = self._link.pool_of(self._component, key)
+            if pool is None:  # slots of clusters move without a fence
+                return
+            made = _Feed(pool)
             with self._lock:
                 if self._wake is not None:
                     self._feeds[server] = made

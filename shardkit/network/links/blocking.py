@@ -285,8 +285,9 @@ class BlockingLink(Link):
         return client, client.get_redis_connection(node).connection_pool, node
 
     def pool_of(self, to: To, key: Key) -> Any:
-        """Return the pool of the server on which a key lives."""
-        return self._pool_of(to, key)[1]
+        """Return the pool of the server on which a key lives; None on a cluster."""
+        _, pool, node = self._pool_of(to, key)
+        return pool if node is None else None
 
     def version_of(self, component: str) -> object:
         """Return what is the same object until the entries of a component change."""
