@@ -63,7 +63,7 @@ class Copy(NamedTuple):
         now = monotonic()
         if self.until <= now:
             return False
-        for feed in self.feeds:  # a generator would take longer than the rest
+        for feed in self.feeds:  # noqa: SIM110 - a generator takes longer than the rest
             if feed.confirmed < now - max_age:
                 return False
         return True
