@@ -232,7 +232,9 @@ class _Function:
             ) from None
 
     def dump_error(self, error: Exception) -> bytes:
-        name = next(n for n, kind in self._by_name.items() if isinstance(error, kind))
+        name = next(
+            kind for kind in type(error).__mro__ if kind in self.options.exceptions
+        ).__qualname__
         try:
             return _ERROR + json.dumps([name, error.args]).encode()
         except (TypeError, ValueError):

@@ -1,0 +1,390 @@
+"""Cached functions on both faces: computed once, invalidated, stale; and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faces import Face, eventually, faced
+
+import shardkit
+from shardkit import InvalidArgumentError, ShardErrors, ShardMap
+from shardkit.local import LocalServer, LocalServers
+from shardkit.testing import MemoryServers
+
+
+def cached(face: Face, compute: Callable[..., Any], component: str = "many", **options: Any) -> Any:
+    """A function of one argument, ``name``, on a face; see `ShardKit.cached`."""
+    decorate = face.kit.cached(component, **{"ttl": 60, "key": "k:{name}"} | options)
+    if face.runner is None:
+        return decorate(lambda name: compute(name))
+
+    async def function(name: Any) -> Any:
+        found = compute(name)
+        return await found if asyncio.iscoroutine(found) else found
+
+    return decorate(function)
+
+
+class Computing:
+    """What is cached: counts its calls, and can be held."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+        self.value: Any = None  # or the call's number
+        self.error: Exception | None = None
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def __call__(self, name: Any) -> Any:
+        self.calls.append(name)
+        number = len(self.calls)
+        assert self.go_on.wait(30)
+        if self.error is not None:
+            raise self.error
+        return number if self.value is None else self.value
+
+
+@pytest.fixture
+def computing() -> Computing:
+    return Computing()
+
+
+def test_a_value_is_computed_once_and_again_when_it_is_removed(
+    face: Face, computing: Computing
+) -> None:
+    load = cached(face, computing, tags=("all", "of:{name}"))
+    assert [face.run(load("a")), face.run(load(name="a")), face.run(load("b"))] == [1, 1, 2]
+    face.run(load.invalidate("a"))
+    assert [face.run(load("a")), face.run(load("b"))] == [3, 2]
+    face.run(load.invalidate_tag("of:b"))
+    assert [face.run(load("a")), face.run(load("b"))] == [3, 4]
+    face.run(face.kit.cached("many", ttl=1, key="").invalidate_tag("all", "none"))
+    assert [face.run(load("a")), face.run(load("b"))] == [5, 6]
+    assert [face.run(load.refresh("a")), face.run(load("a"))] == [7, 7]
+
+
+@pytest.mark.parametrize("value", [0, "", False, [1, [2]], {"a": None}, "é", 1.5])
+def test_a_computed_value_is_what_a_stored_one_is(
+    face: Face, computing: Computing, value: Any
+) -> None:
+    computing.value = value
+    load = cached(face, computing)
+    assert [face.run(load("a")), face.run(load("a"))] == [value, value]
+    assert computing.calls == ["a"]
+
+
+def test_threads_and_tasks_compute_once(face: Face, computing: Computing) -> None:
+    async def slowly(name: str) -> int:
+        number = computing(name)
+        await asyncio.sleep(0.2)
+        return int(number)
+
+    if face.runner is not None:
+        load = cached(face, slowly)
+
+        async def together() -> list[int]:
+            return await asyncio.gather(*(load("a") for _ in range(64)))
+
+        assert face.run(together()) == [1] * 64
+        return
+    load = cached(face, computing)
+    computing.go_on.clear()
+    waiting = [face.start(lambda: load("a")) for _ in range(32)]
+    assert eventually(lambda: computing.calls)
+    computing.go_on.set()
+    assert [each() for each in waiting] == [1] * 32
+
+
+def test_if_the_computation_fails_the_next_one_that_waits_computes(
+    face: Face, computing: Computing
+) -> None:
+    load = cached(face, computing)
+    computing.error = OSError("no database")
+    with pytest.raises(OSError, match="no database"):
+        face.run(load("a"))
+    computing.error = None
+    assert face.run(load("a")) == 2
+
+
+def test_chosen_exceptions_and_none_are_stored(face: Face, computing: Computing) -> None:
+    load = cached(face, computing, exceptions=(LookupError, KeyError))
+    computing.error = KeyError("a", 7)
+    for _ in range(2):
+        with pytest.raises(KeyError) as raised:
+            face.run(load("a"))
+        assert raised.value.args == ("a", 7)
+    assert computing.calls == ["a"]
+    computing.error = ValueError("others")
+    for _ in range(2):
+        with pytest.raises(ValueError, match="others"):
+            face.run(load("b"))
+    assert computing.calls == ["a", "b", "b"]
+
+
+@pytest.mark.parametrize(("kept", "calls"), [(True, 1), (False, 2)])
+def test_none_is_stored_unless_it_is_not_wanted(face: Face, kept: bool, calls: int) -> None:
+    count: list[Any] = []
+    load = cached(face, count.append, cache_none=kept)
+    assert [face.run(load("a")), face.run(load("a"))] == [None, None]
+    assert len(count) == calls
+
+
+def test_what_is_removed_while_it_is_computed_is_not_stored(
+    kit: shardkit.ShardKit, computing: Computing
+) -> None:
+    load = cached(Face(kit, None), computing, tags=("t",))
+    for remove in (lambda: load.invalidate("a"), lambda: load.invalidate_tag("t")):
+        computing.go_on.clear()
+        before = len(computing.calls)
+        started = Face(kit, None).start(lambda: load("a"))
+        assert eventually(lambda before=before: len(computing.calls) > before)
+        remove()
+        computing.go_on.set()
+        assert started() == before + 1
+        assert load("a") == before + 2
+        load.invalidate("a")
+
+
+def test_a_stale_value_is_used_while_one_caller_computes(
+    kit: shardkit.ShardKit, computing: Computing
+) -> None:
+    load = cached(Face(kit, None), computing, ttl=0.05, stale=60)
+    assert load("a") == 1
+    time.sleep(0.1)  # until it is stale
+    computing.go_on.clear()
+    started = Face(kit, None).start(lambda: load("a"))
+    assert eventually(lambda: len(computing.calls) == 2)
+    assert [load("a"), load("a")] == [1, 1]
+    computing.go_on.set()
+    assert started() == 2
+
+
+async def test_a_cancelled_caller_gives_the_computation_to_the_next(akit: Any) -> None:
+    begun = asyncio.Event()
+    wait = True
+
+    @akit.cached("many", ttl=60, key="k")  # type: ignore[untyped-decorator]
+    async def load() -> int:
+        begun.set()
+        await asyncio.sleep(60 if wait else 0)
+        return 1
+
+    task = asyncio.ensure_future(load())
+    await begun.wait()
+    waiting = asyncio.ensure_future(load())
+    await asyncio.sleep(0.05)  # until it waits
+    wait = False
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    async with asyncio.timeout(5):  # less than the lease
+        assert await waiting == 1
+
+
+PROGRAM = """
+import os, sys, threading, time, shardkit
+kit = shardkit.connect(sys.argv[1])
+@kit.cached("many", ttl=60, key="slow")
+def slow():
+    kit.client("one").rpush("computes", os.getpid())
+    time.sleep(float(sys.argv[2]))
+    return os.getpid()
+found = []
+threads = [threading.Thread(target=lambda: found.append(slow())) for _ in range(16)]
+for each in threads: each.start()
+for each in threads: each.join()
+print(*set(found))
+kit.close()
+"""
+
+
+def processes(map_path: Path, seconds: float) -> list[subprocess.Popen[str]]:
+    return [
+        subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(map_path), str(seconds)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(4)
+    ]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_four_processes_compute_once_and_once_more_if_the_one_is_killed(
+    shard_map: ShardMap, kit: shardkit.ShardKit, tmp_path: Path, killed: bool
+) -> None:
+    path = tmp_path / "map.yaml"
+    path.write_text(shard_map.to_yaml())
+    running = processes(path, 2 if killed else 0.5)
+    queue: Any = kit.client("one")
+    if killed:
+        [first] = [int(pid) for pid in eventually(lambda: queue.lrange("computes", 0, -1))]
+        os.kill(first, signal.SIGKILL)
+    printed = {process.communicate()[0].strip() for process in running} - {""}
+    computed = {pid.decode() for pid in queue.lrange("computes", 0, -1)}
+    assert len(computed) == 1 + killed
+    assert len(printed) == 1
+    assert printed <= computed
+
+
+def test_damaged_values_are_computed_again(face: Face, computing: Computing) -> None:
+    load = cached(face, computing)
+    assert face.run(load("a")) == 1
+    with shardkit.connect(face.kit.topology.source.shard_map) as other:
+        client = other.key_sharded("many")[load.key("a")]
+        for number, damage in enumerate((b"v{", b"x", b"", b'e["A",1]', b"e["), 2):
+            client.hset(load.key("a"), "value", damage)
+            assert face.run(load("a")) == number
+        client.set(load.key("a"), "other")
+        with pytest.raises(shardkit.DamagedDataError, match="a STRING"):
+            face.run(load("a"))
+
+
+def test_keys_of_different_arguments_differ(kit: shardkit.ShardKit) -> None:
+    @kit.cached("many", ttl=1, key="{a}:{b}")
+    def load(a: Any, b: Any = "x", *, c: Any = 0) -> None: ...
+
+    class Color(enum.Enum):
+        RED = 1
+
+    given = ["", "1", "1:2", "2", ":", "%", "{", "}", "{}", "é", "%3A", 1.5, None, -1]
+    given += [date(2026, 1, 2), uuid.UUID(int=5), Color.RED, b"\xff", True]
+    keys = {load.key(a, b) for a in given for b in given}
+    assert len(keys) == len(given) ** 2
+    assert load.key(1) == load.key("1", "x") == load.key(b=b"x", a=1) == "cached:{1:x}"
+
+
+def test_methods_and_attributes_make_keys(kit: shardkit.ShardKit) -> None:
+    class Shop:
+        def __init__(self, number: int) -> None:
+            self.number = number
+            self.calls = 0
+
+        @kit.cached("many", ttl=60, key="shop:{self.number}:{page}")
+        def items(self, page: int) -> list[int]:
+            self.calls += 1
+            return [self.number, page]
+
+    one, two = Shop(1), Shop(2)
+    assert [one.items(5), two.items(5), one.items(5)] == [[1, 5], [2, 5], [1, 5]]
+    assert (one.calls, two.calls) == (1, 1)
+    assert Shop.items.key(one, 5) == "cached:{shop:1:5}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"key": "users"}, "key='users' names no argument"),
+        ({"key": "user:{id}"}, "key='user:{id}' names 'id'"),
+        ({"key": "user:{name!r}"}, "has a format"),
+        ({"key": "user:{name:3}"}, "has a format"),
+        ({"key": "user:{name"}, "is no template"),
+        ({"key": "user:{name}", "tags": ("{x}",)}, "tags='{x}' names 'x'"),
+        ({"key": "user:{name}", "tags": "all"}, "tags='all'"),
+        ({"key": "user:{name}", "ttl": 0}, "ttl=0"),
+        ({"key": "user:{name}", "stale": -1}, "stale=-1"),
+        ({"key": "user:{name}", "near": "1 MB"}, "near='1 MB'"),
+        ({"key": "user:{name}", "max_age": 0}, "max_age=0"),
+        ({"key": "user:{name}", "codec": "zstd"}, "needs a trained dictionary"),
+        ({"key": "user:{name}", "codec": "pickle"}, "codec='pickle'"),
+        ({"key": "user:{name}", "exceptions": "KeyError"}, "exceptions has 'KeyError'"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(
+    face: Face, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgumentError) as refused:
+        cached(face, print, **options)
+    assert message in str(refused.value)
+
+
+def test_wrong_values_and_arguments_are_refused_by_name(face: Face, computing: Computing) -> None:
+    load = cached(face, computing)
+    computing.value = {1: 2}
+    with pytest.raises(InvalidArgumentError, match="it returned what cannot be stored"):
+        face.run(load("a"))
+    computing.value = 5
+    assert face.run(load("a")) == 5
+    with pytest.raises(InvalidArgumentError, match=r"key='k:\{name\}' would contain \['a'\]"):
+        face.run(load(["a"]))
+    with pytest.raises(TypeError, match="missing 1 required argument: 'name'"):
+        face.run(load())
+    with pytest.raises(InvalidArgumentError, match="is a generator"):
+        face.kit.cached("many", ttl=1, key="{a}")(lambda a: (yield a))
+    with pytest.raises(InvalidArgumentError, match="instead of a component's name"):
+        face.kit.cached(print, ttl=1, key="{a}")
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_without_its_server_a_call_fails_or_computes(kind: str, computing: Computing) -> None:
+    shards = "components: {many: {shards: [{port: 7001, socket_timeout: 1}]}}"
+    with (
+        LocalServers(ShardMap.parse(shards), ports="free") as servers,
+        faced(kind, servers.shard_map) as face,
+    ):
+        load = cached(face, computing)
+        falling = cached(face, computing, fallback=True)
+        assert face.run(load("a")) == 1
+        servers.servers[0].kill()
+        with pytest.raises(ShardErrors, match="many:0"):
+            face.run(load("a"))
+        assert [face.run(falling("a")), face.run(falling("a"))] == [2, 3]
+
+
+def test_servers_in_memory_serve_both_kinds_of_functions(computing: Computing) -> None:
+    memory = MemoryServers()
+    shard_map = ShardMap.parse("components: {many: {shards: [{port: 1}, {port: 2}]}}")
+    with shardkit.connect(shard_map, connector=memory) as kit:
+        load = cached(Face(kit, None), computing, near=1000)
+        assert [load("a"), load("a")] == [1, 1]
+
+        @kit.cached("many", ttl=60, key="k:{name}")
+        async def also(name: str) -> int:
+            raise AssertionError
+
+        async def call() -> int:
+            found = await also("a")
+            await kit.aclose()
+            return found
+
+        assert asyncio.run(call()) == 1
+
+
+def test_clusters_serve_cached_functions(cluster_map: ShardMap, computing: Computing) -> None:
+    with shardkit.connect(cluster_map) as kit:
+        load = cached(Face(kit, None), computing, "cluster", tags=("t", "u:{name}"), near=10_000)
+        assert [load(n) for n in range(20)] * 2 == [load(n) for n in (*range(20), *range(20))]
+        load.invalidate_tag("t")
+        assert load(0) == 21
+
+
+def test_the_default_kit_is_opened_by_the_first_call(
+    shard_map: ShardMap, computing: Computing
+) -> None:
+    load = shardkit.cached("many", ttl=60, key="k:{name}")(lambda name: computing(name))
+    shardkit.configure(shard_map)
+    try:
+        assert [load("a"), load("a")] == [1, 1]
+    finally:
+        shardkit.configure()
+
+
+def test_a_server_alone(own_server: LocalServer, own_map: ShardMap, computing: Computing) -> None:
+    with shardkit.connect(own_map) as kit:
+        load = cached(Face(kit, None), computing, "own")
+        assert [load("a"), load("a"), load("b")] == [1, 1, 2]
+        with own_server.client() as client:
+            assert 0 < client.pttl(load.key("a")) <= 60_000
