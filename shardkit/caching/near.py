@@ -291,8 +291,10 @@ class NearCopies:
                 continue
             try:
                 changed = feed.read() if feed.socket in readable else []
-                if changed is None or FENCE_KEY.encode() in changed:
+                if changed is None:
                     self._forget_server(feed)
+                elif FENCE_KEY.encode() in changed:
+                    raise OSError("a database is closed: its shards move")  # leave, as others do
                 elif changed:
                     self.forget([key.decode("utf-8", "replace") for key in changed])
                 if now - feed.confirmed >= self.max_age / _BEATS:

@@ -1,0 +1,300 @@
+"""Near copies: never older than they may be, whatever happens to connections and servers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import pytest
+from faces import PATIENCE, eventually
+
+import shardkit
+from shardkit import ShardKit, ShardMap
+from shardkit.admin import growth, push
+from shardkit.local import LocalServer
+
+LARGE = 10_000_000
+
+
+class Source:
+    """Where values come from: a number that grows, and when each began to be true."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.since = [time.monotonic()]
+        self.calls = 0
+
+    def change(self) -> None:
+        self.number += 1
+        self.since.append(time.monotonic())
+
+    def read(self) -> int:
+        self.calls += 1
+        return self.number
+
+    def age(self, number: int) -> float:
+        """For how many seconds it has no longer been true."""
+        return time.monotonic() - self.since[number + 1] if number < self.number else 0.0
+
+
+def near(
+    kit: Any, source: Source, *, max_age: float = 30.0, size: int = LARGE, **options: Any
+) -> Any:
+    options = {"ttl": 60, "key": "k:{name}", "near": size, "max_age": max_age} | options
+    return kit.cached("many", **options)(lambda name: source.read())
+
+
+def copied(kit: Any, load: Any, name: str = "a") -> bool:
+    """Call until there is a copy."""
+    key = load.key(name)
+    return bool(
+        eventually(lambda: load(name) is not None and key in kit.near_copies["many"].copies)
+    )
+
+
+@pytest.fixture
+def there(shard_map: ShardMap) -> Iterator[ShardKit]:
+    """The kit of another process."""
+    with shardkit.connect(shard_map) as opened:
+        yield opened
+
+
+def test_a_copy_needs_no_server_and_goes_when_anybody_changes_it(
+    kit: ShardKit, there: ShardKit
+) -> None:
+    source = Source()
+    load, other = (
+        near(kit, source, tags=("all", "of:{name}")),
+        near(there, source, tags=("all", "of:{name}")),
+    )
+    changes = {
+        "invalidate": lambda: other.invalidate("a"),
+        "tag": lambda: other.invalidate_tag("of:a"),
+        "refresh": lambda: other.refresh("a"),
+        "flush": lambda: kit.key_sharded("many")[load.key("a")].flushall(),
+        "expiry": lambda: kit.key_sharded("many")[load.key("a")].pexpire(load.key("a"), 1),
+        "own": lambda: load.invalidate("a"),
+        "own tag": lambda: load.invalidate_tag("all"),
+        "own refresh": lambda: load.refresh("a"),
+    }
+    for name, change in changes.items():
+        assert copied(kit, load), name
+        source.change()
+        change()
+        if name.startswith("own"):
+            assert load("a") == source.number, name
+        assert eventually(lambda: load("a") == source.number), name
+    assert copied(kit, load)
+    calls = source.calls
+    shared: Any = kit.key_sharded("many")[load.key("a")]
+    before = shared.info("commandstats")["cmdstat_evalsha"]["calls"]
+    assert {load("a") for _ in range(100)} == {source.number}
+    assert shared.info("commandstats")["cmdstat_evalsha"]["calls"] == before
+    assert source.calls == calls
+
+
+async def test_tasks_have_copies_too(akit: Any, there: ShardKit) -> None:
+    source = Source()
+
+    @akit.cached("many", ttl=60, key="k:{name}", near=LARGE, max_age=30)  # type: ignore[untyped-decorator]
+    async def load(name: str) -> int:
+        return source.read()
+
+    async def until(done: Callable[[int], object]) -> None:
+        async with asyncio.timeout(20 * PATIENCE):
+            while not done(await load("a")):  # noqa: ASYNC110 - it is the call that changes it
+                await asyncio.sleep(0.01)
+
+    await until(lambda _: akit.near_copies["many"].copies)
+    source.change()
+    near(there, source).invalidate("a")
+    await until(lambda number: number == source.number)
+    await until(lambda _: akit.near_copies["many"].copies)
+    source.change()
+    await load.invalidate("a")
+    assert await load("a") == source.number
+
+
+class Slow:
+    """A way to a server that can be stopped in one direction or both, or cut."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._loop = asyncio.new_event_loop()
+        self._open = {"up": asyncio.Event(), "down": asyncio.Event()}
+        for each in self._open.values():
+            each.set()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._server = self._call(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def _call(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(10 * PATIENCE)
+
+    def stop(self, way: str) -> None:
+        self._loop.call_soon_threadsafe(self._open[way].clear)
+
+    def go_on(self, way: str) -> None:
+        self._loop.call_soon_threadsafe(self._open[way].set)
+
+    def cut(self) -> None:
+        self._loop.call_soon_threadsafe(lambda: [w.transport.abort() for w in self._writers])
+
+    def close(self) -> None:
+        async def end() -> None:
+            self._server.close()
+            for writer in self._writers:
+                writer.transport.abort()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+        self._call(end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        back, server = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers |= {writer, server}
+        try:
+            await asyncio.gather(self._pass(reader, server, "up"), self._pass(back, writer, "down"))
+        except OSError:
+            pass
+        finally:
+            for each in (writer, server):
+                each.transport.abort()
+                self._writers.discard(each)
+
+    async def _pass(self, reader: Any, writer: asyncio.StreamWriter, way: str) -> None:
+        while data := await reader.read(65536):
+            await self._open[way].wait()
+            writer.write(data)
+        raise ConnectionResetError
+
+
+@contextmanager
+def slow(server: LocalServer) -> Iterator[tuple[Slow, ShardMap]]:
+    way = Slow(server.port)
+    entry = {"port": way.port, "socket_timeout": 1, "breaker": False}
+    try:
+        yield way, ShardMap.parse(json.dumps({"components": {"many": {"shards": [entry]}}}))
+    finally:
+        way.close()
+
+
+@pytest.mark.parametrize("direction", ["up", "down"])
+def test_a_copy_is_not_used_beyond_its_age_while_its_connection_hangs(direction: str) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(LocalServer())
+        way, behind = stack.enter_context(slow(server))
+        kit = stack.enter_context(shardkit.connect(behind))
+        source = Source()
+        load = near(kit, source, max_age=0.5, fallback=True)
+        assert copied(kit, load)
+        way.stop(direction)
+        source.change()
+        stack.enter_context(server.client()).delete(load.key("a"))
+        ages = []
+        while source.age(0) < 2:
+            ages.append(source.age(load("a")))
+        assert max(ages) <= 0.5 + 0.1 * PATIENCE
+        assert load("a") == 1
+        way.go_on(direction)
+
+
+def test_a_restarted_server_and_a_lost_connection_leave_no_copy(tmp_path: Any) -> None:
+    with LocalServer() as server, slow(server) as (way, behind), shardkit.connect(behind) as kit:
+        source = Source()
+        load = near(kit, source)
+        with server.client() as writer:
+            for end in (way.cut, server.restart):
+                assert copied(kit, load)
+                source.change()
+                end()
+                if end == way.cut:
+                    writer.delete(load.key("a"))
+                assert eventually(lambda: not kit.near_copies["many"].copies)
+                assert eventually(lambda: settled(load) == source.number)
+
+
+def settled(load: Any) -> Any:
+    try:
+        return load("a")
+    except shardkit.ShardErrors:
+        return None
+
+
+def test_a_forked_child_has_copies_of_its_own(kit: ShardKit) -> None:
+    source = Source()
+    load = near(kit, source)
+    assert copied(kit, load)
+    child = os.fork()
+    if child == 0:
+        try:
+            alone = not kit.near_copies["many"].copies and copied(kit, load)
+        finally:
+            os._exit(0 if alone else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert copied(kit, load)
+
+
+def test_copies_take_no_more_bytes_than_they_may(kit: ShardKit) -> None:
+    source = Source()
+    load = near(kit, source, size=10_000)
+    assert copied(kit, load)
+    for n in range(200):
+        assert load(f"n{n}") == load(f"n{n}")
+    copies = kit.near_copies["many"].copies
+    assert 5 < len(copies) < 25
+    assert load.key("n199") in copies
+
+
+def test_a_move_leaves_no_old_copy() -> None:
+    """Others write at the new place while this process has not yet heard of it."""
+    with LocalServer() as at_config, LocalServer() as old, LocalServer() as new:
+        config = at_config.client()
+        shards = [{"port": old.port, "db": 1}, {"port": old.port, "db": 2}]
+        push(config, ShardMap.parse(json.dumps({"components": {"many": {"shards": shards}}})))
+        url = f"redis://127.0.0.1:{at_config.port}"
+        with shardkit.connect(url) as kit, shardkit.connect(url) as there:
+            source = Source()
+            load, other = near(kit, source, max_age=0.3), near(there, source, max_age=0.3)
+            assert copied(kit, load)
+            ended = threading.Event()
+            ages: list[float] = []
+
+            def write() -> None:
+                while not ended.wait(0.01):
+                    source.change()
+                    other.invalidate("a")
+
+            writing = threading.Thread(target=write)
+            writing.start()
+            try:
+                with ThreadPoolExecutor(1) as threads:
+                    moving = threads.submit(
+                        growth.start_move,
+                        config,
+                        ["many:0", "many:1"],
+                        f"127.0.0.1:{new.port}",
+                        hold=3 * PATIENCE,
+                    )
+                    while not moving.done():
+                        ages.append(source.age(load("a")))
+                assert moving.result().certificate
+            finally:
+                ended.set()
+                writing.join()
+                config.close()
+            assert max(ages) <= 0.3 + 0.1 * PATIENCE
