@@ -272,6 +272,56 @@ class Latches(Roles):
         assert self.count - self.began <= left <= self.count - self.done, left
 
 
+class CachedFunctions(Roles):
+    """What a call returns began to be computed after each invalidation that ended before the call.
+
+    That is so whoever computes meanwhile, is killed, or stands still; and nobody waits for ever.
+    """
+
+    roles = ("reader", "reader", "writer")
+    faults = (*NETWORK, *CLIENTS, "cancel", "time")
+    shards = 2
+    ttl = 60.0
+
+    def setup(self, kit: ShardKit) -> None:
+        self.number = self.valid = 0  # of the source, and the least that may be returned
+
+    def function(self, client: Client) -> Any:
+        @client.kit.cached("data", ttl=self.ttl, stale=30, key="k{n}", tags=("t",))
+        async def read(n: int) -> int:
+            found = self.number
+            await asyncio.sleep(client.choose((0.0, 0.1, 1.0)))
+            return found
+
+        return read
+
+    async def reader(self, client: Client) -> None:
+        read = self.function(client)
+        for _ in range(4):
+            await asyncio.sleep(client.choose((0.0, 0.05, 0.5)))
+            valid = self.valid
+            call = read.refresh if client.choose((False, False, False, True)) else read
+            assert await call(client.choose((0, 0, 1))) >= valid
+
+    async def writer(self, client: Client) -> None:
+        read = self.function(client)
+        for _ in range(4):
+            await asyncio.sleep(client.choose((0.05, 0.0, 0.5)))
+            self.number = number = self.number + 1
+            if client.choose((True, False)):
+                await read.invalidate_tag("t")
+            else:
+                await read.invalidate(0)
+                await read.invalidate(1)
+            self.valid = max(self.valid, number)
+
+    def at_end(self, kit: ShardKit) -> None:
+        read = kit.cached("data", ttl=self.ttl, stale=30, key="k{n}", tags=("t",))(
+            lambda n: self.number
+        )
+        assert [read(n) >= self.valid for n in (0, 1)] == [True, True]
+
+
 class Barriers(Protocol):
     """A round opens for three arrivals; one that was withdrawn, or sent again, is not one more."""
 
@@ -461,6 +511,7 @@ COORDINATION: dict[str, type[Protocol]] = {
     "quorum locks": QuorumLocks,
     "multi-locks": MultiLocks,
     "latches": Latches,
+    "cached functions": CachedFunctions,
     "barriers": Barriers,
     "rate limits": RateLimits,
     "transfers": Transferring,

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import shardkit
+from shardkit.caching.values import Values
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
 from shardkit.coordination import several
@@ -505,6 +506,27 @@ MUTATIONS: dict[str, Mutation] = {
         "waiters pass before the last count",
         python,
         (CountdownLatch, "wait", "reply[0] == 0", "reply[0] <= 1"),
+    ),
+    "cached-put-without-lease": Mutation(
+        "cached functions",
+        "a value that was removed while it was computed is stored",
+        lua,
+        ("if what ~= 'remove' and stored[2] ~= ARGV[1] then return 0 end", ""),
+    ),
+    "cached-tags-are-not-compared": Mutation(
+        "cached functions",
+        "a value is used although its tag was invalidated",
+        python,
+        (Values, "take", "if reply[2] == versions:", "if True:"),
+    ),
+    "cached-value-keeps-its-lease": Mutation(
+        "cached functions",
+        "a removed value leaves the lease to who computes it",
+        lua,
+        (
+            "elseif what == 'remove' or not stored[3] then\n  redis.call('DEL', KEYS[1])",
+            "elseif what == 'remove' then\n  redis.call('HDEL', KEYS[1], 'value')",
+        ),
     ),
     "barrier-withdrawn-counts": Mutation(
         "barriers",
