@@ -32,6 +32,7 @@ GROUPS = [
     "job_search",
     "queues",
     "coordination",
+    "caching",
     "market",
     "messaging",
     "social",

@@ -24,11 +24,11 @@ from decimal import Decimal
 from enum import Enum
 from operator import attrgetter
 from string import Formatter
-from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 from uuid import UUID
 
 from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies
-from shardkit.caching.values import Values
+from shardkit.caching.values import CachedValues
 from shardkit.errors import InvalidArgumentError, InvalidKeyError, ShardErrors, StructureError
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
@@ -38,9 +38,6 @@ from shardkit.structures.base.arguments import LONGEST_EXPIRY, check_integer, ch
 from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_of
 from shardkit.structures.codecs.plain import Codec
-
-if TYPE_CHECKING:
-    from shardkit.kit.kit import Kit
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,13 +70,13 @@ class CachedFunction(Protocol[P, T_co]):
         """Return the key on the server; no exchange."""
 
 
-class AsyncCachedFunction(Protocol[P, T]):
+class AsyncCachedFunction(Protocol[P, T_co]):
     """The same of an ``async def`` function; see `CachedFunction`."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
         """Return the value."""
 
-    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]:
+    def refresh(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T_co]:
         """Compute the value now."""
 
     def invalidate(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, None]:
@@ -92,7 +89,7 @@ class AsyncCachedFunction(Protocol[P, T]):
         """Return the key on the server."""
 
 
-class Options(NamedTuple):
+class CachedOptions(NamedTuple):
     """The checked options of a cached function."""
 
     component: str
@@ -118,7 +115,7 @@ class Caching:
 
     def __init__(
         self,
-        opened: Callable[[], Kit[Any]],
+        opened: Callable[[], Any],
         component: str,
         *,
         ttl: Seconds,
@@ -154,7 +151,7 @@ class Caching:
         check_integer(owner, "near", near, 0, 2**40)
         self._opened = opened
         self._owner = owner
-        self._options = Options(
+        self._options = CachedOptions(
             component,
             check_seconds(owner, "ttl", ttl, _SHORTEST, LONGEST_EXPIRY / 2),
             check_seconds(owner, "stale", stale, 0, LONGEST_EXPIRY / 2),
@@ -169,7 +166,7 @@ class Caching:
         )
 
     @overload
-    def __call__(
+    def __call__(  # type: ignore[overload-overlap]  # a coroutine is a T, too
         self, function: Callable[P, Coroutine[Any, Any, T]], /
     ) -> AsyncCachedFunction[P, T]: ...
     @overload
@@ -184,7 +181,7 @@ class Caching:
             raise InvalidArgumentError(
                 f"{self._owner}: {_name(function)} is a generator", "return a list instead"
             )
-        kind = _Awaiting if inspect.iscoroutinefunction(function) else _Blocking
+        kind = _AwaitingFunction if inspect.iscoroutinefunction(function) else _BlockingFunction
         return kind(self._opened, self._options, function).made()
 
     def invalidate_tag(self, *tags: str) -> Any:
@@ -193,18 +190,18 @@ class Caching:
         return _removal(near, _tag_keys(tags), values.remove_tags)
 
 
-class _Function:
+class _AnyFunction:
     """What the cached functions of both faces share."""
 
     def __init__(
-        self, opened: Callable[[], Kit[Any]], options: Options, function: Callable[..., Any]
+        self, opened: Callable[[], Any], options: CachedOptions, function: Callable[..., Any]
     ) -> None:
         self.opened = opened
         self.options = options
         self.function = function
         owner = f"@cached({options.component!r}) of {_name(function)}"
-        self.key = _Template(owner, "key", options.key, function, VALUES)
-        self._tags = [_Template(owner, "tags", tag, function, TAGS) for tag in options.tags]
+        self.key = _KeyTemplate(owner, "key", options.key, function, VALUES)
+        self._tags = [_KeyTemplate(owner, "tags", tag, function, TAGS) for tag in options.tags]
         self._owner = owner
         self._by_name = {kind.__qualname__: kind for kind in options.exceptions}
         self._used: Any = (None, None)
@@ -213,7 +210,7 @@ class _Function:
         """Return the values, what renews leases, and near copies, of the kit as it is now."""
         kit = self.opened()
         if self._used[0] is not kit:
-            self._used = kit, _values(kit, self.options, isinstance(self, _Awaiting))
+            self._used = kit, _values(kit, self.options, isinstance(self, _AwaitingFunction))
         found: tuple[Any, Any, NearCopies | None] = self._used[1]
         return found
 
@@ -253,7 +250,9 @@ class _Function:
                 name, args = json.loads(content)
                 if name in self._by_name:
                     raise self._by_name[name](*args)
-            raise StructureError(f"{self._owner}: an exception of another class is stored")
+            raise StructureError(
+                f"{self._owner}: an exception of another class is stored", "refresh the value"
+            )
         return self.options.codec.decode(content)
 
     def made(self) -> Any:
@@ -273,7 +272,7 @@ class _Function:
         raise NotImplementedError
 
 
-class _Blocking(_Function):
+class _BlockingFunction(_AnyFunction):
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             key = self.key(args, kwargs)
@@ -324,7 +323,7 @@ class _Blocking(_Function):
         return call
 
 
-class _Awaiting(_Function):
+class _AwaitingFunction(_AnyFunction):
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         async def call(*args: Any, **kwargs: Any) -> Any:
             key = self.key(args, kwargs)
@@ -375,11 +374,11 @@ class _Awaiting(_Function):
 
 
 def _values(
-    kit: Kit[Any], options: Options, awaits: bool | None
+    kit: Any, options: CachedOptions, awaits: bool | None
 ) -> tuple[Any, Any, NearCopies | None]:
     """Return a function's values on a face of the kit, what renews leases, and near copies."""
     driver, renewals = kit.face_of(awaits)
-    values = Values(driver, options.component, options.key, options.ttl, options.stale)
+    values: Any = CachedValues(driver, options.component, options.key, options.ttl, options.stale)
     near = None
     if options.near:
         near = kit.near_copies.get(options.component)
@@ -408,13 +407,13 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _tag_keys(tags: Iterable[str]) -> list[str]:
-    return [f"{TAGS}{_quoted(tag)}}}" for tag in tags]  # as `_Template` makes them
+    return [f"{TAGS}{_quoted(tag)}}}" for tag in tags]  # as `_KeyTemplate` makes them
 
 
 # ---- keys
 
 
-class _Template:
+class _KeyTemplate:
     """Makes a key of a call's arguments: ``user:{user_id}``, ``cart:{user.id}:{page}``."""
 
     def __init__(

@@ -49,12 +49,13 @@ _NOTHING = object()
 _FAILURES = (RedisError, ShardKitError, OSError, hiredis.ProtocolError)
 
 
-class Copy(NamedTuple):
+class NearCopy(NamedTuple):
     """A value in the process."""
 
+    key: str
     value: Any
     until: float  # when it is no longer fresh
-    feeds: tuple[_Feed, ...]  # of the servers of its key and its tags
+    feeds: tuple[_Tracker, ...]  # of the servers of its key and its tags
     tags: tuple[str, ...]
     size: int
 
@@ -69,15 +70,15 @@ class Copy(NamedTuple):
         return True
 
 
-class Note(NamedTuple):
+class PendingRead(NamedTuple):
     """A value that is being read."""
 
     key: str
     tags: tuple[str, ...]
-    feeds: tuple[_Feed, ...]
+    feeds: tuple[_Tracker, ...]
 
 
-class _Feed:
+class _Tracker:
     """What a server tells of changes."""
 
     def __init__(self, pool: Any) -> None:
@@ -153,11 +154,11 @@ class NearCopies:
         renewed_in_children(self)
 
     def _reset(self) -> None:
-        self.copies: OrderedDict[str, Copy] = OrderedDict()
+        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
         self._size = 0
-        self._notes: dict[str, Note] = {}
+        self._notes: dict[str, PendingRead] = {}
         self._by_tag: dict[str, set[str]] = {}
-        self._feeds: dict[Hashable, _Feed | float] = {}  # or when it may be connected to again
+        self._feeds: dict[Hashable, _Tracker | float] = {}  # or when it may be connected to again
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake: tuple[socket.socket, socket.socket] | None = None
@@ -172,19 +173,21 @@ class NearCopies:
         """Take the larger size and the shorter age of all functions."""
         self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
 
-    def note(self, key: str, tags: Sequence[str]) -> Note | None:
-        """Note that a value is going to be read; None if it cannot be kept."""
+    def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
+        """PendingRead that a value is going to be read; None if it cannot be kept."""
         found = [self._feed(each) for each in (key, *tags)]
         if None in found:
             return None
-        note = Note(key, tuple(tags), tuple({id(each): each for each in found if each}.values()))
+        note = PendingRead(
+            key, tuple(tags), tuple({id(each): each for each in found if each}.values())
+        )
         with self._lock:
             self._notes[key] = note
             for tag in tags:
                 self._by_tag.setdefault(tag, set()).add(key)
         return note
 
-    def keep(self, note: Note, value: Any, size: int, fresh: float) -> None:
+    def keep(self, note: PendingRead, value: Any, size: int, fresh: float) -> None:
         """Keep a value that was read since it was noted, unless it has changed since.
 
         Args:
@@ -204,7 +207,7 @@ class NearCopies:
             for tag in note.tags:
                 self._by_tag.setdefault(tag, set()).add(note.key)
             until = monotonic() + fresh
-            self.copies[note.key] = Copy(value, until, note.feeds, note.tags, size)
+            self.copies[note.key] = NearCopy(note.key, value, until, note.feeds, note.tags, size)
             self._size += size
             while self._size > self.most:
                 self._drop(next(iter(self.copies)))
@@ -227,20 +230,20 @@ class NearCopies:
                     if not tagged:
                         del self._by_tag[tag]
 
-    def _forget_server(self, feed: _Feed) -> None:
+    def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
-            for notes in (self._notes, self.copies):
-                for key in [key for key, each in list(notes.items()) if feed in each.feeds]:
-                    self._notes.pop(key, None)
-                    self._drop(key)
+            told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
+            for key in [each.key for each in told if feed in each.feeds]:
+                self._notes.pop(key, None)
+                self._drop(key)
 
     # ---- connections
 
-    def _feed(self, key: str) -> _Feed | None:
+    def _feed(self, key: str) -> _Tracker | None:
         """Return the connection of a key's server; connect to it if there is none."""
         server = self._link.server_of(self._component, key)
         feed = self._feeds.get(server)
-        if isinstance(feed, _Feed):
+        if isinstance(feed, _Tracker):
             return feed
         now = monotonic()
         with self._lock:
@@ -263,7 +266,7 @@ class NearCopies:
             pool = self._link.pool_of(self._component, key)
             if pool is None:  # slots of clusters move without a fence
                 return
-            made = _Feed(pool)
+            made = _Tracker(pool)
             with self._lock:
                 if self._wake is not None:
                     self._feeds[server] = made
@@ -274,7 +277,7 @@ class NearCopies:
     def sockets(self) -> list[socket.socket]:
         """Return the sockets to wait for."""
         with self._lock:
-            return [each.socket for each in self._feeds.values() if isinstance(each, _Feed)]
+            return [each.socket for each in self._feeds.values() if isinstance(each, _Tracker)]
 
     def turn(self, readable: set[socket.socket]) -> None:
         """Read what servers have sent, and ask those that have answered."""
@@ -287,7 +290,7 @@ class NearCopies:
                 self.copies.clear()
                 self._size = 0
         for server, feed in list(self._feeds.items()):
-            if not isinstance(feed, _Feed):
+            if not isinstance(feed, _Tracker):
                 continue
             try:
                 changed = feed.read() if feed.socket in readable else []
@@ -309,7 +312,7 @@ class NearCopies:
         with self._lock:
             self._closed = True
             wake, self._wake = self._wake, None
-            feeds = [each for each in self._feeds.values() if isinstance(each, _Feed)]
+            feeds = [each for each in self._feeds.values() if isinstance(each, _Tracker)]
             self._feeds.clear()
             self.copies.clear()
         for feed in feeds:
@@ -331,7 +334,7 @@ def _watch(near: weakref.ref[NearCopies], woken: socket.socket) -> None:
             waiting, pause = found.sockets(), found.max_age / _BEATS
             del found
             try:
-                readable = set(wait([woken, *waiting], pause))
+                readable: set[Any] = set(wait([woken, *waiting], pause))
                 if woken in readable and not woken.recv(1024):
                     return
             except (OSError, ValueError):  # one of them was closed

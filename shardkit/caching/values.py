@@ -42,12 +42,12 @@ LEASE = 10.0
 _RENEWED_AFTER, _RETRIED_AFTER, _PATIENCE = 1 / 3, 1 / 10, 1 / 2
 
 
-class Lease:
+class ComputingLease:
     """What a caller has that computes a value; renewed like a lock's hold."""
 
     ttl = LEASE
 
-    def __init__(self, values: Values[Any], key: str, id_: str, tags: bytes) -> None:
+    def __init__(self, values: CachedValues[Any], key: str, id_: str, tags: bytes) -> None:
         self._values = values
         self.key = key
         self.id = id_
@@ -82,11 +82,11 @@ class Taken(NamedTuple):
     """
 
     value: bytes
-    lease: Lease | None
+    lease: ComputingLease | None
     fresh: float
 
 
-class Values(Structure[Face]):
+class CachedValues(Structure[Face]):
     """The values of a cached function.
 
     Args:
@@ -129,7 +129,7 @@ class Values(Structure[Face]):
                 (reply, *found) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(found)
                 if reply[0] == b"yours":
-                    return Taken(b"", Lease(self, key, caller, versions), 0)
+                    return Taken(b"", ComputingLease(self, key, caller, versions), 0)
                 if reply[0] == b"hit":
                     if reply[2] == versions:
                         return Taken(reply[1], None, reply[3] / 1000)
@@ -148,7 +148,7 @@ class Values(Structure[Face]):
             raise
 
     @operation
-    def put(self, lease: Lease, value: bytes, took: float) -> Operation[bool]:
+    def put(self, lease: ComputingLease, value: bytes, took: float) -> Operation[bool]:
         """Store a value and wake who waits; return whether it was not removed meanwhile.
 
         Args:
@@ -164,7 +164,7 @@ class Values(Structure[Face]):
         return bool(stored)
 
     @operation
-    def fail(self, lease: Lease) -> Operation[None]:
+    def fail(self, lease: ComputingLease) -> Operation[None]:
         """Give a lease back without a value; a waiter gets it. Cost: one exchange."""
         yield from surely([self.settle(lease.key, lease.id, "fail")])
 

@@ -89,7 +89,7 @@ def test_a_computed_value_is_what_a_stored_one_is(
 def test_threads_and_tasks_compute_once(face: Face, computing: Computing) -> None:
     async def slowly(name: str) -> int:
         number = computing(name)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # so that all of them wait
         return int(number)
 
     if face.runner is not None:
@@ -179,7 +179,7 @@ async def test_a_cancelled_caller_gives_the_computation_to_the_next(akit: Any) -
     @akit.cached("many", ttl=60, key="k")  # type: ignore[untyped-decorator]
     async def load() -> int:
         begun.set()
-        await asyncio.sleep(60 if wait else 0)
+        await asyncio.sleep(60 if wait else 0)  # it is cancelled
         return 1
 
     task = asyncio.ensure_future(load())

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import shardkit
-from shardkit.caching.values import Values
+from shardkit.caching.values import CachedValues
 from shardkit.config import history, store
 from shardkit.config.directory import Directory
 from shardkit.coordination import several
@@ -517,7 +517,7 @@ MUTATIONS: dict[str, Mutation] = {
         "cached functions",
         "a value is used although its tag was invalidated",
         python,
-        (Values, "take", "if reply[2] == versions:", "if True:"),
+        (CachedValues, "take", "if reply[2] == versions:", "if True:"),
     ),
     "cached-value-keeps-its-lease": Mutation(
         "cached functions",
