@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from shardkit.cli.bench.plots import bars, curves
+from shardkit.cli.bench import plots
+from shardkit.cli.bench.plots import bars
 
 RESULTS = Path(__file__).parent / "results"
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
@@ -20,6 +21,74 @@ LIMIT = "the limit: a program over raw sockets"
 
 Kept = Mapping[str, Any]
 Points = dict[str, list[tuple[float, float]]]
+
+
+def curves(
+    path: Path,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    across: str,
+    *,
+    logarithmic: bool = False,
+    limit: str = "",
+) -> None:
+    """Draw the points of curves by their labels, for each panel by its y axis' label.
+
+    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``. ``limit``
+    says what a line across at 1 means. Panels share one legend.
+    """
+    pyplot = plots.loaded_pyplot(path.stem)
+    looks = plots.styles(label for lines in panels.values() for label in lines)
+    width = 7.5 if len(panels) == 1 else 3.7 * len(panels)
+    figure, all_axes = pyplot.subplots(
+        1, len(panels), figsize=(width, 4.4), squeeze=False, layout="constrained"
+    )
+    handles: dict[str, Any] = {}
+    for axes, (name, lines) in zip(all_axes[0], panels.items(), strict=True):
+        for label, points in lines.items():
+            xs, ys = zip(*points, strict=True)
+            look = looks[label]
+            [handles[label]] = axes.plot(
+                xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, linewidth=1.8
+            )
+        if limit and not name.endswith("ms"):
+            handles[limit] = axes.axhline(1, color=plots.LIMIT, linewidth=1.2)
+        marks = sorted({float(x) for points in lines.values() for x, _ in points})
+        axes.set_xscale("log")
+        apart = (marks[-1] / marks[0]) ** 0.08
+        for mark in marks[::-1]:  # leave out those whose labels would overlap
+            if any(mark < other < mark * apart for other in marks):
+                marks.remove(mark)
+        axes.set_xticks(marks, [plots.plain_figure(mark) for mark in marks])
+        axes.set_xticks([], minor=True)
+        if logarithmic:
+            axes.set_yscale("log")
+            _tick_plainly(axes)
+        else:
+            axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter(plots.plain_figure)
+        axes.grid(axis="y")
+        axes.set_xlabel(across)
+        axes.set_ylabel(name)
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=min(len(handles), 2 if len(panels) == 1 else 4),
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    plots.save_plot(pyplot, figure, path)
+
+
+def _tick_plainly(axes: Any) -> None:
+    """Label a logarithmic axis with 1, 2 and 5 in each power of ten, or with the powers alone."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    wide = high / low > 1000
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(plots.plain_figure)
 
 
 def codecs(kept: Kept) -> None:

@@ -1,9 +1,9 @@
 """The complete record of memory: every case, part size and packed length, on both servers.
 
-What ``shardkit bench`` measures, with its full numbers of entries, on the embedded server and on
-the ``redis-server`` of this machine. Figures of earlier runs are kept for what is not measured
-again: ``python benchmarks/memory.py hash ids`` measures two cases anew, and with
-``SERVERS='redis-server valkey-server'`` on these servers instead.
+What ``shardkit bench memory`` measures, with its full numbers of entries, part sizes and packed
+lengths, on the embedded server and on the ``redis-server`` of this machine. Figures of earlier runs
+are kept for what is not measured again: ``python benchmarks/memory.py hash ids`` measures two cases
+anew, and with ``SERVERS='redis-server valkey-server'`` on these servers instead.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import packed_lengths
+import part_sizes
 from report import RESULTS, conditions, save
 
-from shardkit.cli.bench import packed_lengths, part_sizes, report
 from shardkit.cli.bench.cases import CASES
+from shardkit.cli.bench.command import memory_document, memory_table
 from shardkit.cli.bench.memory import run
 from shardkit.cli.bench.servers import ServerSource
 from shardkit.cli.output import Output
@@ -46,9 +48,9 @@ def main() -> None:
                     measure_lengths(servers, output, tell)
                 else:
                     outcome = run(CASES[name], servers, None, tell)
-                    output.table(report.memory_table(outcome))
+                    output.table(memory_table(outcome))
                     output.line(outcome.software)
-                    keep("memory", name, outcome.software, report.memory_document(outcome))
+                    keep("memory", name, outcome.software, memory_document(outcome))
 
 
 def measure_sizes(
@@ -56,8 +58,8 @@ def measure_sizes(
 ) -> None:
     for kind in part_sizes.KINDS.values():
         curve = part_sizes.run(kind, servers, progress=tell)
-        output.table(report.sizes_table(curve))
-        keep("part_sizes", kind.name, curve.software, report.sizes_document(curve))
+        output.table(part_sizes.sizes_table(curve))
+        keep("part_sizes", kind.name, curve.software, part_sizes.sizes_document(curve))
 
 
 def measure_lengths(
@@ -70,8 +72,8 @@ def measure_lengths(
             for n, length in enumerate(packed_lengths.LENGTHS):
                 tell(f"{name}, {length:,} entries", n, len(packed_lengths.LENGTHS))
                 speeds.setdefault(name, []).append(packed_lengths.run(kind, server, length))
-    output.table(report.lengths_table(speeds))
-    keep("packed_lengths", "all", software, report.lengths_document(software, speeds))
+    output.table(packed_lengths.lengths_table(speeds))
+    keep("packed_lengths", "all", software, packed_lengths.lengths_document(software, speeds))
 
 
 def read(result: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Plots of figures: bars and curves, in one style. The file name's extension decides the format.
+"""Plots of figures, in one style. The file name's extension decides the format.
 
 A contestant has the same colour in every plot. Its variants have lighter shades, and each series
 has a marker, a line or a hatching of its own, so that plots can be read in grey. The background is
@@ -7,7 +7,7 @@ white; the site inverts plots for its dark scheme.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -94,7 +94,7 @@ def check_plot(path: Path) -> None:
     Raises:
         ShardKitError: matplotlib is not installed, or does not support the format.
     """
-    pyplot = _pyplot("")
+    pyplot = loaded_pyplot("")
     formats = pyplot.figure().canvas.get_supported_filetypes()
     pyplot.close("all")
     if path.suffix.lstrip(".").lower() not in formats:
@@ -116,7 +116,7 @@ def bars(
     A single series is drawn in its labels' colours. ``limits`` has for each label a value to mark,
     and ``limit`` says what the mark means.
     """
-    pyplot = _pyplot(path.stem)
+    pyplot = loaded_pyplot(path.stem)
     series = list(dict.fromkeys(name for each in values.values() for name in each))
     alone = len(series) == 1
     looks = {label: styles([label])[label] for label in values} if alone else styles(series)
@@ -130,7 +130,7 @@ def bars(
         for bar, label in zip(drawn, values, strict=True):
             look = looks[label if alone else name]
             bar.set(facecolor=look.colour, hatch=look.hatch)
-        axes.bar_label(drawn, fmt=_figure, padding=3, fontsize=8)
+        axes.bar_label(drawn, fmt=plain_figure, padding=3, fontsize=8)
     limits = limits or {}
     marked = [(at, limits[label]) for at, label in enumerate(values) if label in limits]
     for n, (at, value) in enumerate(marked):
@@ -138,7 +138,7 @@ def bars(
         axes.plot([value] * 2, [at - 0.46, at + 0.46], color=LIMIT, linewidth=2, label=meaning)
     axes.set_yticks(range(len(values)), list(values))
     axes.tick_params(axis="y", length=0)
-    axes.xaxis.set_major_formatter(_figure)
+    axes.xaxis.set_major_formatter(plain_figure)
     axes.grid(axis="x")
     axes.invert_yaxis()
     axes.margins(x=0.14)
@@ -147,94 +147,28 @@ def bars(
     if not alone or marked:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
-    _save(pyplot, figure, path)
+    save_plot(pyplot, figure, path)
 
 
-def curves(
-    path: Path,
-    title: str,
-    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
-    across: str,
-    *,
-    logarithmic: bool = False,
-    limit: str = "",
-) -> None:
-    """Draw the points of curves by their labels, for each panel by its y axis' label.
-
-    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``. ``limit``
-    says what a line across at 1 means. Panels share one legend.
-    """
-    pyplot = _pyplot(path.stem)
-    looks = styles(label for lines in panels.values() for label in lines)
-    width = 7.5 if len(panels) == 1 else 3.7 * len(panels)
-    figure, all_axes = pyplot.subplots(
-        1, len(panels), figsize=(width, 4.4), squeeze=False, layout="constrained"
-    )
-    handles: dict[str, Any] = {}
-    for axes, (name, lines) in zip(all_axes[0], panels.items(), strict=True):
-        for label, points in lines.items():
-            xs, ys = zip(*points, strict=True)
-            look = looks[label]
-            [handles[label]] = axes.plot(
-                xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, linewidth=1.8
-            )
-        if limit and not name.endswith("ms"):
-            handles[limit] = axes.axhline(1, color=LIMIT, linewidth=1.2)
-        marks = sorted({float(x) for points in lines.values() for x, _ in points})
-        axes.set_xscale("log")
-        apart = (marks[-1] / marks[0]) ** 0.08
-        for mark in marks[::-1]:  # leave out those whose labels would overlap
-            if any(mark < other < mark * apart for other in marks):
-                marks.remove(mark)
-        axes.set_xticks(marks, [_figure(mark) for mark in marks])
-        axes.set_xticks([], minor=True)
-        if logarithmic:
-            axes.set_yscale("log")
-            _tick_plainly(axes)
-        else:
-            axes.set_ylim(bottom=0)
-            axes.yaxis.set_major_formatter(_figure)
-        axes.grid(axis="y")
-        axes.set_xlabel(across)
-        axes.set_ylabel(name)
-    figure.legend(
-        list(handles.values()),
-        list(handles),
-        loc="outside lower center",
-        ncols=min(len(handles), 2 if len(panels) == 1 else 4),
-    )
-    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
-    _save(pyplot, figure, path)
-
-
-def _figure(value: float, _: object = None) -> str:
+def plain_figure(value: float, _: object = None) -> str:
     """Return a number as a reader writes it: four digits, or all of a large whole number."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _tick_plainly(axes: Any) -> None:
-    """Label a logarithmic axis with 1, 2 and 5 in each power of ten, or with the powers alone."""
-    from matplotlib.ticker import LogLocator, NullLocator
-
-    low, high = axes.get_ylim()
-    wide = high / low > 1000
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(_figure)
-
-
-def _pyplot(salt: str) -> Any:
+def loaded_pyplot(salt: str) -> Any:
+    """Return matplotlib's pyplot in our style; the same figures and `salt` give the same file."""
     with extra("bench", "plots"):
         import matplotlib
     matplotlib.use("agg")
     matplotlib.rcParams.update(_RC)
-    matplotlib.rcParams["svg.hashsalt"] = salt  # so that the same figures give the same file
+    matplotlib.rcParams["svg.hashsalt"] = salt
     from matplotlib import pyplot
 
     return pyplot
 
 
-def _save(pyplot: Any, figure: Any, path: Path) -> None:
+def save_plot(pyplot: Any, figure: Any, path: Path) -> None:
+    """Write a figure without its date, and close it."""
     dated = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
     figure.savefig(path, **dated)
     pyplot.close(figure)

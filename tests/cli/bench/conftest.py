@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from shardkit.cli.bench import data, memory, part_sizes, servers
+from shardkit.cli.bench import data, memory, servers
 
 
 @pytest.fixture(autouse=True, scope="module")  # and not for the tests of other folders
@@ -16,6 +16,4 @@ def _little() -> Iterator[None]:
         patch.setattr(servers, "_STEP", 0.005)
         patch.setattr(memory, "_SAMPLE", 20)
         patch.setattr(memory, "_ROUNDS", 1)
-        patch.setattr(part_sizes, "_ROUNDS", 1)
-        patch.setattr(part_sizes, "_LOOKS", 50)
         yield

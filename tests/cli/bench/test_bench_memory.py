@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from cli_helpers import Cli
 
-from shardkit.cli.bench import data, memory
+from shardkit.cli.bench import data, memory, plots
 from shardkit.cli.bench.cases import CASES
+from shardkit.cli.bench.command import memory_document
 from shardkit.cli.bench.memory import run
-from shardkit.cli.bench.report import memory_document
 from shardkit.cli.bench.servers import BenchServer, NotEmptyError, ServerSource
 from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
@@ -168,9 +168,8 @@ def test_an_own_server_that_holds_data_is_refused(cli: Cli, own: LocalServer) ->
     with own.client(db=9) as client:
         client.set("precious", "data")
         client.connection_pool.disconnect()
-        for command in (["memory", "ids"], ["part-sizes", "hash"], ["packed-lengths", "hash"]):
-            result = cli("bench", *command, "--url", f"redis://{own.address}", code=1)
-            assert "the server holds data (db9: 1 keys)" in result.err
+        result = cli("bench", "memory", "ids", "--url", f"redis://{own.address}", code=1)
+        assert "the server holds data (db9: 1 keys)" in result.err
         assert client.get("precious") == b"data"
 
 
@@ -227,3 +226,16 @@ def test_invalid_options_are_refused_before_anything_is_measured(
     pytest.importorskip("matplotlib")
     plot = cli("bench", "memory", "--plot", tmp_path / "plot.xyz", code=1)
     assert "has no extension of a plot" in plot.err
+
+
+def test_a_plot_of_several_series_names_them_and_marks_limits(tmp_path: Path) -> None:
+    pyplot = pytest.importorskip("matplotlib.pyplot")
+    values = {"a": {"ours": 1.0, "theirs": 2.0}, "b": {"ours": 3.0}}
+    plots.bars(tmp_path / "two.svg", "Bars", values, "bytes", limits={"a": 1.5})
+    one = {label: {"ours": series["ours"]} for label, series in values.items()}
+    plots.bars(tmp_path / "one.svg", "Bars", one, "bytes")
+    two, plain = ((tmp_path / name).read_text() for name in ("two.svg", "one.svg"))
+    for mark in ('id="legend_1"', plots.LIMIT):
+        assert mark in two
+        assert mark not in plain
+    assert pyplot.get_fignums() == [], "they are closed"
