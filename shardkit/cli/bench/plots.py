@@ -1,44 +1,20 @@
 """Plots of figures, in one style. The file name's extension decides the format.
 
-A contestant has the same colour in every plot. Its variants have lighter shades, and each series
-has a marker, a line or a hatching of its own, so that plots can be read in grey. The background is
-white; the site inverts plots for its dark scheme.
+Each series has a hatching of its own, so that plots can be read in grey. The background is white;
+the site inverts plots for its dark scheme.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import cycle
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from shardkit.errors import ShardKitError, extra
 
-# By the first words of a label; the first entry that fits counts.
-CONTESTANTS: Final = {
-    "shardkit": "#1457b8",
-    "ours": "#1457b8",
-    "kit.": "#1457b8",
-    "redis-py": "#d4670a",
-    "redis.asyncio": "#a34700",
-    "plain": "#d4670a",
-    "one ": "#d4670a",
-    "RedisCluster": "#8a3ab9",
-    "twemproxy": "#1f7a4d",
-    "the book": "#8c6d1f",
-    "SQLite": "#1f7a4d",
-    "RediSearch": "#8a3ab9",
-    "raw sockets": "#4d4d4d",
-    "the lock's scripts": "#4d4d4d",
-    "the semaphore's scripts": "#4d4d4d",
-    "valkey": "#3f6fd1",
-    "redis ": "#c8372d",
-}
-OTHERS: Final = ("#0f766e", "#b4457f", "#7a8b1c", "#5c6ac4", "#a8651e", "#3b8ea5", "#6b7280")
-LIMIT: Final = "#b00020"
-_MARKERS: Final = "osD^vPX"
-_DASHES: Final = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
-_HATCHES: Final = ("", "///", "...", "xx", "\\\\\\", "++", "--")
-_SHADES: Final = (0.0, 0.22, 0.38, 0.11, 0.46)
+COLOURS: Final = ("#0f766e", "#b4457f", "#7a8b1c", "#5c6ac4", "#a8651e", "#3b8ea5", "#6b7280")
+HATCHES: Final = ("", "///", "...", "xx", "\\\\\\", "++", "--")
 _RC: Final[Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#555555",
@@ -57,35 +33,17 @@ _RC: Final[Any] = {
 }
 
 
-class Style(NamedTuple):
-    """How a series is drawn."""
+class Look(NamedTuple):
+    """How the bars of a series look."""
 
-    colour: tuple[float, float, float]
-    marker: str
-    dash: Any
+    colour: Any
     hatch: str
 
 
-def styles(labels: Iterable[str]) -> dict[str, Style]:
-    """Return the style of each series, by its label: the contestant's colour, a shade a variant."""
-    drawn: dict[str, Style] = {}
-    variants: dict[str, int] = {}
-    others = iter(OTHERS * 3)
-    for n, label in enumerate(dict.fromkeys(labels)):
-        known = next((c for start, c in CONTESTANTS.items() if label.startswith(start)), None)
-        colour = known or next(others)
-        variant = variants.setdefault(colour, 0)
-        variants[colour] += 1
-        shade = _SHADES[variant % len(_SHADES)]
-        channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
-        red, green, blue = (channel + (1 - channel) * shade for channel in channels)
-        drawn[label] = Style(
-            (red, green, blue),
-            _MARKERS[n % len(_MARKERS)],
-            _DASHES[variant % len(_DASHES)],
-            _HATCHES[n % len(_HATCHES)],
-        )
-    return drawn
+def looks_of(labels: Iterable[str]) -> dict[str, Look]:
+    """Return the look of each series, by its label."""
+    every = cycle(map(Look, COLOURS, HATCHES))
+    return {label: next(every) for label in labels}
 
 
 def check_plot(path: Path) -> None:
@@ -108,18 +66,17 @@ def bars(
     title: str,
     values: Mapping[str, Mapping[str, float]],
     unit: str,
-    limits: Mapping[str, float] | None = None,
-    limit: str = "limit",
+    looks_of: Callable[[Iterable[str]], Mapping[str, Any]] = looks_of,
+    finish: Callable[[Any], object] = lambda axes: None,
 ) -> None:
-    """Draw a bar for each value, by label and series.
+    """Draw a bar for each value, by label and series; ``finish`` may add to the axes.
 
-    A single series is drawn in its labels' colours. ``limits`` has for each label a value to mark,
-    and ``limit`` says what the mark means.
+    A single series is drawn in its labels' looks.
     """
     pyplot = loaded_pyplot(path.stem)
     series = list(dict.fromkeys(name for each in values.values() for name in each))
     alone = len(series) == 1
-    looks = {label: styles([label])[label] for label in values} if alone else styles(series)
+    looks = {label: looks_of([label])[label] for label in values} if alone else looks_of(series)
     height = 0.8 / len(series)
     rows = len(values) * max(1.0, 0.6 * len(series))
     figure, axes = pyplot.subplots(figsize=(7.5, 1.1 + 0.42 * rows), layout="constrained")
@@ -131,11 +88,7 @@ def bars(
             look = looks[label if alone else name]
             bar.set(facecolor=look.colour, hatch=look.hatch)
         axes.bar_label(drawn, fmt=plain_figure, padding=3, fontsize=8)
-    limits = limits or {}
-    marked = [(at, limits[label]) for at, label in enumerate(values) if label in limits]
-    for n, (at, value) in enumerate(marked):
-        meaning = limit if n == 0 else None
-        axes.plot([value] * 2, [at - 0.46, at + 0.46], color=LIMIT, linewidth=2, label=meaning)
+    finish(axes)
     axes.set_yticks(range(len(values)), list(values))
     axes.tick_params(axis="y", length=0)
     axes.xaxis.set_major_formatter(plain_figure)
@@ -144,8 +97,8 @@ def bars(
     axes.margins(x=0.14)
     axes.set_xlabel(unit)
     axes.set_title(title)
-    if not alone or marked:
-        handles, labels = axes.get_legend_handles_labels()
+    handles, labels = axes.get_legend_handles_labels()
+    if len(labels) > 1:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
     save_plot(pyplot, figure, path)
 
