@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shardkit.cli.bench import plots
+from shardkit.cli.advise import plots
 
 RESULTS = Path(__file__).parent / "results"
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"

@@ -1,9 +1,12 @@
 """The complete record of memory: every case, part size and packed length, on both servers.
 
-What ``shardkit bench memory`` measures, with its full numbers of entries, part sizes and packed
+Bytes, loading and single calls of structures against the plain command, part sizes and packed
 lengths, on the embedded server and on the ``redis-server`` of this machine. Figures of earlier runs
 are kept for what is not measured again: ``python benchmarks/memory.py hash ids`` measures two cases
-anew, and with ``SERVERS='redis-server valkey-server'`` on these servers instead.
+anew, and with ``SERVERS='redis-server valkey-server'`` on these servers instead. With
+``SERVER_URL=redis://…`` they are measured on your own server, which must be empty and unused; keys
+are removed and limits restored in any case. ``ENTRIES=10000`` measures fewer. In
+both cases no figures are kept.
 """
 
 from __future__ import annotations
@@ -18,17 +21,17 @@ from typing import Any
 
 import packed_lengths
 import part_sizes
+from memory_cases import CASES
+from memory_layouts import OwnServer, memory_document, memory_table, run
 from report import RESULTS, conditions, save
 
-from shardkit.cli.bench.cases import CASES
-from shardkit.cli.bench.command import memory_document, memory_table
-from shardkit.cli.bench.memory import run
-from shardkit.cli.bench.servers import ServerSource
+from shardkit.cli.advise.servers import ServerSource
 from shardkit.cli.output import Output
 from shardkit.cli.progress import progress
 from shardkit.local import find_server
 
 SIZES, LENGTHS = "part-sizes", "packed-lengths"
+ENTRIES = int(os.environ.get("ENTRIES", "0")) or None
 
 
 def main() -> None:
@@ -37,7 +40,11 @@ def main() -> None:
     if unknown:
         raise SystemExit(f"no case {', '.join(unknown)}: {', '.join([*CASES, SIZES, LENGTHS])}")
     named = os.environ.get("SERVERS", "").split() or [str(find_server()), "redis-server"]
-    stands = [ServerSource(path) for path in dict.fromkeys(map(shutil.which, named)) if path]
+    stands: list[ServerSource] = [
+        ServerSource(path) for path in dict.fromkeys(map(shutil.which, named)) if path
+    ]
+    if url := os.environ.get("SERVER_URL"):
+        stands = [OwnServer(url)]
     output = Output()
     with progress("entries") as tell:
         for name in asked:
@@ -47,7 +54,7 @@ def main() -> None:
                 elif name == LENGTHS:
                     measure_lengths(servers, output, tell)
                 else:
-                    outcome = run(CASES[name], servers, None, tell)
+                    outcome = run(CASES[name], servers, ENTRIES, tell)
                     output.table(memory_table(outcome))
                     output.line(outcome.software)
                     keep("memory", name, outcome.software, memory_document(outcome))
@@ -86,6 +93,8 @@ def read(result: str) -> dict[str, Any]:
 
 def keep(result: str, name: str, server: str, figures: dict[str, Any]) -> None:
     """Keep the figures of one case and server, beside those of others."""
+    if ENTRIES or "SERVER_URL" in os.environ:
+        return
     kept = read(result)
     kept["figures"].setdefault(name, {})[server] = figures
     kept["unit"] = "bytes of used_memory less that of the empty server; times as their names say"

@@ -16,7 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardkit.cli.bench.servers import PREFIX, BenchServer
+from memory_cases import PREFIX
+
+from shardkit.cli.advise.servers import BenchServer
 from shardkit.cli.output import Table, number
 from shardkit.cli.rows import Field, json_rows
 

@@ -12,8 +12,11 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from shardkit.cli.bench import data
-from shardkit.cli.bench.servers import PREFIX, BenchServer, ServerSource
+import memory_data as data
+from memory_cases import PREFIX
+from memory_layouts import timed
+
+from shardkit.cli.advise.servers import BenchServer, ServerSource
 from shardkit.cli.output import Table, number
 from shardkit.cli.rows import Field, json_rows, rounded, table_of
 
@@ -126,7 +129,7 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
         commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
         calls = partial(_send, server, commands)
         # Other load on the machine can only make it longer.
-        times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
+        times[name] = min(timed(server, calls, len(commands))[1] for _ in range(_ROUNDS))
     return Point(size, added / entries, times["read"], times["write"])
 
 
