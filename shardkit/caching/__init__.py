@@ -9,6 +9,7 @@ if TYPE_CHECKING:
         AsyncCachedFunction as AsyncCachedFunction,
         CachedFunction as CachedFunction,
         Caching as Caching,
+        CachingOptions as CachingOptions,
     )
 else:
     __getattr__, __dir__ = lazy_names(__name__)

@@ -17,19 +17,26 @@ import functools
 import inspect
 import json
 import time
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextlib import suppress
 from datetime import date
 from decimal import Decimal
 from enum import Enum
+from functools import partial
 from operator import attrgetter
 from string import Formatter
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import Any, ParamSpec, Protocol, Required, TypedDict, TypeVar, overload
 from uuid import UUID
 
-from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies
+from shardkit.caching.near import LONGEST_AGE, SHORTEST_AGE, TAGS, VALUES, NearCopies, NearCopy
 from shardkit.caching.values import CachedValues
-from shardkit.errors import InvalidArgumentError, InvalidKeyError, ShardErrors, StructureError
+from shardkit.errors import (
+    InvalidArgumentError,
+    InvalidKeyError,
+    ShardErrors,
+    ShardKitError,
+    StructureError,
+)
 from shardkit.operations.arguments import Seconds, shown
 from shardkit.operations.deadlines import within
 from shardkit.operations.drivers import shielded
@@ -89,20 +96,19 @@ class AsyncCachedFunction(Protocol[P, T_co]):
         """Return the key on the server."""
 
 
-class CachedOptions(NamedTuple):
-    """The checked options of a cached function."""
+class CachingOptions(TypedDict, total=False):
+    """The arguments of ``kit.cached``, which documents them."""
 
-    component: str
-    ttl: float
-    stale: float
-    key: str
-    tags: tuple[str, ...]
-    codec: Codec[Any]
+    ttl: Required[Seconds]
+    key: Required[str]
+    tags: Iterable[str]
+    stale: Seconds
+    codec: Codec[Any] | str | None
     cache_none: bool
-    exceptions: tuple[type[Exception], ...]
+    exceptions: type[Exception] | tuple[type[Exception], ...]
     fallback: bool
     near: int
-    max_age: float
+    max_age: Seconds
 
 
 class Caching:
@@ -149,21 +155,14 @@ class Caching:
         if isinstance(tags, str):
             raise InvalidArgumentError(f"{owner}: tags={tags!r}", "give a tuple of texts")
         check_integer(owner, "near", near, 0, 2**40)
-        self._opened = opened
-        self._owner = owner
-        self._options = CachedOptions(
-            component,
-            check_seconds(owner, "ttl", ttl, _SHORTEST, LONGEST_EXPIRY / 2),
-            check_seconds(owner, "stale", stale, 0, LONGEST_EXPIRY / 2),
-            key,
-            tuple(tags),
-            given,
-            cache_none,
-            kinds,
-            fallback,
-            near,
-            check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE),
-        )
+        self.opened = opened
+        self.owner = owner
+        self.component, self.key, self.tags = component, key, tuple(tags)
+        self.ttl = check_seconds(owner, "ttl", ttl, _SHORTEST, LONGEST_EXPIRY / 2)
+        self.stale = check_seconds(owner, "stale", stale, 0, LONGEST_EXPIRY / 2)
+        self.max_age = check_seconds(owner, "max_age", max_age, SHORTEST_AGE, LONGEST_AGE)
+        self.codec, self.near = given, near
+        self.cache_none, self.fallback, self.exceptions = cache_none, fallback, kinds
 
     @overload
     def __call__(  # type: ignore[overload-overlap]  # a coroutine is a T, too
@@ -179,43 +178,92 @@ class Caching:
         """
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise InvalidArgumentError(
-                f"{self._owner}: {_name(function)} is a generator", "return a list instead"
+                f"{self.owner}: {_name(function)} is a generator", "return a list instead"
             )
-        kind = _AwaitingFunction if inspect.iscoroutinefunction(function) else _BlockingFunction
-        return kind(self._opened, self._options, function).made()
+        return _Function(self, function).made()
 
     def invalidate_tag(self, *tags: str) -> Any:
         """Invalidate all values with one of these tags; of an async kit it is awaited."""
-        values, _, near = _values(self._opened(), self._options, None)
+        values, _, near = self.values(self.opened(), None)
         return _removal(near, _tag_keys(tags), values.remove_tags)
 
+    def values(self, kit: Any, awaits: bool | None) -> tuple[Any, Any, NearCopies | None]:
+        """Return the values on a face of a kit, what renews leases, and the near copies."""
+        driver, renewals = kit.face_of(awaits)
+        values: Any = CachedValues(driver, self.component, self.key, self.ttl, self.stale)
+        near = None
+        if self.near:
+            near = kit.near_copies.get(self.component)
+            if near is None:
+                made = NearCopies(kit.plane.link(), self.component)
+                near = kit.near_copies.setdefault(self.component, made)
+            near.configure(self.near, self.max_age)
+        return values, renewals, near
 
-class _AnyFunction:
-    """What the cached functions of both faces share."""
 
-    def __init__(
-        self, opened: Callable[[], Any], options: CachedOptions, function: Callable[..., Any]
-    ) -> None:
-        self.opened = opened
+class _Function:
+    """A function and what it is cached by."""
+
+    def __init__(self, options: Caching, function: Callable[..., Any]) -> None:
         self.options = options
         self.function = function
-        owner = f"@cached({options.component!r}) of {_name(function)}"
-        self.key = _KeyTemplate(owner, "key", options.key, function, VALUES)
-        self._tags = [_KeyTemplate(owner, "tags", tag, function, TAGS) for tag in options.tags]
-        self._owner = owner
+        self.awaits = inspect.iscoroutinefunction(function)
+        self.owner = f"{options.owner} of {_name(function)}"
+        self.key = _KeyTemplate(self.owner, "key", options.key, function, VALUES)
+        self.tags = [_KeyTemplate(self.owner, "tags", t, function, TAGS) for t in options.tags]
         self._by_name = {kind.__qualname__: kind for kind in options.exceptions}
-        self._used: Any = (None, None)
+        self._used: tuple[Any, Any] = (None, None)
 
     def values(self) -> tuple[Any, Any, NearCopies | None]:
-        """Return the values, what renews leases, and near copies, of the kit as it is now."""
-        kit = self.opened()
+        """Return what `Caching.values` does, of the kit as it is now."""
+        kit = self.options.opened()
         if self._used[0] is not kit:
-            self._used = kit, _values(kit, self.options, isinstance(self, _AwaitingFunction))
+            self._used = kit, self.options.values(kit, self.awaits)
         found: tuple[Any, Any, NearCopies | None] = self._used[1]
         return found
 
-    def tags(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
-        return [tag(args, kwargs) for tag in self._tags]
+    def steps(self, key: str, args: Any, kwargs: Any, anew: bool) -> Generator[Any, Any, Any]:
+        """Take the value or compute it; yields calls, and whether they end a lease."""
+        values, renewals, near = self.values()
+        tags = [tag(args, kwargs) for tag in self.tags]
+        compute = partial(self.function, *args, **kwargs)
+        reading = near.note(key, tags) if near is not None and near.warm else None
+        try:
+            stored, lease, fresh = yield partial(values.take, key, tags, anew), False
+        except ShardErrors:
+            if not self.options.fallback:
+                raise
+            return (yield compute, False)
+        if lease is None:
+            try:
+                value = self.load(stored)
+            except StructureError:  # damaged, or of another codec
+                _, lease, _ = yield partial(values.take, key, tags, True), False
+            else:
+                if near is not None:
+                    near.warm = True
+                    if reading is not None:
+                        near.keep(reading, value, len(stored), fresh)
+                return value
+        renewals.add(lease)
+        kept, began = None, time.monotonic()
+        try:
+            value = yield compute, False
+            kept = self.dump(value)
+            return value if kept is None else self.load(kept)
+        except self.options.exceptions as error:
+            kept = self.dump_error(error)
+            raise
+        except GeneratorExit:  # the event loop has ended: the lease expires
+            values = None
+            raise
+        finally:
+            lease.released = True
+            if values is not None:
+                ends = partial(values.put, lease, kept, time.monotonic() - began)
+                yield (partial(values.fail, lease) if kept is None else ends), True
+            if near is not None:
+                near.forget([key])
 
     def dump(self, value: Any) -> bytes | None:
         """Return a value as it is stored; None if it is not."""
@@ -225,7 +273,7 @@ class _AnyFunction:
             return _VALUE + self.options.codec.encode(value)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(
-                f"{self._owner}: it returned what cannot be stored: {error.message}", error.remedy
+                f"{self.owner}: it returned what cannot be stored: {error.message}", error.remedy
             ) from None
 
     def dump_error(self, error: Exception) -> bytes:
@@ -236,7 +284,7 @@ class _AnyFunction:
             return _ERROR + json.dumps([name, error.args]).encode()
         except (TypeError, ValueError):
             raise InvalidArgumentError(
-                f"{self._owner}: the arguments of {shown(error)} cannot be stored",
+                f"{self.owner}: the arguments of {shown(error)} cannot be stored",
                 "raise it with texts and numbers only",
             ) from error
 
@@ -246,13 +294,12 @@ class _AnyFunction:
         if kind == _NONE:
             return None
         if kind == _ERROR:
-            with suppress(ValueError):
+            try:
                 name, args = json.loads(content)
-                if name in self._by_name:
-                    raise self._by_name[name](*args)
-            raise StructureError(
-                f"{self._owner}: an exception of another class is stored", "refresh the value"
-            )
+                found = self._by_name[name](*args)
+            except (ValueError, TypeError, KeyError):
+                raise StructureError(f"{self.owner}: no exception", "call its refresh") from None
+            raise found
         return self.options.codec.decode(content)
 
     def made(self) -> Any:
@@ -269,124 +316,60 @@ class _AnyFunction:
         return _removal(near, keys, values.remove_tags if tags else values.remove)
 
     def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        raise NotImplementedError
+        max_age, near = self.options.max_age, bool(self.options.near) and not anew
 
+        def copy_of(key: str) -> NearCopy | None:
+            copy = self.values()[2].copies.get(key)  # type: ignore[union-attr]
+            return copy if copy is not None and copy.usable(max_age) else None
 
-class _BlockingFunction(_AnyFunction):
-    def caller(self, *, anew: bool = False) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             key = self.key(args, kwargs)
-            values, renewals, near = self.values()
-            if near is not None and not anew:
-                copy = near.copies.get(key)
-                if copy is not None and copy.usable(self.options.max_age):
-                    return copy.value
-            tags = self.tags(args, kwargs)
-            note = near.note(key, tags) if near is not None and near.warm else None
-            try:
-                stored, lease, fresh = values.take(key, tags, anew)
-            except ShardErrors:
-                if not self.options.fallback:
-                    raise
-                return self.function(*args, **kwargs)
-            if lease is None:
-                try:
-                    value = self.load(stored)
-                except StructureError:  # damaged, or of another codec
-                    _, lease, _ = values.take(key, tags, True)
-                else:
-                    if near is not None:
-                        near.warm = True
-                        if note is not None:
-                            near.keep(note, value, len(stored), fresh)
-                    return value
-            renewals.add(lease)
-            kept, began = None, time.monotonic()
-            try:
-                try:
-                    value = self.function(*args, **kwargs)
-                    kept = self.dump(value)
-                except self.options.exceptions as error:
-                    kept = self.dump_error(error)
-                    raise
-                return value if kept is None else self.load(kept)
-            finally:
-                lease.released = True
-                with within(None):
-                    if kept is None:
-                        values.fail(lease)
-                    else:
-                        values.put(lease, kept, time.monotonic() - began)
-                if near is not None:
-                    near.forget([key])
+            if near and (copy := copy_of(key)) is not None:
+                return copy.value
+            return _run(self.steps(key, args, kwargs, anew))
 
-        return call
-
-
-class _AwaitingFunction(_AnyFunction):
-    def caller(self, *, anew: bool = False) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
+        async def acall(*args: Any, **kwargs: Any) -> Any:
             key = self.key(args, kwargs)
-            values, renewals, near = self.values()
-            if near is not None and not anew:
-                copy = near.copies.get(key)
-                if copy is not None and copy.usable(self.options.max_age):
-                    return copy.value
-            tags = self.tags(args, kwargs)
-            note = near.note(key, tags) if near is not None and near.warm else None
+            if near and (copy := copy_of(key)) is not None:
+                return copy.value
+            return await _arun(self.steps(key, args, kwargs, anew))
+
+        return acall if self.awaits else call
+
+
+def _run(steps: Generator[Any, Any, Any]) -> Any:
+    """Run a function's steps; what ends a lease runs to its end."""
+    resume, answer = steps.send, None
+    try:
+        while True:
+            call, ends = resume(answer)
             try:
-                stored, lease, fresh = await values.take(key, tags, anew)
-            except ShardErrors:
-                if not self.options.fallback:
-                    raise
-                return await self.function(*args, **kwargs)
-            if lease is None:
-                try:
-                    value = self.load(stored)
-                except StructureError:  # damaged, or of another codec
-                    _, lease, _ = await values.take(key, tags, True)
+                if ends:
+                    with within(None), suppress(ShardKitError):
+                        answer = call()
+                    resume = steps.send
                 else:
-                    if near is not None:
-                        near.warm = True
-                        if note is not None:
-                            near.keep(note, value, len(stored), fresh)
-                    return value
-            renewals.add(lease)
-            kept, began = None, time.monotonic()
+                    resume, answer = steps.send, call()
+            except BaseException as error:
+                resume, answer = steps.throw, error
+    except StopIteration as done:
+        return done.value
+
+
+async def _arun(steps: Generator[Any, Any, Any]) -> Any:
+    """Run them, awaiting their calls; see `_run`."""
+    resume, answer = steps.send, None
+    try:
+        while True:
+            call, ends = resume(answer)
             try:
-                try:
-                    value = await self.function(*args, **kwargs)
-                    kept = self.dump(value)
-                except self.options.exceptions as error:
-                    kept = self.dump_error(error)
-                    raise
-                return value if kept is None else self.load(kept)
-            finally:
-                lease.released = True
-                if kept is None:
-                    await shielded(values.fail(lease))
-                else:
-                    await shielded(values.put(lease, kept, time.monotonic() - began))
-                if near is not None:
-                    near.forget([key])
-
-        return call
-
-
-def _values(
-    kit: Any, options: CachedOptions, awaits: bool | None
-) -> tuple[Any, Any, NearCopies | None]:
-    """Return a function's values on a face of the kit, what renews leases, and near copies."""
-    driver, renewals = kit.face_of(awaits)
-    values: Any = CachedValues(driver, options.component, options.key, options.ttl, options.stale)
-    near = None
-    if options.near:
-        near = kit.near_copies.get(options.component)
-        if near is None:
-            made = NearCopies(kit.plane.link(), options.component)
-            near = kit.near_copies.setdefault(options.component, made)
-        near.configure(options.near, options.max_age)
-    return values, renewals, near
+                resume, answer = steps.send, await (shielded(call()) if ends else call())
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                resume, answer = steps.throw, error
+    except StopIteration as done:
+        return done.value
 
 
 def _removal(near: NearCopies | None, keys: list[str], remove: Callable[[list[str]], Any]) -> Any:
@@ -422,7 +405,7 @@ class _KeyTemplate:
         self._function = _name(function)
         # In a key: 1:2 and 3 make no other key than 1 and 2:3. A tag is named by its whole text.
         self._separator = ":" if field == "key" else ""
-        self._owner = f"{owner}: {field}={shown(text)}"
+        self.owner = f"{owner}: {field}={shown(text)}"
         parameters = inspect.signature(function).parameters
         kinds = inspect.Parameter
         self._parts: list[Any] = []
@@ -451,7 +434,7 @@ class _KeyTemplate:
         self._end = literal + "}"
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
-        return InvalidArgumentError(f"{self._owner} {what}", remedy)
+        return InvalidArgumentError(f"{self.owner} {what}", remedy)
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         key = ""

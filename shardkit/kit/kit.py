@@ -28,18 +28,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import (
-    Any,
-    Generic,
-    NoReturn,
-    Required,
-    Self,
-    TypeAlias,
-    TypedDict,
-    TypeVar,
-    Unpack,
-    cast,
-)
+from typing import Any, Generic, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -81,7 +70,6 @@ from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
 from shardkit.operations.operation import Awaiting, Blocking, Face, Operation
 from shardkit.routing.placement import DEFAULT
 from shardkit.structures.base.server_clock import ServerClock
-from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.upgrade import Upgrade, upgrade_component
 
 logger = logging.getLogger("shardkit")
@@ -116,21 +104,6 @@ class KitOptions(TypedDict, total=False):
     heat: float
     cache: str | PathLike[str]
     cache_max_age: Seconds
-
-
-class CachingOptions(TypedDict, total=False):
-    """The arguments of `Kit.cached`."""
-
-    ttl: Required[Seconds]
-    key: Required[str]
-    tags: Iterable[str]
-    stale: Seconds
-    codec: Codec[Any] | str | None
-    cache_none: bool
-    exceptions: type[Exception] | tuple[type[Exception], ...]
-    fallback: bool
-    near: int
-    max_age: Seconds
 
 
 class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
@@ -219,7 +192,9 @@ class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
         self.topology.count(component, shards, placement or DEFAULT)
         return found
 
-    def cached(self, component: str, **options: Unpack[CachingOptions]) -> _caching.Caching:
+    def cached(
+        self, component: str, **options: Unpack[_caching.CachingOptions]
+    ) -> _caching.Caching:
         """Return a decorator that caches what a function returns, for all processes.
 
         ::
@@ -1025,6 +1000,6 @@ def sharded_connection(
     )
 
 
-def cached(component: str, **options: Unpack[CachingOptions]) -> _caching.Caching:
+def cached(component: str, **options: Unpack[_caching.CachingOptions]) -> _caching.Caching:
     """The default kit's `ShardKit.cached`, opened when the function is first called."""
     return _caching.Caching(default_kit, component, **options)
