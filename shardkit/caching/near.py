@@ -4,7 +4,7 @@
 
     HELLO 3, CLIENT TRACKING ON BCAST PREFIX cached:{ PREFIX cached:tag:{ PREFIX config:fence
     ◄── invalidate [cached:{user:7}]     as soon as anybody changes it: the copy is dropped
-    ROLE ──► master                      three times in ``max_age``: what was changed before it was
+    HELLO ──► role: master               three times in ``max_age``: what was changed before it was
                                          answered has been told
 
 A copy is used as long as its server has answered on that connection to something that was sent at
@@ -88,7 +88,7 @@ class _Tracker:
         self._asked: float | None = None
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
-        self._answers = 2  # before those to ROLE
+        self._answers = 2  # before those to its questions
         try:
             connection.send_command("HELLO", "3")
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
@@ -102,7 +102,7 @@ class _Tracker:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
         if self._asked is None:
             self._asked = now
-            self._connection.send_command("ROLE")
+            self._connection.send_command("HELLO")
         elif now - self._asked > patience:
             raise OSError("no answer")
 
@@ -124,7 +124,7 @@ class _Tracker:
                 raise OSError(str(said))
             elif self._answers:
                 self._answers -= 1
-            elif said[0] != b"master":
+            elif said[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
                 self.confirmed, self._asked = self._asked, None
