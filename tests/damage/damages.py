@@ -20,7 +20,7 @@ damaged. After each, every call is made on a new object, from the same state. It
 
 ``make damage`` makes all cases, in as many processes as there are cores, and prints a table.
 ``python tests/damage/damages.py awaiting 100 set hash`` makes those of one face, and at most 100,
-drawn by lot, of each of these subjects.
+drawn by lot, of each of these subjects; ``2/3`` instead of ``100`` the second third of all.
 """
 
 from __future__ import annotations
@@ -470,8 +470,8 @@ class Driver:
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )
 
-    def outcomes(self, name: str, seed: int = 0, most: int | None = None) -> Iterator[Outcome]:
-        """Make the cases of a subject, or so many of them."""
+    def outcomes(self, name: str, seed: int = 0, some: str = "") -> Iterator[Outcome]:
+        """Make the cases of a subject, or some: ``100`` of them, or ``2/3``, the second third."""
         random = Random(f"{name} {seed}")
         self.prepare(name)
         stored = self.all_keys()
@@ -484,8 +484,11 @@ class Driver:
             usual[called] = ENDLESS - self.left
         self.restore(STORED)
         made = self.cases(name, random)
-        if most is not None:
-            made = random.sample(made, min(most, len(made)))
+        if "/" in some:
+            part, parts = map(int, some.split("/"))
+            made = made[part - 1 :: parts]
+        elif some:
+            made = random.sample(made, min(int(some), len(made)))
         for case in made:
             yield from self.run(name, stored, right, usual, case)
 
@@ -504,10 +507,10 @@ def main(*given: str) -> int:
     """Make the cases of the faces and subjects given, or of all; return 1 if any went wrong."""
     faces = [face for face in FACES if face in given] or FACES
     names = [name for name in SUBJECTS if name in given] or list(SUBJECTS)
-    most = next((int(word) for word in given if word.isdigit()), None)
+    some = next((word for word in given if word[0].isdigit()), "")
     of_faces = [face for face in faces for _ in names]
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        counts = list(pool.map(damage, of_faces, names * len(faces), repeat(most)))
+        counts = list(pool.map(damage, of_faces, names * len(faces), repeat(some)))
     print(f"{'':35}{_row(RESULTS)}")
     for face in faces:
         every: Counter[str] = sum(
@@ -518,7 +521,7 @@ def main(*given: str) -> int:
     return int(any(each[result] for each in counts for result in WRONG))
 
 
-def damage(face: str, name: str, most: int | None = None) -> Counter[str]:
+def damage(face: str, name: str, some: str = "") -> Counter[str]:
     """Make all cases of a subject; print what went wrong; return how many had which result."""
     counts, began = Counter[str](), time.monotonic()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
@@ -526,7 +529,7 @@ def damage(face: str, name: str, most: int | None = None) -> Counter[str]:
         checks = face == "blocking"
         driver = Driver(kit, servers.shard_map, None if checks else runner, checks=checks)
         signal.signal(signal.SIGALRM, lambda *_: driver.end())
-        for outcome in driver.outcomes(name, most=most):
+        for outcome in driver.outcomes(name, some=some):
             signal.alarm(SECONDS)
             counts[outcome.result] += 1
             silent = outcome.result in ("same", "damage", "check")
