@@ -188,6 +188,8 @@ class Holdable(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    _kind = "lock"
+
     def __init__(
         self,
         driver: Driver,
@@ -196,7 +198,7 @@ class Holdable(Structure[Face]):
         renewals: Renewals | AsyncRenewals | None = None,
         clock: ServerClock | None = None,
         *,
-        kind: str = "lock",
+        kind: str | None = None,
         mode: str = EXCLUSIVE,
         limit: int = 1,
         ttl: Seconds = TTL,
@@ -213,8 +215,8 @@ class Holdable(Structure[Face]):
         on_lost: Callable[[Hold[Any]], object] | None = None,
     ) -> None:
         super().__init__(driver, component, name)
-        self.kind = kind
-        self.key = base_key(kind, name)
+        self.kind = kind or self._kind
+        self.key = base_key(self.kind, name)
         parts = ("holders", "details", "waiters")
         self._keys = [self.key, *(f"{self.key}:{part}" for part in parts)]
         self.limit = limit

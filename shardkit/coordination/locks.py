@@ -133,17 +133,7 @@ class Election(Holdable[Face]):
     """
 
     deferred: DeferredFace[Election[Deferred]]
-
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str,
-        renewals: Renewals | AsyncRenewals | None = None,
-        clock: ServerClock | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(driver, component, name, renewals, clock, kind="election", **options)
+    _kind = "election"
 
     @operation
     def campaign(

@@ -23,7 +23,7 @@ from shardkit.coordination.transfers import _log_of
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardKitError
 from shardkit.operations import Operation, Pause
 
-KILLS = int(os.environ.get("SHARDKIT_KILLS", "24"))
+KILLS = 24 if os.environ.get("CASES") == "all" else 12
 NAMES = [f"a{n}" for n in range(8)]
 
 
