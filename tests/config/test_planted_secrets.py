@@ -100,8 +100,8 @@ def pages(kit: shardkit.ShardKit, config: Entry) -> str:
         return "".join(client.get(path).text for path in paths) + repr(vars(fleet))
 
 
-EXAMPLES = int(os.environ.get("EXAMPLES", "40"))
-AT_ONCE = 20  # entries of a config server
+EXAMPLES = int(os.environ.get("EXAMPLES", "20"))
+AT_ONCE = 20 if EXAMPLES > 100 else 10  # entries of a config server
 patient = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
