@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import product
 from typing import Any
 
 import pytest
@@ -36,27 +35,6 @@ def test_a_login_is_taken_once_however_it_is_written(face: Face, network: Any) -
     for login in ("", " a", "a\n", "x" * 201, "\ud800", 7):
         with pytest.raises(InvalidArgumentError, match="login"):
             run(network.create_user(login, "D"))
-
-
-@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
-def test_what_is_refused_sends_nothing(kind: str) -> None:
-    calls: dict[str, list[tuple[Any, ...]]] = {
-        "get_user get_users get_user_by_login get_status": [("",)],
-        "home profile list_timeline": [("",), (1, 0), (1, 1, 0)],
-        "followers following": [("",), (1, 0)],
-        "get_list lists reconcile reconcile_list resume_fan_out": [("",)],
-        "follow block mute follow_into_list": [("abc", 1), (7, 7)],
-        "unfollow unblock unmute unfollow_from_list follows blocks delete_status": [(7, "abc")],
-        "create_user create_list post": [("", "text")],
-    }
-    there_is_no_server = ShardMap.parse("components: {social: {entry: {port: 1}}}")
-    with faced(kind, there_is_no_server) as face:
-        network = face.kit.social(component="social")
-        for names, arguments in calls.items():
-            for name, given in product(names.split(), arguments):
-                given = ([*given],) if name == "get_users" else given
-                with pytest.raises(InvalidArgumentError):
-                    face.run(getattr(network, name)(*given))
 
 
 def test_extras_come_back_and_override_nothing(face: Face, network: Any) -> None:
