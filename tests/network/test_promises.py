@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 import signal
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import ExitStack
@@ -661,10 +662,15 @@ class Own(redis.TimeoutError):
 
 async def callers_exception(cell: Cell) -> None:
     await cell.begin()
+    before = len(cell.faults.seen)
+
+    def is_sent() -> bool:
+        return cell.decides in cell.faults.seen[before:]
+
     cell.faults.hang(cell.decides)
     if cell.face.runner:
         task = asyncio.ensure_future(cell.call(1))
-        await asyncio.sleep(0.05)  # it is sent
+        assert await asyncio.to_thread(eventually, is_sent)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -673,14 +679,19 @@ async def callers_exception(cell: Cell) -> None:
         def raises(*_: object) -> None:
             raise Own("of my own")
 
-        before = signal.signal(signal.SIGALRM, raises)
+        def interrupt() -> None:  # not earlier: a finalizer would swallow it
+            if eventually(is_sent):
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGALRM)
+
+        usual = signal.signal(signal.SIGALRM, raises)
+        interrupting = threading.Thread(target=interrupt)
         try:
-            signal.setitimer(signal.ITIMER_REAL, 0.05)
+            interrupting.start()
             with pytest.raises(Own, match=r"^of my own$"):
                 await cell.call(1)
         finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            interrupting.join()
+            signal.signal(signal.SIGALRM, usual)
     cell.faults.clear()
     assert await cell.call(2) == cell.length()
 
