@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import redis
-from faces import Face, eventually, faced
+from faces import PATIENCE, Face, eventually, faced
 from faulty_proxy import faulty
 from link_helpers import in_threads, of
 from redis.exceptions import OutOfMemoryError
@@ -341,7 +341,7 @@ class Stage:
             },
         }
         components: dict[str, Any] = {}
-        for prefix, seconds in (("", 10), ("hasty_", 0.15)):
+        for prefix, seconds in (("", 10), ("hasty_", 0.25 * PATIENCE)):
             limits = {"socket_timeout": seconds, "breaker": False}
             for name, place in places.items():
                 shards = [{**place, **limits, "db": db} for db in DATABASES]

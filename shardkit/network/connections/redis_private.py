@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -526,11 +527,16 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
                 kind.initialize(self, **options)
 
     async def ainitialize(self: Any, **options: Any) -> None:
+        handled = sys.exception()  # before 3.12, what a coroutine is woken up with hides it
         try:
-            await kind.initialize(self, **options)
-        except RedisClusterException as error:
-            with asking_others(error):
+            try:
                 await kind.initialize(self, **options)
+            except RedisClusterException as error:
+                with asking_others(error):
+                    await kind.initialize(self, **options)
+        except RedisClusterException as error:
+            error.__context__ = handled or error.__context__
+            raise
 
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}
