@@ -174,7 +174,7 @@ class FaultyProxy:
         name = args[0].decode().upper()
         self.seen.append(name)
         fault = next((each for each in self._faults if name in each.names), None)
-        if fault is not None:
+        if fault is not None and b"__sentinel__:hello" not in args:  # Sentinels subscribe, too
             self._faults.remove(fault)
             if fault.what == "lose command":
                 way.client.transport.abort()
