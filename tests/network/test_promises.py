@@ -567,10 +567,14 @@ async def maybe_executed(cell: Cell) -> None:
             cell.faults.answer("OOM command not allowed", cell.refusable)
         else:
             getattr(cell.faults, fault)(cell.decides)
+        seen = [] if cell.way.in_memory else cell.faults.seen
+        before = len(seen)
         error = await cell.error(n, hasty=fault == "hang")
         cell.faults.clear()
         assert getattr(error, "maybe_executed", False) is expected, fault
-        if fault in ("lose_answer", "hang"):
+        # On a busy machine, a hasty call ends before.
+        late = seen and cell.decides not in seen[before:]
+        if fault == "lose_answer" or (fault == "hang" and not late):
             assert eventually(lambda n=n: n in cell.values()), fault
         else:
             assert n not in cell.values(), fault

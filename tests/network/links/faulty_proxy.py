@@ -81,6 +81,7 @@ class FaultyProxy:
 
     def clear(self) -> None:
         """End all faults; what is late arrives."""
+        self._run(self._pass_what_was_sent())
         self._faults.clear()
         self._is_down = False
         self._run(self._deliver())
