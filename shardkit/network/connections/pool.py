@@ -112,9 +112,10 @@ class Connections:
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
         with self.guard:
-            if connection not in self.lent:
+            try:
+                self.lent.remove(connection)
+            except KeyError:
                 return False
-            self.lent.remove(connection)
             if connection.handed_out:
                 connection = connection.passed_on()
             now = time.monotonic()
