@@ -31,7 +31,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSet
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from operator import call
@@ -264,8 +264,8 @@ class AsyncConnections(Connections):
 
     def __init__(self) -> None:
         # Nothing comes between the steps of a task, nor prevents a release.
-        self.guard, self.lent = nullcontext(), set()
-        self.idle, self.waiting = [], deque()
+        self.after_fork()
+        self.lent = set()
 
     def tidy(self, now: float) -> None:
         """Close a long-idle connection."""
@@ -771,8 +771,10 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
         connection = self._take_usable()
-        if connection is not None and health_check_is_due(
-            connection, asyncio.get_running_loop().time()
+        if (
+            connection is not None
+            and connection.health_check_interval
+            and health_check_is_due(connection, asyncio.get_running_loop().time())
         ):
             connection.lent = None
             self.connections.release(connection, False)
