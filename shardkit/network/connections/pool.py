@@ -34,7 +34,6 @@ from collections.abc import Callable, Iterator, MutableSet
 from contextlib import suppress
 from functools import partial
 from itertools import count
-from operator import call
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
@@ -696,11 +695,11 @@ class Pool(_Common, redis.ConnectionPool):
         connection = self._take_usable()
         if connection is not None and not (connects and connection.health_check_interval):
             return connection
-        return run_steps(self._acquired(connection, connects), call)
+        return run_steps(self._acquired(connection, connects))
 
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
-        run_steps(self._connected(connection), call)
+        run_steps(self._connected(connection))
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection in the pool's database; for redis-py's own code.
@@ -710,7 +709,7 @@ class Pool(_Common, redis.ConnectionPool):
         connection = self.acquire()
         connection.handed_out = True
         if connection.entered is not self.database:
-            run_steps(self._entered(connection), call)
+            run_steps(self._entered(connection))
         return connection
 
     def disconnect(self, inuse_connections: bool = True) -> None:
@@ -786,14 +785,14 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         connection = self._take_usable()
         if connection is not None and not connection.health_check_interval:
             return connection
-        return await arun_steps(self._acquired(connection), call)
+        return await arun_steps(self._acquired(connection))
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection in the pool's database; see the blocking pool's."""
         connection = await self.acquire()
         connection.handed_out = True
         if connection.entered is not self.database:
-            await arun_steps(self._entered(connection), call)
+            await arun_steps(self._entered(connection))
         return connection
 
     async def release(self, connection: Any) -> None:

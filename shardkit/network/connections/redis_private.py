@@ -415,20 +415,13 @@ def library_name() -> dict[str, Any]:
 # ---- pools
 
 
-@cache
-def himport_registry_class() -> type[Any] | None:
-    """Return the class of redis-py's table of HIMPORT's fieldsets; None before redis-py 8."""
-    try:
-        from redis.himport import HImportRegistry
-    except ModuleNotFoundError:
-        return None
-    return HImportRegistry
-
-
 def himport_registry() -> dict[str, Any]:
     """Return the argument of a pool's connections for the fieldsets of HIMPORT."""
-    kind = himport_registry_class()
-    return {} if kind is None else {"himport_registry": kind()}
+    try:
+        from redis.himport import HImportRegistry
+    except ModuleNotFoundError:  # before redis-py 8
+        return {}
+    return {"himport_registry": HImportRegistry()}
 
 
 def counted_by_state(pool: Any, idle: int, lent: int) -> list[tuple[int, dict[str, Any]]]:
