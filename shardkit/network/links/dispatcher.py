@@ -184,11 +184,6 @@ class Attempt:
             None,
         )
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether it failed because no reply came in time."""
-        return isinstance(self.error, TimeoutError)
-
     def by_shard(self) -> list[Attempt]:
         """Return the attempt for each shard alone, with its outcome."""
         request = self.server_request
@@ -628,7 +623,7 @@ class Dispatcher:
                     outcome.failures[position] = failing
                 return list(server_request.positions)
             # Once, as the request itself may break the connection; and never after a timeout.
-            repeats = retry == 0 and not attempt.timed_out
+            repeats = retry == 0 and not isinstance(attempt.error, TimeoutError)
             pause = server_request.endpoints[0].policy.pause_before_retry(retry + 1, attempt.error)
             # The connection itself has retried connecting.
             unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None

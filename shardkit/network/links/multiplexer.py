@@ -613,7 +613,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._acquire()
             return
         if not self._in_flight:
-            self._start_timeout()
+            self._last_read = self._first_since = self._loop.time()
+            self._unwritten = self._received = 0
+            timeout = self._connection.socket_timeout
+            if timeout is not None and self._timer is None:
+                self._call_later(timeout)
         data = []
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
@@ -964,13 +968,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._break_off(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
 
     # ---- timeout
-
-    def _start_timeout(self) -> None:
-        self._last_read = self._first_since = self._loop.time()
-        self._unwritten = self._received = 0
-        timeout = self._connection.socket_timeout
-        if timeout is not None and self._timer is None:
-            self._call_later(timeout)
 
     def _call_later(self, seconds: float) -> None:
         # Not by a strong reference, which would keep a closed kit until then.
