@@ -829,10 +829,11 @@ def node_of_short(client: Any, batch: Batch) -> Any:
             return owners[slot_of(batch[0].key)][0]
         if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
             return None
-        nodes = {owners[slot][0] for slot in slots_of(batch.keys)}
+        found = [owners[slot][0] for slot in slots_of(batch.keys)]
+        names = {node.name for node in found}  # redis-py 6 cannot hash nodes
     except (AttributeError, LookupError):
         return None
-    return nodes.pop() if len(nodes) == 1 else None
+    return found[0] if len(names) == 1 else None
 
 
 def _is_plain(row: Sequence[Any]) -> bool:
