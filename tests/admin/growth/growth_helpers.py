@@ -111,7 +111,13 @@ on_redis_too = pytest.mark.parametrize(
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
     """Three servers, of which the second and third replicate nobody."""
-    binary = getattr(request, "param", None)
+    with new_fleet(getattr(request, "param", None)) as found:
+        yield found
+
+
+@contextmanager
+def new_fleet(binary: str | None = None) -> Iterator[Fleet]:
+    """Start the servers of `fleet`."""
     with (
         LocalServer(name="config", binary=binary) as config,
         LocalServer(name="a", config=FAST, binary=binary) as a,
