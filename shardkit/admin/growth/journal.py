@@ -115,6 +115,7 @@ class Move(Change):
         seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
         expected: the seconds that the plan announced.
+        slowness: by what the servers were slower then than an idle machine.
         progress: how far the step at work is: a ``text``, what is ``done`` of a ``total``, the
             ``rate`` a second, the seconds that are ``left`` in all, and when that was noted.
     """
@@ -148,6 +149,7 @@ class Move(Change):
     seconds: float = 0.0
     memory: int = 0
     expected: float = 0.0
+    slowness: float = 1.0
     progress: dict[str, Any] = field(default_factory=dict)
 
     @property

@@ -171,7 +171,8 @@ def _start(
             )
     if plan.problems:
         raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move.keys, move.memory, move.expected = dict(plan.keys), plan.memory, plan.seconds
+    move.keys, move.memory = dict(plan.keys), plan.memory
+    move.expected, move.slowness = plan.expected.seconds, plan.expected.slowness
     return _run(lease, move, components, **options)
 
 
