@@ -18,6 +18,7 @@ is the same on both sides while writers do. Subscriptions do not move.
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
@@ -96,6 +97,7 @@ class ShardMover(Mover):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
+        self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
         before, after = self._move.clusters or ("", "")
         self._old_gate, self._new_gate = map(self._gate, (before, after))
@@ -502,6 +504,7 @@ class ShardMover(Mover):
             if not self._offline:
                 at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
+            self._held_until = began + limit
             token, record = secrets.token_hex(8), journal.essence(move)
             value = fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
@@ -605,7 +608,9 @@ class ShardMover(Mover):
             line
             for place, keys in last.items()
             for target, own in self._rule.there(place, keys).items()
-            for line in differing(old[place], new[target], own)
+            for line in differing(
+                old[place], new[target], own, math.inf if proven else self._held_until
+            )
         ]
 
     # ---- after it is decided
