@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 from faces import PATIENCE, eventually
-from growth_helpers import PATIENT, Fleet, follow, new_fleet, replication, still_there
+from growth_helpers import PATIENT, Fleet, follow, replication, still_there
 from redis.connection import AbstractConnection
 from redis.utils import str_if_bytes
 
@@ -33,13 +33,6 @@ from shardkit.errors import ConfigError, GrowthError, ShardKitError
 
 ALL = "KILLS" in os.environ or os.environ.get("CASES") == "all"
 Step = tuple[str, int, Any]
-
-
-@pytest.fixture(scope="module")
-def fleet() -> Iterator[Fleet]:
-    """The servers of all tests here, which `anew` empties."""
-    with new_fleet() as found:
-        yield found
 
 
 def step_of(connection: Any) -> Step | None:
