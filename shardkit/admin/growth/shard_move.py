@@ -112,8 +112,6 @@ class ShardMover(Mover):
         if any(self._move.clusters) and not self._move.is_over:
             update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
-        # Earlier releases wrote no proofs.
-        self._is_earlier = not self._move.started and self._move.phase != "begun"
         if self._move.keep and self._old_gate.is_cluster:
             raise GrowthError(
                 f"{self._move.name}: a cluster that is left refuses writes, so it cannot be kept "
@@ -293,8 +291,6 @@ class ShardMover(Mover):
         Until they take writes, samples of the sources are there, too, apart from what another
         program wrote at the sources.
         """
-        if self._is_earlier:
-            return ""
         place = next(iter(new))
         try:
             for place, client in new.items():
@@ -726,8 +722,7 @@ class ShardMover(Mover):
             each_of(clear, old)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
-        proofs = 0 if self._is_earlier else len(new)
-        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - proofs
+        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - len(new)
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
         self._note_strays()
