@@ -217,7 +217,7 @@ def _plan_server(
     )
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
-    sample = _KeySample()
+    sample = _SampledKeys()
     sample.add(source, like, where, _counts(info))
     seconds = duration(REPLICATION, sum(keys.values()), memory, sample.elements)
     return MovePlan(
@@ -312,7 +312,7 @@ def plan_copy(
     own_nodes = {Place.parse(each).server for each in move.slots}
     keys: dict[str, int] = {}
     memory = 0
-    sample = _KeySample()
+    sample = _SampledKeys()
     functions: dict[str, None] = {}
     with ExitStack() as stack:
         old, new = (
@@ -505,7 +505,7 @@ def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, 
 
 
 @dataclass
-class _KeySample:
+class _SampledKeys:
     """What a sample of the keys tells, read as a move reads them.
 
     Attributes:
