@@ -150,11 +150,12 @@ class NearCopies:
         self.most = 0  # bytes
         self.max_age = LONGEST_AGE
         self.warm = False  # whether the component's entries were read
+        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
         self._reset()
         renewed_in_children(self)
 
     def _reset(self) -> None:
-        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
+        self.copies.clear()  # functions refer to it
         self._size = 0
         self._notes: dict[str, PendingRead] = {}
         self._by_tag: dict[str, set[str]] = {}
