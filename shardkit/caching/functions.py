@@ -433,8 +433,8 @@ class _KeyTemplate:
         if field == "key" and parameters and not self._parts:
             raise self._refused("names no argument", 'write it like "user:{id}"')
         self._end = literal + "}"
-        first = self._parts[0] if len(self._parts) == 1 else ("", -1, "", None, "")
-        self._single = first[0] if first[1] == 0 and not first[4] else None
+        only: Any = self._parts[0] if len(self._parts) == 1 else ("", -1, "", None, "")
+        self._single = only[0] if only[1] == 0 and not only[4] else None
 
     def _refused(self, what: str, remedy: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.owner} {what}", remedy)

@@ -282,7 +282,9 @@ class NearCopies:
 
     def turn(self, readable: set[socket.socket]) -> None:
         """Read what servers have sent, and ask those that have answered."""
-        now, version = monotonic(), self._link.version_of(self._component)
+        now, version = monotonic(), None
+        with suppress(ShardKitError):  # the kit is closed, or the entries are gone
+            version = self._link.version_of(self._component)
         if version is not self._version:  # entries have changed
             self._version = version
             with self._lock:
