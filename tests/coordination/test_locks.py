@@ -36,8 +36,7 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.links import wakeups
-from shardkit.network.links.server_request import may_repeat
-from shardkit.operations.commands import AwaitWakeup, Command, Subscribe
+from shardkit.operations.commands import AwaitWakeup, Subscribe
 
 COMPONENTS = ["one", "many"]
 
@@ -355,20 +354,6 @@ def test_a_kit_whose_loop_has_ended_with_a_lock_is_closed_in_another(shard_map: 
     assert akit.topology.closed
     assert hold is not None
     assert hold.remaining > 0  # nobody renews it: it expires
-
-
-def test_holds_of_a_moment_wake_the_renewing_thread_once(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock, woken = kit.lock("x", component="one"), []
-    with lock:
-        changed = lock._renewals._changed  # type: ignore[union-attr]
-        notify = changed.notify  # type: ignore[union-attr]
-        monkeypatch.setattr(changed, "notify", lambda: (woken.append(1), notify()))
-    for _ in range(50):
-        with lock:
-            pass
-    assert len(woken) <= 1
 
 
 def test_a_waiter_of_a_killed_process_is_passed_over(kit: ShardKit, shard_map: ShardMap) -> None:
@@ -739,16 +724,6 @@ def test_commands_scripts_and_operations_are_guarded(face: Face, component: str)
     assert run(new.run(numbers.deferred.hset("h1", b"3"))) == 0
     with pytest.raises(InvalidArgumentError, match="blocks"):
         run(new.run(queues.deferred.take("empty", timeout=1)))
-
-
-def test_what_only_reads_may_be_sent_again_in_a_guard_too(kit: Any) -> None:
-    hold = kit.lock("x", component="many").acquire(wait=0)
-    words = [("GET", "k"), ("INCR", "k"), ("HSCAN", "k", 0)]
-    steps: Any = hold.guard("many")._guarded([Command("many", "k", each) for each in words])
-    where = kit.driver._run_step(next(steps))
-    with pytest.raises(StopIteration) as end:
-        steps.send(where)
-    assert [may_repeat(each) for each in end.value.value] == [True, False, True]
 
 
 def test_what_cannot_be_guarded_is_named(face: Face) -> None:

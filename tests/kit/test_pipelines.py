@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from shardkit import (
     ShardMap,
     ShardUnavailable,
 )
-from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -31,9 +29,7 @@ from shardkit.errors import (
     RoutingError,
     ShardCountError,
 )
-from shardkit.kit.lookup import _Pinned
 from shardkit.local import LocalServers
-from shardkit.network.topology import FixedMap, Topology
 
 
 @pytest.fixture
@@ -455,26 +451,3 @@ def test_an_unsharded_component_has_a_pipeline_as_well(face: Face) -> None:
     assert face.run(pipe.execute()) == [True, set(), [b"1", b"2"]]
     pairs = face.kit.id_pair_sharded("few")
     assert face.run(pairs.pipeline().set("1:2", 1).execute()) == [True]
-
-
-async def test_a_link_of_one_version_takes_only_newer_ones_that_place_keys_alike() -> None:
-    def described(*ports: int) -> ShardMap:
-        shards = [{"port": port} for port in ports]
-        return ShardMap.parse(str({"components": {"c": {"shards": shards}}}))
-
-    source = FixedMap(described(7001, 7002))
-    topology = Topology(source)
-    first = topology.component("c")
-    for reread in ("reread", "areread"):
-        pinned: Any = _Pinned(first, topology)
-
-        async def read_again(pinned: Any = pinned, name: str = reread) -> Component:
-            found = getattr(pinned, name)("c")
-            return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
-
-        source.shard_map = described(7001, 8002)
-        now = await read_again()
-        assert now.shards[1].fields == {"port": 8002}
-        source.shard_map = described(7001, 8002, 8003)
-        assert await read_again() is now
-        assert pinned.component("c") is pinned.fresh("c") is await pinned.acomponent("c") is now

@@ -23,9 +23,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.search.index import PartInfo
-from shardkit.search.model import term_counts
 from shardkit.search.model.results import SearchCursor, read_cursor
-from shardkit.search.model.term_counts import TermCounts, TermStatistics
 from shardkit.search.query.tree import Range, Word
 from shardkit.search.text.analyzer import Analyzer
 
@@ -245,17 +243,6 @@ def test_counts_of_words_are_read_once(face: Face) -> None:
     assert exchanges("x y1") == 2
     assert exchanges("y1") == 1
     assert exchanges("y* -x", sort="votes") == 2
-
-
-def test_counts_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(term_counts, "MAX_CACHED", 3)
-    cache = TermStatistics(10, lambda: 100.0)
-    cache.update(TermCounts(9, {"a": 1, "b": 2}))
-    cache.update(TermCounts(9, {"c": 3}))
-    assert cache.get("abc") == TermCounts(9, {"a": 1, "b": 2, "c": 3})
-    cache.update(TermCounts(8, {"d": 4}))
-    assert cache.get("d") == TermCounts(8, {"d": 4})
-    assert cache.get("a") is None
 
 
 def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardKit) -> None:
