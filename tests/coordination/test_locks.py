@@ -8,19 +8,17 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from coordination_helpers import line, processes, say
-from faces import Face, eventually, faced, holder
+from faces import Exchanges, Face, eventually, faced, holder
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.coordination import Hold, Leg, Lock
-from shardkit.coordination.hold import Renewals
 from shardkit.errors import (
     ClosedError,
     CrossShardError,
@@ -323,26 +321,26 @@ def test_all_have_what_is_not_fair_one_at_a_time(face: Face) -> None:
 def test_a_hold_for_a_shorter_time_is_renewed_before_the_longer_ones(face: Face) -> None:
     first = face.run(face.kit.lock("x", component="one", ttl=600).acquire())
     short = face.run(face.kit.lock("y", component="one", ttl=0.3).acquire())
-    until = short._until
-    assert face.eventually(lambda: short._until > until)
+    assert face.eventually(lambda: short.remaining < 0.2)
+    assert face.eventually(lambda: short.remaining > 0.2)
     assert not first.lost
 
 
-def test_a_forked_child_renews_its_holds_in_a_thread_of_its_own(kit: Any) -> None:
-    renewals = Renewals(kit.driver, time.monotonic)
-    parents = renewals._changed
-    parents._lock.acquire()  # type: ignore[attr-defined]  # by a thread that the child lacks
-    renewals._pid = 0  # as in a child: it is another process's
-    renewals.close()
-    hold = kit.lock("x", component="one", ttl=0.3, renew=False).acquire()
-    until = hold._until
-    renewals.add(hold)
-    assert renewals._changed is not parents
-    assert eventually(lambda: hold._until > until)
-    renewals.close()
-    assert renewals._thread is not None
-    renewals._thread.join(20)
-    assert not renewals._thread.is_alive()
+RENEWED = """
+held = kit.lock("x", component="one", ttl=60).acquire()  # which starts a thread
+if os.fork() == 0:
+    own = kit.lock("y", component="one", ttl=0.3).acquire()
+    time.sleep(0.6)
+    print(own.lost, flush=True)
+    os._exit(0)
+os.wait()
+print(held.lost, flush=True)
+"""
+
+
+def test_a_forked_child_renews_its_holds_in_a_thread_of_its_own(shard_map: ShardMap) -> None:
+    with processes(RENEWED, shard_map, 1) as [process]:
+        assert [line(process), line(process)] == ["False", "False"]
 
 
 def test_a_kit_whose_loop_has_ended_with_a_lock_is_closed_in_another(shard_map: ShardMap) -> None:
@@ -450,11 +448,11 @@ async def test_tasks_that_waited_in_vain_leave_nothing_behind(akit: AsyncShardKi
 def test_who_waits_behind_one_that_does_not_come_asks_no_more_often_for_that(
     kit: ShardKit,
 ) -> None:
-    """It is free, but for one who was stopped before he could say where he is to be woken."""
     lock = kit.lock("x", component="one")
     hold = lock.acquire()
-    stopped = lock._call("acquire", "stopped", "x", 10**7, 1, "-", "-", 10**7, 0, 0, 0)
-    assert kit.driver.run(_sent(stopped))[0] == 0
+    asked = Exchanges(kit, kit.lock("x", component="one").deferred.acquire())
+    assert asked.stop_after(2)  # it has a place in the line, and comes no more
+    assert len(lock.inspect().waiters) == 1
     assert lock.release(hold)
     client = kit.client("one")
     client.config_resetstat()

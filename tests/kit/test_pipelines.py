@@ -89,33 +89,6 @@ def test_a_pipeline_can_be_used_again_also_after_a_failure(face: Face, router: A
     assert face.run(pipe.get("a").execute()) == [b"1"]
 
 
-def test_split_commands_are_merged(face: Face, router: Any) -> None:
-    keys = [f"k{n}" for n in range(50)]
-    pipe = router.pipeline()
-    pipe.mset({key: n for n, key in enumerate(keys)})
-    pipe.mget(keys)
-    pipe.mget(*keys[:3], "none", keys[0], keys[0])
-    pipe.mget([])
-    pipe.exists(*keys, *keys, "none")
-    pipe.touch(*keys[:10], "none")
-    pipe.delete(keys[0], keys[0], keys[1], "none")
-    pipe.unlink(*keys[:4])
-    pipe.exists(*keys)
-    values = [str(n).encode() for n in range(50)]
-    repeated = [b"0", b"1", b"2", None, b"0", b"0"]
-    assert face.run(pipe.execute()) == [True, values, repeated, [], 100, 10, 2, 2, 46]
-
-
-def test_replies_that_are_converted_to_numbers_come_in_order(face: Face, router: Any) -> None:
-    pipe = router.pipeline()
-    for n in range(4):
-        pipe.zadd(f"k{n}", {"member": 0.5 + n % 2})
-    face.run(pipe.execute())
-    for n in range(4):
-        pipe.zscore(f"k{n}", "member")
-    assert face.run(pipe.execute()) == [0.5, 1.5, 0.5, 1.5]
-
-
 def test_the_last_of_two_equal_keys_is_set(face: Face, router: Any) -> None:
     one, other = apart(router)
     pipe = router.pipeline().execute_command("MSET", one, 1, other, 2, one, 3)
@@ -178,14 +151,6 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(face: Face, ro
         assert said.startswith("command 2, ")
         assert f"the keys live on different shards ({shards})" in said
         assert "{tag}" in said
-
-
-def test_a_hash_tag_keeps_keys_together(face: Face, router: Any) -> None:
-    pipe = router.pipeline()
-    pipe.sadd("{user:1}:a", "x", "y").sadd("{user:1}:b", "y", "z")
-    pipe.sinter("{user:1}:a", "{user:1}:b").rename("{user:1}:a", "{user:1}:c")
-    pipe.eval("return redis.call('EXISTS', KEYS[1], KEYS[2])", 2, "{user:1}:b", "{user:1}:c")
-    assert face.run(pipe.execute()) == [2, 2, {b"y"}, True, 2]
 
 
 def test_what_has_no_key_is_refused(face: Face, router: Any) -> None:
@@ -433,7 +398,7 @@ def test_what_is_never_decoded_keeps_its_place_among_what_is(decoding: ShardKit)
 
 
 def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
-    count = 20_000 if face.runner else 100_000
+    count = 5_000 if face.runner else 20_000
     pipe = router.pipeline()
     for n in range(count):
         pipe.set(f"k{n}", n)

@@ -341,3 +341,32 @@ def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: Any)
     del background
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> None:
+    """A ZSET that grows or shrinks while it is read may do so."""
+    steps = kit.counters(component="many").deferred.known()
+    batch: Any = next(steps)
+    assert len(batch) == GROUPS
+    some = [[b"0", []] for _ in range(GROUPS - 1)]
+    assert steps.send([[b"7", [b"x", b"1", b"y", b"1"]], *some]) == ["x", "y"]
+    [again] = steps.send(None)
+    assert again.args[2] == b"7", "the others are at their end"
+    assert steps.send([[b"0", [b"y", b"1", b"z", b"1"]]]) == ["z"]
+    with pytest.raises(StopIteration):
+        steps.send(None)
+
+
+def test_one_sending_ends_although_others_go_on_recording(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
+    counters = kit.counters(component="few", precisions=[60])
+    monkeypatch.setattr(counters._recorder, "at_once", 1)
+    names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]
+    for name in names:
+        counters.hit(name)
+    assert not counters.flush(), "each round sends one, and there are two"
+    assert counters.total(names, 60) == 2
+    assert counters.flush()
+    assert counters.total(names, 60) == 3
