@@ -34,7 +34,7 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
 from shardkit.network.links import wakeups
-from shardkit.operations.commands import AwaitWakeup, Subscribe
+from shardkit.operations import AwaitWakeup, Subscribe
 
 COMPONENTS = ["one", "many"]
 

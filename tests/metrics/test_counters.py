@@ -16,7 +16,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.metrics import Cleaned
 from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
 from shardkit.metrics.outbox import LONGEST_RETRY, Background
-from shardkit.operations.commands import Replies
+from shardkit.operations import Replies
 
 NOON = 1_700_000_000 // 86400 * 86400
 

@@ -13,9 +13,9 @@ from faces import Exchanges, Face, Time, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.metrics import CommonMessages, LogsHandler, structlog_processor
-from shardkit.metrics.logs import LogEntry, severity_name
-from shardkit.operations.operation import Page
+from shardkit.metrics import CommonMessages, LogEntry, LogsHandler, structlog_processor
+from shardkit.metrics.logs import severity_name
+from shardkit.operations import Page
 
 HOUR = 1_700_000_000 // 3600 * 3600
 

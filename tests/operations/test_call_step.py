@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from operation_helpers import Run, say, steps
 
-from shardkit.operations.commands import Call
-from shardkit.operations.operation import Operation
+from shardkit.operations import Call, Operation
 
 
 def refuse(what: str) -> None:

@@ -13,17 +13,9 @@ import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operations.commands import Command, PlainCommands
+from shardkit.operations import Command, Face, Operation, Page, Stream, Structure, operation, stream
+from shardkit.operations.commands import PlainCommands
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
-from shardkit.operations.operation import (
-    Face,
-    Operation,
-    Page,
-    Stream,
-    Structure,
-    operation,
-    stream,
-)
 
 if TYPE_CHECKING:
     from decimal import Decimal

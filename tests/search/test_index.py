@@ -22,10 +22,8 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.index import PartInfo
+from shardkit.search import Analyzer, PartInfo, Range, Word
 from shardkit.search.model.results import SearchCursor, read_cursor
-from shardkit.search.query.tree import Range, Word
-from shardkit.search.text.analyzer import Analyzer
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 

@@ -9,7 +9,7 @@ from faces import Exchanges, Face
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError
-from shardkit.operations.operation import Page
+from shardkit.operations import Page
 from shardkit.search import check
 
 STATE = "{s:0}:state"

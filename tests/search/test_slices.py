@@ -10,10 +10,8 @@ from faces import Face
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.search import parts, searcher
+from shardkit.search import AllOf, AnyOf, Node, Not, Word, parts, searcher, unparse
 from shardkit.search.parts import IndexPart
-from shardkit.search.query.parser import unparse
-from shardkit.search.query.tree import AllOf, AnyOf, Node, Not, Word
 
 COUNT = 400
 

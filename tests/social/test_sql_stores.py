@@ -17,9 +17,7 @@ from hypothesis import given, settings, strategies as st
 from store_helpers import find_postgresql, postgresql, status
 
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.social import sql_stores
-from shardkit.social.sql_stores import PostgreSQLStatusStore, SQLiteStatusStore
-from shardkit.social.status_cache import StatusStore
+from shardkit.social import PostgreSQLStatusStore, SQLiteStatusStore, StatusStore, sql_stores
 
 PROGRAMS = find_postgresql()
 TABLES = count()

@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.search.files import readers
-from shardkit.search.files.readers import (
-    MAX_FILE_BYTES,
+from shardkit.search import (
     FileDocument,
     SkippedFile,
     documents_of,
     files_below,
     installed_documents,
-    installed_packages,
 )
+from shardkit.search.files import readers
+from shardkit.search.files.readers import MAX_FILE_BYTES, installed_packages
 
 
 def written(path: Path, content: str) -> Path:

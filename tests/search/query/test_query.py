@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.parser import MAX_DEPTH, parse, quote, unparse
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
+    Analyzer,
     AnyOf,
     Equal,
     Everything,
@@ -24,10 +23,13 @@ from shardkit.search.query.tree import (
     Prefix,
     Range,
     Word,
-    check_names,
-    wanted,
+    analyze,
+    parse,
+    quote,
+    unparse,
 )
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.query.parser import MAX_DEPTH
+from shardkit.search.query.tree import check_names, wanted
 
 FIELDS = {"title", "body"}
 ATTRIBUTES = {

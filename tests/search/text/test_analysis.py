@@ -16,10 +16,11 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
+    Analyzer,
     AnyOf,
+    English,
     Equal,
     Everything,
     Node,
@@ -28,10 +29,12 @@ from shardkit.search.query.tree import (
     Phrase,
     Prefix,
     Range,
+    Tokenizer,
+    Unicode,
     Word,
+    analyze,
 )
-from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, Analyzer, stemmer
-from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
+from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, stemmer
 
 PLAIN = Analyzer()
 TEXTS = st.text(max_size=40) | st.text("aé'\u2019Eo ́ß日本カｶﾞ한ไทย½ﬁİ-_3²", max_size=30)

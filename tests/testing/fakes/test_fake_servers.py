@@ -31,7 +31,7 @@ from shardkit.errors import (
 )
 from shardkit.local import LocalServer
 from shardkit.network.connections.clients import Clients
-from shardkit.operations.commands import Command, Locate, Replies, Shard, Transaction
+from shardkit.operations import Command, Locate, Replies, Shard, Transaction
 from shardkit.testing.fakes import servers as fake_servers
 from shardkit.testing.fakes.servers import MemoryConnector
 

@@ -14,10 +14,9 @@ from mutations import MUTATIONS
 from protocols import PROTOCOLS
 
 from shardkit.errors import NotDurableError
-from shardkit.testing import Client, Protocol, SimulationFailure, simulate
-from shardkit.testing.simulation import EVERYTHING
+from shardkit.testing import EVERYTHING, Client, Protocol, SimulationFailure, replay, simulate
 from shardkit.testing.simulation.choices import Choices
-from shardkit.testing.simulation.protocol import _Run, replay
+from shardkit.testing.simulation.protocol import _Run
 
 
 class Incrementing(Protocol):

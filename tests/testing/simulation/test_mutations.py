@@ -18,7 +18,7 @@ def search(mutation: Mutation) -> None:
     simulate(protocol(), 1000, seconds=400, shrink_runs=0)
 
 
-@pytest.mark.long(24)
+@pytest.mark.long(12)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda each: f"{each.protocol}-{each.name}")
 def test_a_mistake_is_found(mutation: Mutation) -> None:
