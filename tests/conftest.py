@@ -77,8 +77,12 @@ def pytest_make_collect_report(
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out cases of long tests, always the same, unless all or a single one are asked for.
 
-    ``@pytest.mark.long(8)`` keeps eight.
+    ``@pytest.mark.long(8)`` keeps eight. Timeouts that tests name are scaled by PATIENCE.
     """
+    for item in items:
+        if named := item.get_closest_marker("timeout"):
+            scaled = pytest.mark.timeout(named.args[0] * PATIENCE, **named.kwargs)
+            item.add_marker(scaled, append=False)
     if os.environ.get("CASES") == "all" or any("::" in asked for asked in config.args):
         return
     cases: dict[str, list[pytest.Item]] = {}
