@@ -101,26 +101,6 @@ def test_a_time_below_a_second_is_kept_to_the_millisecond(kit: Any) -> None:
     assert 0.5 < lock.inspect().holders[0].ends <= 0.7
 
 
-def test_a_hold_that_is_not_renewed_ends_and_the_next_has_it_at_once(kit: Any) -> None:
-    lock = kit.lock("x", component="one", renew=False, ttl=0.1)
-    gone = lock.acquire()
-    with kit.lock("x", component="one") as held:
-        assert gone.lost
-        assert held.token > gone.token
-
-
-def test_a_block_that_gets_no_lock_is_told(kit: ShardKit) -> None:
-    waits = kit.lock("x", component="one", wait=0.01)
-    with (
-        kit.lock("x", component="one"),
-        pytest.raises(LockTimeoutError, match=r"after 0.01 s"),
-        waits,
-    ):
-        raise AssertionError
-    with kit.lock("x", component="one", wait=0):
-        pass
-
-
 def test_a_thread_releases_its_own_hold_only(kit: ShardKit) -> None:
     lock = kit.lock("x", component="one")
     with (
@@ -577,18 +557,6 @@ def test_of_a_hold_that_is_broken_nothing_is_kept(face: Face, kit: ShardKit) -> 
     assert client.hlen(details) == 1
     assert face.run(lock.break_holds("for a test")) == 1
     assert not client.exists(details)
-
-
-async def test_a_task_is_told_too(akit: AsyncShardKit) -> None:
-    told: list[Hold[Any]] = []
-    lock = akit.lock("x", component="one", ttl=0.2, on_lost=told.append)
-    with pytest.raises(LockLostError, match="broken: for a test"):  # noqa: PT012
-        async with lock as held:
-            await lock.break_holds("for a test")
-            while not told:
-                await lock.inspect()
-            with pytest.raises(LockLostError, match="with token"):
-                held.check()
 
 
 def test_what_is_renewed_outlasts_its_time_and_what_is_dropped_does_not(kit: ShardKit) -> None:
