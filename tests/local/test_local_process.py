@@ -89,6 +89,7 @@ def run() -> Iterator[Any]:
             parent.process.communicate()
 
 
+@pytest.mark.long(5)
 @pytest.mark.parametrize(
     "ending",
     [
@@ -172,6 +173,7 @@ with servers[0].client() as client:
     assert parent.read() == {"answered": True}
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize(
     "child",
     [
