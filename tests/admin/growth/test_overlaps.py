@@ -22,7 +22,7 @@ from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
 READS = {
-    *("advise", "bench memory", "bench packed-lengths", "bench part-sizes", "changes list"),
+    *("advise", "changes list"),
     *("check", "clients", "completion", "config diff", "config history", "config pull"),
     *("config show", "config validate", "dashboard", "demo logs", "files status", "geo find"),
     *("geo info", "init", "keys", "locate", "locks show", "logs", "move status"),
