@@ -134,16 +134,6 @@ def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
     assert not [key for key in keys_of(kit, "one") if key.startswith("{s:0}:w:")]
 
 
-def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
-    index = opened(face)
-    text = " ".join(f"w{n}" for n in range(2_500))
-    assert face.run(index.index("long", text)) == 2_500
-    assert face.run(index.count('"w1199 w1200"')) == 1
-    assert face.run(index.count('"w1200 w1199"')) == 0
-    assert face.run(index.index("long", "short")) == 1
-    assert face.run(index.count("w2499")) == 0
-
-
 def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> None:
     index = opened(face, phrases=False, keep_text=False)
     face.run(index.index_many([("a", "one two"), ("b", "two one"), ("c", "one")]))

@@ -49,10 +49,6 @@ def test_plain_text_has_its_first_line_as_title(tmp_path: Path) -> None:
     assert found.attributes == {"kind": "text", "updated": 2000.0, "size": 28}
 
 
-def test_a_long_first_line_is_no_title(tmp_path: Path) -> None:
-    assert the_document(written(tmp_path / "long.txt", "word " * 40)).title == "long"
-
-
 def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

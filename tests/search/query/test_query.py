@@ -225,11 +225,6 @@ def test_a_query_is_text(text: Any) -> None:
         parse(text)
 
 
-def test_lone_surrogates_are_refused() -> None:
-    with pytest.raises(QuerySyntaxError, match="position 2: not a character"):
-        parse("a \udc80")
-
-
 @example("Re: your mail")
 @example("http://example.org")
 @example("pizza (large")
@@ -350,13 +345,3 @@ def test_a_tree_is_written_as_one_would_write_it(tree: Node, text: str) -> None:
 def test_names_in_a_tree_built_in_python_are_checked(tree: Node, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         check_names(tree, FIELDS, ATTRIBUTES)
-
-
-def test_known_names_pass() -> None:
-    query = read('title:a -"b c" year:1 lang:=x * ()')
-    assert check_names(query, FIELDS, ATTRIBUTES) is None
-
-
-def test_wanted_words_are_those_that_are_not_unwanted() -> None:
-    tree = read('a +b* -c "x y" year:1 (a -(b))')
-    assert list(wanted(tree)) == [A, Prefix("b"), Phrase(("x", "y")), A]

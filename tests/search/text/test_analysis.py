@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -76,10 +75,6 @@ def test_words_of_any_script_are_found(text: str, words: list[str]) -> None:
 def test_accents_can_make_a_difference() -> None:
     assert Unicode(fold_accents=False).words("Naïve NAÏVE naive") == ["naïve", "naïve", "naive"]
     assert Unicode(fold_accents=False).words("nai\u0308ve") == ["naïve"]
-
-
-def test_decomposed_hangul_is_the_same_as_composed() -> None:
-    assert Unicode().words(unicodedata.normalize("NFD", "한국어")) == ["한국", "국어"]
 
 
 def test_english_words_are_runs_of_letters_and_apostrophes() -> None:
