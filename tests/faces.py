@@ -22,8 +22,7 @@ from shardkit.operations.operation import Page
 
 # How many times as long as on a quiet machine the suite waits.
 PATIENCE = float(os.environ.get("PATIENCE", "1"))
-
-ALL_CASES = os.environ.get("CASES") == "all"
+ALL_CASES = os.environ.get("CASES") == "all"  # else long tests do a part of them
 
 
 def drawn(some: int, of_all: int) -> int:

@@ -226,7 +226,7 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "if inuse_connections else ()",
         "if False else ()",
     ),
-    "closing-still-works": ("_Common._close", "self.closed = self.draining = True", "pass"),
+    "closing-still-works": ("_Common.close_for_good", "self.closed = self.draining = True", "pass"),
     "closing-closes-sockets-in-use": (
         "Closable.shut_down",
         "with self._closing:",
@@ -360,8 +360,8 @@ CHANGES: Final[dict[str, Change | list[Change]]] = {
         "if master is not None and",
         "if False and",
     ),
-    "sentinels-changing-master-is-named": ("_Manager._ask", "and view.address not in left", ""),
-    "sentinels-outdated-ones-count": ("_Manager._ask", "view.epoch == latest", "True"),
+    "sentinels-changing-master-is-named": ("_Manager.masters", "and view.address not in left", ""),
+    "sentinels-outdated-ones-count": ("_Manager.masters", "view.epoch == latest", "True"),
     "sentinels-replica-is-kept": (
         "ReplyParser._error",
         "self.unusable or refuses_to_serve(error)",
