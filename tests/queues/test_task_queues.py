@@ -12,11 +12,9 @@ from queue_helpers import server_of, unclaimed
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError
-from shardkit.operations.commands import Transaction
-from shardkit.operations.operation import Page
-from shardkit.queues import QueueCounts, commands
-from shardkit.queues.task_codec import LONGEST_TASK, NewTask, Task
-from shardkit.queues.task_queues import delayed_first
+from shardkit.operations import Page, Transaction
+from shardkit.queues import NewTask, QueueCounts, Task, commands, delayed_first
+from shardkit.queues.task_codec import LONGEST_TASK
 
 COMPONENTS = ["many", "one"]
 

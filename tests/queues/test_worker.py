@@ -20,11 +20,7 @@ import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import ClosedError, InvalidArgumentError, NewerFormatError
 from shardkit.local import LocalServer
-from shardkit.queues import QueueCounts
-from shardkit.queues.async_worker import AsyncWorker
-from shardkit.queues.task_codec import NewTask
-from shardkit.queues.worker import Worker
-from shardkit.queues.worker_base import WorkerSummary
+from shardkit.queues import AsyncWorker, NewTask, QueueCounts, Worker, WorkerSummary
 
 NOTHING = QueueCounts(0, 0, 0, 0)
 
