@@ -233,21 +233,22 @@ class _Function:
         reading = near.note(key, tags) if near is not None and near.warm else None
         try:
             stored, lease, fresh = yield partial(values.take, key, tags, anew), False
-        except ShardErrors:
-            if not self.options.fallback:
+        except BaseException as error:
+            if near is not None:
+                near.forget([key])
+            if not (self.options.fallback and isinstance(error, ShardErrors)):
                 raise
             return (yield compute, False)
         if lease is None:
             try:
                 value = self.load(stored)
-            except StructureError:  # damaged, or of another codec
-                _, lease, _ = yield partial(values.take, key, tags, True), False
-            else:
                 if near is not None:
                     near.warm = True
                     if reading is not None:
                         near.keep(reading, value, len(stored), fresh)
                 return value
+            except StructureError:  # damaged, or of another codec
+                _, lease, _ = yield partial(values.take, key, tags, True), False
         renewals.add(lease)
         kept, began = None, time.monotonic()
         try:

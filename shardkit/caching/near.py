@@ -175,7 +175,7 @@ class NearCopies:
         self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
 
     def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
-        """PendingRead that a value is going to be read; None if it cannot be kept."""
+        """Note that a value is read from now on; None if it cannot be kept."""
         found = [self._feed(each) for each in (key, *tags)]
         if None in found:
             return None
@@ -201,10 +201,9 @@ class NearCopies:
         with self._lock:
             if self._notes.get(note.key) is not note:
                 return
-            del self._notes[note.key]
+            self._drop(note.key)
             if size > self.most or fresh <= 0:
                 return
-            self._drop(note.key)
             for tag in note.tags:
                 self._by_tag.setdefault(tag, set()).add(note.key)
             until = monotonic() + fresh
@@ -218,24 +217,22 @@ class NearCopies:
         with self._lock:
             for key in keys:
                 for each in (key, *self._by_tag.pop(key, ())):
-                    self._notes.pop(each, None)
                     self._drop(each)
 
     def _drop(self, key: str) -> None:
-        copy = self.copies.pop(key, None)
-        if copy is not None:
-            self._size -= copy.size
-            for tag in copy.tags:
+        for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
+            for tag in dropped.tags if dropped else ():
                 if tagged := self._by_tag.get(tag):
                     tagged.discard(key)
                     if not tagged:
                         del self._by_tag[tag]
+            if isinstance(dropped, NearCopy):
+                self._size -= dropped.size
 
     def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
             told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
             for key in [each.key for each in told if feed in each.feeds]:
-                self._notes.pop(key, None)
                 self._drop(key)
 
     # ---- connections
