@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 import shardkit
 from shardkit.cli.demo import sample
 from shardkit.cli.demo.access_log import AccessLog
+from shardkit.cli.demo.cached import SLICE, cache_map, run_cached
 from shardkit.cli.demo.counting import (
     FIRST_DAY,
     VISITORS,
@@ -37,7 +39,7 @@ from shardkit.cli.options import (
     number_option,
     opened,
 )
-from shardkit.cli.output import DIM, GOOD, Output, Table, number, wordy
+from shardkit.cli.output import BAD, DIM, GOOD, Output, Styled, Table, number, wordy
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
 from shardkit.kit.kit import ENVIRONMENT, ShardKit
@@ -52,6 +54,7 @@ from shardkit.local import LocalServers
         "zcat access.log.*.gz | shardkit demo --log - --first-day 1000000 --json",
         "shardkit demo --keep",
         "shardkit demo logs /var/log/access --kill 3",
+        "shardkit demo cached",
     ),
 )
 @click.option(
@@ -173,6 +176,48 @@ def logs(folder: str, workers: int, kills: int, output: Output) -> int:
     output.table(table)
     output.line("one process counts the same" if same else "ONE PROCESS COUNTS OTHERWISE")
     return 0 if same else 1
+
+
+@command(
+    "shardkit demo cached",
+    "shardkit demo cached --seconds 20 --json",
+    short_help="Call a cached function under load, while half of its shards move.",
+    group=demo,
+)
+@number_option("--seconds", 6, "How long there is load, beside the move.", most=3600)
+def cached(seconds: int, output: Output) -> int:
+    """Call a cached function from eight threads while prices change and half of its shards move.
+
+    Starts three servers on free ports. Each call is checked: it must not return a price from before
+    an invalidation that had ended. Exits with 1 if one does, or if a call fails.
+    """
+    servers = LocalServers(cache_map(), ports="free")
+    with started(output, servers) as url, output.busy("calling"):
+        run = run_cached(url, servers, seconds)
+    good = not run.old and not run.errors
+    if output.as_json:
+        output.document({**asdict(run), "good": good})
+        return 0 if good else 1
+    longest = max((longest for _, longest in run.slices), default=0.0)
+    table = Table.of(wordy("what"), number("how many"))
+    table.row("calls", f"{run.calls:,}")
+    table.row("computed", f"{run.computed:,}")
+    table.row("prices changed", f"{run.changed:,}")
+    table.row("old prices returned", Styled(f"{run.old:,}", BAD if run.old else GOOD))
+    table.row("calls failed", Styled(f"{sum(run.errors.values()):,}", BAD if run.errors else GOOD))
+    table.row("longest call, ms", f"{1000 * longest:,.0f}")
+    output.table(table)
+    output.line()
+    plot = Table.of(wordy("second"), number("calls"), number("longest, ms"), wordy(""))
+    most = max((calls for calls, _ in run.slices), default=1)
+    for n, (calls, took) in enumerate(run.slices):
+        moving = run.moved[0] < (n + 1) * SLICE and n * SLICE < run.moved[1]
+        bar = "█" * max(1, round(30 * calls / most)) + (" shards move" if moving else "")
+        plot.row(f"{n * SLICE:.1f}", f"{calls:,}", f"{1000 * took:,.0f}", bar)
+    output.table(plot)
+    for text, count in run.errors.items():
+        output.line(f"{counted(count, 'call')}: {text}", BAD)
+    return 0 if good else 1
 
 
 def laptop_map() -> ShardMap:
