@@ -271,9 +271,9 @@ def _settled(
     The function of a group is called with keys that must be copied again (see `compare`). A key of
     the first side that still changes after twice `settled` is `_CHANGING`.
     """
-    began = now = time.monotonic()
+    began, now = None, time.monotonic()
     results: list[dict[bytes, _Found]] = [{} for _ in groups]
-    pending = [dict.fromkeys(keys, began) for _, _, keys, _ in groups]  # and when each changed last
+    pending = [dict.fromkeys(keys, now) for _, _, keys, _ in groups]  # and when each changed last
     while True:
         for n, (one, other, _, untold) in enumerate(groups):
             changed, result = pending[n], results[n]
@@ -288,6 +288,7 @@ def _settled(
                     if not each[2] or now - changed[key] > settled:
                         del changed[key]
                 result |= found
+        began = now if began is None else began  # the first look can take long
         if not any(pending) or now - began > 2 * settled:
             break
         time.sleep(_STEP)

