@@ -371,7 +371,7 @@ def test_keys_are_found_and_deleted_by_patterns() -> None:
     assert found.delete_pattern("user:*", itersize=10) == 20
     assert found.keys("*") == ["other"]
     assert found.delete_pattern("user:*", version=2) == 1
-    turned = {"KEY_FUNCTION": lambda k, p, v: f"{v}|{k[::-1]}"}
+    turned: dict[str, Any] = {"KEY_FUNCTION": lambda k, p, v: f"{v}|{k[::-1]}"}
     turned["REVERSE_KEY_FUNCTION"] = lambda k: k.partition("|")[2][::-1]
     own = ShardKitCache("many", {"OPTIONS": {"NAME": "own"}, **turned})
     own.set("key", 1)
