@@ -19,6 +19,7 @@ Nothing of Starlette is imported: these are plain ASGI.
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import math
 import re
@@ -32,7 +33,7 @@ from typing import Any, Unpack
 import shardkit
 from shardkit.caching.functions import Caching, CachingOptions
 from shardkit.errors import InvalidArgumentError, ShardKitError
-from shardkit.integrations.web import PROBES, Sessions, error_answer, etag_of, has_etag
+from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
@@ -368,10 +369,10 @@ def _with_etag(
     headers = list(start.get("headers", ()))
     etag = next((value for name, value in headers if name == b"etag"), b"").decode("latin-1")
     if not etag:
-        etag = etag_of(body.get("body", b""))
+        etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
-    known = _header(scope, b"if-none-match")
-    if not known or not has_etag(known, etag):
+    known = [tag.strip().removeprefix("W/") for tag in _header(scope, b"if-none-match").split(",")]
+    if known != ["*"] and etag.removeprefix("W/") not in known:
         return {**start, "headers": headers}, body
     of_body = (b"content-length", b"content-type", b"content-encoding")
     headers = [(name, value) for name, value in headers if name not in of_body]

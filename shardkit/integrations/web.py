@@ -1,8 +1,7 @@
-"""What ASGI and WSGI applications share: answers to errors, ETags, and sessions."""
+"""What ASGI and WSGI applications share: answers to errors, and sessions."""
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import re
@@ -59,17 +58,6 @@ def error_answer(error: ShardKitError) -> tuple[int, dict[str, str], bytes] | No
 
 def _detail(text: str) -> bytes:
     return json.dumps({"detail": text}).encode()  # as FastAPI's own errors
-
-
-def etag_of(body: bytes) -> str:
-    """Return the ETag of a body."""
-    return f'"{hashlib.blake2b(body, digest_size=16).hexdigest()}"'
-
-
-def has_etag(known: str, etag: str) -> bool:
-    """Return whether a client has what has an ETag, by its header ``If-None-Match``."""
-    tags = [each.strip().removeprefix("W/") for each in known.split(",")]
-    return tags == ["*"] or etag.removeprefix("W/") in tags
 
 
 class WebSession(dict[str, Any]):

@@ -203,14 +203,26 @@ def shardkit_map() -> ShardMap:
     """)
 
 
+def defined(framework: str, **own: Any) -> dict[str, Any]:
+    """What the page's examples of a framework define; ``where`` is the map."""
+    for block in re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        if f"from {framework}" in block:
+            exec(block.replace('"configs/local.yaml"', "where"), own)
+    return own
+
+
 @pytest.fixture
 def page() -> dict[str, Any]:
-    """What the page's examples of FastAPI define."""
-    own: dict[str, Any] = {"__name__": "page"}
-    for block in re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
-        if "fastapi" in block:
-            exec(block, own)
-    return own
+    return defined("fastapi", where="configs/local.yaml", __name__="page")
+
+
+def test_the_pages_flask_application_serves_all_that_it_has(memory_kit: ShardKit) -> None:
+    client = defined("flask", where=memory_kit, __name__="page")["app"].test_client()
+    first = client.get("/products/7")
+    assert first.json == {"product": 7}
+    again = client.get("/products/7", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/health/live").status_code == 200
 
 
 def test_the_pages_test_passes(page: dict[str, Any], async_memory_kit: AsyncShardKit) -> None:
