@@ -22,7 +22,6 @@ import functools
 import hashlib
 import inspect
 import math
-import re
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
@@ -371,7 +370,7 @@ def _with_etag(
     if not etag:
         etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
         headers.append((b"etag", etag.encode()))
-    known = [tag.strip().removeprefix("W/") for tag in _header(scope, b"if-none-match").split(",")]
+    known = [tag.removeprefix("W/") for tag in _header(scope, b"if-none-match")]
     if known != ["*"] and etag.removeprefix("W/") not in known:
         return {**start, "headers": headers}, body
     of_body = (b"content-length", b"content-type", b"content-encoding")
@@ -379,14 +378,14 @@ def _with_etag(
     return {**start, "status": 304, "headers": headers}, {**body, "body": b""}
 
 
-def _header(scope: Scope, wanted: bytes) -> str:
-    found = [value for name, value in scope["headers"] if name == wanted]
-    return b",".join(found).decode("latin-1")
+def _header(scope: Scope, wanted: bytes, separator: bytes = b",") -> list[str]:
+    found = separator.join(value for name, value in scope["headers"] if name == wanted)
+    return [each.strip() for each in found.decode("latin-1").split(separator.decode())]
 
 
 def _cookie(scope: Scope, wanted: str) -> str:
-    for each in re.split("[;,]", _header(scope, b"cookie")):
-        name, _, value = each.strip().partition("=")
+    for each in _header(scope, b"cookie", b";"):
+        name, _, value = each.partition("=")
         if name == wanted:
             return value
     return ""

@@ -279,6 +279,11 @@ def shop(shard_map: ShardMap) -> Iterator[TestClient]:
         else:
             session.setdefault("items", []).append(item)
 
+    @app.post("/race")
+    async def race(session: Session, kit: Kit) -> None:
+        await kit.key_sharded("many").delete(f"session:{session.id}")  # as another request may
+        session["late"] = True
+
     @app.get("/late")
     async def late(kit: Kit) -> None:
         with kit.deadline(0):
@@ -313,6 +318,8 @@ def test_a_session_is_kept_until_it_is_emptied(shop: TestClient, kit: ShardKit) 
     assert "HttpOnly; SameSite=Lax; Secure" in shop.get("/cart").headers["set-cookie"]
     shop.post("/cart?item=&leave=true")
     assert not shop.cookies
+    shop.post("/cart?item=ring")
+    shop.post("/race")
     assert list(kit.key_sharded("many").scan_iter("session:*")) == []
 
 
