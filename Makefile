@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: audit operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -23,11 +23,14 @@ lua:  ## luacheck on every script (Debian's package lua-check)
 	$(PYTHON) tools/check_lua.py
 
 # Tests start hundreds of Python processes: each would compile all that it imports.
-test exhaustive coverage random examples: export PYTHONDONTWRITEBYTECODE :=
+test smoke exhaustive coverage random examples: export PYTHONDONTWRITEBYTECODE :=
 exhaustive coverage random examples: export CASES := all
 
 test: setup  ## the tests, on real servers that they start themselves; some cases of those that take long
 	$(BIN)/python -m pytest -n 5
+
+smoke: setup  ## one test of each promise of docs/guarantees.md, in a minute: tests/smoke.txt lists them
+	$(BIN)/python -m pytest -q -n 2 @tests/smoke.txt
 
 exhaustive: setup  ## the tests, with all cases
 	$(BIN)/python -m pytest -n 5
@@ -148,7 +151,7 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server fleet growth heat; do \
+	  ads_and_jobs search social coordination config_server fleet growth heat cached; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py

@@ -4,7 +4,7 @@
 
     HELLO 3, CLIENT TRACKING ON BCAST PREFIX cached:{ PREFIX cached:tag:{ PREFIX config:fence
     ◄── invalidate [cached:{user:7}]     as soon as anybody changes it: the copy is dropped
-    ROLE ──► master                      three times in ``max_age``: what was changed before it was
+    HELLO ──► role: master               three times in ``max_age``: what was changed before it was
                                          answered has been told
 
 A copy is used as long as its server has answered on that connection to something that was sent at
@@ -88,7 +88,7 @@ class _Tracker:
         self._asked: float | None = None
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
         prefixes = [word for prefix in (VALUES, TAGS, FENCE_KEY) for word in ("PREFIX", prefix)]
-        self._answers = 2  # before those to ROLE
+        self._answers = 2  # before those to its questions
         try:
             connection.send_command("HELLO", "3")
             connection.send_command("CLIENT", "TRACKING", "ON", "BCAST", *prefixes)
@@ -102,7 +102,7 @@ class _Tracker:
         """Ask for its role, unless that has not been answered; raise when that takes too long."""
         if self._asked is None:
             self._asked = now
-            self._connection.send_command("ROLE")
+            self._connection.send_command("HELLO")
         elif now - self._asked > patience:
             raise OSError("no answer")
 
@@ -124,7 +124,7 @@ class _Tracker:
                 raise OSError(str(said))
             elif self._answers:
                 self._answers -= 1
-            elif said[0] != b"master":
+            elif said[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
                 self.confirmed, self._asked = self._asked, None
@@ -150,11 +150,12 @@ class NearCopies:
         self.most = 0  # bytes
         self.max_age = LONGEST_AGE
         self.warm = False  # whether the component's entries were read
+        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
         self._reset()
         renewed_in_children(self)
 
     def _reset(self) -> None:
-        self.copies: OrderedDict[str, NearCopy] = OrderedDict()
+        self.copies.clear()  # functions refer to it
         self._size = 0
         self._notes: dict[str, PendingRead] = {}
         self._by_tag: dict[str, set[str]] = {}
@@ -174,7 +175,7 @@ class NearCopies:
         self.most, self.max_age = max(self.most, most), min(self.max_age, max_age)
 
     def note(self, key: str, tags: Sequence[str]) -> PendingRead | None:
-        """PendingRead that a value is going to be read; None if it cannot be kept."""
+        """Note that a value is read from now on; None if it cannot be kept."""
         found = [self._feed(each) for each in (key, *tags)]
         if None in found:
             return None
@@ -200,10 +201,9 @@ class NearCopies:
         with self._lock:
             if self._notes.get(note.key) is not note:
                 return
-            del self._notes[note.key]
+            self._drop(note.key)
             if size > self.most or fresh <= 0:
                 return
-            self._drop(note.key)
             for tag in note.tags:
                 self._by_tag.setdefault(tag, set()).add(note.key)
             until = monotonic() + fresh
@@ -217,24 +217,22 @@ class NearCopies:
         with self._lock:
             for key in keys:
                 for each in (key, *self._by_tag.pop(key, ())):
-                    self._notes.pop(each, None)
                     self._drop(each)
 
     def _drop(self, key: str) -> None:
-        copy = self.copies.pop(key, None)
-        if copy is not None:
-            self._size -= copy.size
-            for tag in copy.tags:
+        for dropped in (self._notes.pop(key, None), self.copies.pop(key, None)):
+            for tag in dropped.tags if dropped else ():
                 if tagged := self._by_tag.get(tag):
                     tagged.discard(key)
                     if not tagged:
                         del self._by_tag[tag]
+            if isinstance(dropped, NearCopy):
+                self._size -= dropped.size
 
     def _forget_server(self, feed: _Tracker) -> None:
         with self._lock:
             told: list[NearCopy | PendingRead] = [*self.copies.values(), *self._notes.values()]
             for key in [each.key for each in told if feed in each.feeds]:
-                self._notes.pop(key, None)
                 self._drop(key)
 
     # ---- connections
@@ -281,7 +279,9 @@ class NearCopies:
 
     def turn(self, readable: set[socket.socket]) -> None:
         """Read what servers have sent, and ask those that have answered."""
-        now, version = monotonic(), self._link.version_of(self._component)
+        now, version = monotonic(), None
+        with suppress(ShardKitError):  # the kit is closed, or the entries are gone
+            version = self._link.version_of(self._component)
         if version is not self._version:  # entries have changed
             self._version = version
             with self._lock:

@@ -509,10 +509,11 @@ class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
         """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
-            seconds: how long to wait for each server, in seconds.
+            seconds: how long to wait for each server, in seconds; also for the config server. If it
+                does not answer, the components that were read before are checked.
 
         Raises:
-            ConfigServerError: the components cannot be listed.
+            ConfigServerError: the components cannot be listed, and none was read before.
             ClosedError: the kit is closed.
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.

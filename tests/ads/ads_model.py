@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search import Analyzer
 
 PAID = {"cpc": "clicks", "cpa": "actions"}
 

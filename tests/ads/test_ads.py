@@ -10,16 +10,15 @@ import pytest
 from faces import Face, clocked, keys_of
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     InvalidArgumentError,
     ParameterMismatchError,
     ShardCountError,
     ShardErrors,
 )
-from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search import Analyzer
 
 COMPONENTS = {"many": 16, "few": 4, "one": 1, "both": 4}
 BERLIN = ["Berlin"]

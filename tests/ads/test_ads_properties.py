@@ -10,10 +10,9 @@ from ads_model import ModelAds
 from faces import Face
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from shardkit import ServerClock
-from shardkit.ads.ads import Ads
+from shardkit import ServerClock, ShardKit
+from shardkit.ads import Ads
 from shardkit.errors import InvalidArgumentError
-from shardkit.kit.kit import ShardKit
 from shardkit.search.parts import WORK_PER_CALL
 
 # Words of texts that are a place's too, that are no words, or that are spelled in several ways.

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.completion.names import fold
+from shardkit.completion import fold
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,

@@ -10,7 +10,7 @@ from faces import Face
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from shardkit import ShardKit
-from shardkit.completion.names import fold
+from shardkit.completion import fold
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 
 ORDERS = ["list", "time"]

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 import pytest
 from coordination_helpers import forked, with_jumping_clocks
-from faces import holder
+from faces import drawn, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
 
-FAULTS = 24
+FAULTS = drawn(12, 24)
 # By how many seconds the server's clock is ahead. Tokens are kept for eight days: more in all
 # than these jumps.
 JUMPS = (-259_200, -3600, -1, 0, 0, 1, 3600, 259_200)

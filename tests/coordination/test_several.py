@@ -6,16 +6,17 @@ import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from datetime import timedelta
 from random import Random
 from typing import Any
 
 import pytest
 from faces import Face, faced, holder
+from redis.exceptions import NoPermissionError
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import (
+    CommandsRefused,
     DamagedDataError,
     InvalidArgumentError,
     LockLostError,
@@ -209,6 +210,27 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
             face.run(lock.acquire())
 
 
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_rights_that_a_majority_lacks_are_named_at_once(
+    three: list[LocalServer], kind: str
+) -> None:
+    with faced(kind, map_of(three)) as face:
+        lock = face.kit.quorum_lock("r", components=["q0", "q1", "q2"], wait=None)
+        for server in three[1:]:
+            assert face.run(lock.acquire())
+            assert face.run(lock.release()) is True
+            with server.client() as client:
+                client.execute_command("ACL", "SETUSER", "default", "-evalsha")
+        try:
+            with pytest.raises(CommandsRefused, match="2 shards failed") as refused:
+                face.run(lock.acquire())
+            assert isinstance(refused.value.error, NoPermissionError)
+        finally:
+            for server in three[1:]:
+                with server.client() as client:
+                    client.execute_command("ACL", "SETUSER", "default", "+evalsha")
+
+
 def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
     with shardkit.connect(map_of(three)) as kit:
         lock: Any = kit.quorum_lock("y", components=["q0", "q1", "q2"], renew=False, ttl=5)
@@ -230,22 +252,3 @@ def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:
             kit.quorum_lock("y", components=["q0", "q1"])
         with pytest.raises(NotHolderError, match=r"quorum:\{y\}: not held; acquire it first"):
             lock.release()
-
-
-def test_several_locks_and_a_quorum_take_the_names_of_redis_py(face: Face, kit: ShardKit) -> None:
-    kit.lock("taken", component="many").acquire()
-    several = face.kit.multi_lock(["free", "taken"], component="many", timeout=9, blocking=False)
-    assert face.run(several.acquire()) is None
-    assert face.run(several.acquire(blocking_timeout=timedelta(milliseconds=10))) is None
-    with pytest.raises(InvalidArgumentError, match="beside another wait"):
-        face.run(several.acquire(wait=1, blocking_timeout=1))
-    names = ["one", "few", "many"]
-    kit.quorum_lock("q", components=names).acquire()
-    for options in ({"blocking": False}, {"blocking_timeout": timedelta(milliseconds=10)}):
-        quorum = kit.quorum_lock("q", components=names, timeout=timedelta(seconds=9), **options)
-        with pytest.raises(LockTimeoutError, match=r"timed out after 0(\.01)? s"), quorum:
-            pass
-    with pytest.raises(InvalidArgumentError, match="beside another wait"):
-        kit.quorum_lock("q", components=names, wait=1, blocking_timeout=1)
-    with pytest.raises(InvalidArgumentError, match="ttl=0"):
-        kit.quorum_lock("q", components=names, timeout=0)

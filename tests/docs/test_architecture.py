@@ -15,7 +15,9 @@ import shardkit
 from shardkit import ShardKit, ShardMap, connect
 
 PACKAGE = str(Path(shardkit.__file__).parent)
-PAGE = (Path(__file__).parents[2] / "docs" / "architecture.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "architecture.md").read_text(encoding="utf-8")
+GUARANTEES = (DOCS / "guarantees.md").read_text(encoding="utf-8")
 
 
 def passed(call: Callable[[], object]) -> tuple[int, int]:
@@ -67,3 +69,15 @@ def test_what_users_import_from_says_what_it_exports() -> None:
     assert len(names) > 20
     for name in names:
         assert importlib.import_module(name).__all__, name
+
+
+def test_the_quick_run_has_a_test_of_each_promise() -> None:
+    tests = Path(__file__).parents[1]
+    quick = (tests / "smoke.txt").read_text().splitlines()
+    for each in quick:
+        path, _, name = each.partition("[")[0].partition("::")
+        assert f"def {name}(" in (tests.parent / path).read_text() or not name, each
+    promises = re.findall(r"^\| \*\*(.*?)\.?\*\*", GUARANTEES, re.M)
+    rows = [each.partition("[")[2] for each in quick]
+    missing = [name for name in promises if not any(row.startswith(name) for row in rows)]
+    assert len(missing) <= 2, "two have tests of their own in network/"

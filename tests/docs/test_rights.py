@@ -32,6 +32,7 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import (
     Conversion,
+    Retirement,
     apply_profile,
     backup,
     biggest_keys,
@@ -63,13 +64,12 @@ from shardkit.admin.growth import (
     verify_replicas,
 )
 from shardkit.admin.preflight import preflight
-from shardkit.admin.retire import Retirement
 from shardkit.cli.advise.sampling import take
 from shardkit.config import store
 from shardkit.config.component import Component
-from shardkit.config.read_from import ReadFrom
 from shardkit.errors import ConfigError, ShardErrors
 from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.network.replicas import ReadFrom
 from shardkit.network.rules import judge
 from shardkit.network.survey import survey, targets_of
 
@@ -174,6 +174,7 @@ ALWAYS = ("%R~config:fence", "%R~config:witness", "&shardkit:wake:*")
 OF_LOCKS = ("lock", "semaphore", "quorum", "election", "latch", "barrier", "guard")
 
 
+@pytest.mark.long(16)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_structure_needs_no_other_keys(server: LocalServer, name: str) -> None:
     subject = SUBJECTS[name]
@@ -450,6 +451,7 @@ def test_a_feature_sends_nothing_else_and_needs_no_other_rights(
             use(kit)
 
 
+@pytest.mark.long(8)
 @pytest.mark.parametrize("feature", GROUPS)
 def test_a_feature_needs_no_other_rights_when_it_is_awaited(servers: Servers, feature: str) -> None:
     known = json.loads(RIGHTS.read_text())[feature].split()

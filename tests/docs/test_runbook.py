@@ -8,7 +8,7 @@ import pytest
 from runbook import RunbookFleet, tasks
 
 import shardkit
-from shardkit.admin.rotate import rotate
+from shardkit.admin import rotate
 
 
 def test_the_twelve_tasks_of_the_runbook_can_be_done(

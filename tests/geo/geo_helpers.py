@@ -6,11 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from random import Random
 from socket import AF_INET, AF_INET6, inet_ntop
 
+from shardkit.geo import City, IpRange, LocalCities
 from shardkit.geo.blocks import blocks
 from shardkit.geo.generations import Generation
 from shardkit.geo.import_ranges import ImportInput
-from shardkit.geo.local_copy import LocalCities, RangeTables
-from shardkit.geo.models import IPV4, IPV6, City, IpRange, Item
+from shardkit.geo.local_copy import RangeTables
+from shardkit.geo.models import IPV4, IPV6, Item
 
 BONN = City("Bonn", "North Rhine-Westphalia", "Germany", 2946447)
 OSLO = City("Oslo", "Oslo", "Norway", 3143244)

@@ -11,6 +11,7 @@ from geo_helpers import city, expected, some_ranges, telling_points
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import DamagedDataError, InvalidArgumentError, StructureError
+from shardkit.geo import City, IpRange, LocalCities, SkippedLine
 from shardkit.geo.blocks import (
     ENTRIES_A_PAGE,
     IPV4_LEVELS,
@@ -23,8 +24,8 @@ from shardkit.geo.blocks import (
 )
 from shardkit.geo.generations import Generation, Generations
 from shardkit.geo.import_ranges import SKIPPED_KEPT, ImportInput
-from shardkit.geo.local_copy import LocalCities, RangeTables
-from shardkit.geo.models import IPV4, IPV6, City, IpRange, SkippedLine, address_number
+from shardkit.geo.local_copy import RangeTables
+from shardkit.geo.models import IPV4, IPV6, address_number
 
 Stored = dict[tuple[int, int, int], bytes]
 

@@ -11,9 +11,7 @@ from geo_helpers import BONN, LIMA, OSLO, address_text, local_copy, ranges
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError
-from shardkit.geo.city_totals import LogTally
-from shardkit.geo.local_copy import LocalCities
-from shardkit.geo.models import City, IpRange
+from shardkit.geo import City, IpRange, LocalCities, LogTally
 
 DAY = "2015-05-17"
 KOLN = City("Köln", "North Rhine-Westphalia", "Germany")

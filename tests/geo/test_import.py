@@ -17,14 +17,13 @@ from faces import Exchanges, Face, faced, keys_of
 from geo_helpers import BONN, LIMA, OSLO, ranges
 
 import shardkit
-from shardkit import ShardKit, ShardMap
+from shardkit import ServerClock, ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors, StructureError
-from shardkit.geo import block_store
-from shardkit.geo.ip_to_city import LEAST_GRACE, IpToCity
-from shardkit.geo.models import City, IpRange, Item
+from shardkit.geo import City, IpRange, IpToCity, block_store
+from shardkit.geo.ip_to_city import LEAST_GRACE
+from shardkit.geo.models import Item
 from shardkit.geo.redis_in_action import redis_in_action
 from shardkit.local import LocalServers
-from shardkit.structures.base.server_clock import ServerClock
 
 OLD = ranges(("1.0.0.0/24", BONN), ("2001:db8::/32", OSLO))
 NEW = ranges(("1.0.0.0/24", OSLO), ("5.0.0.0/24", LIMA))

@@ -14,9 +14,10 @@ import pytest
 from resources import bounded
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.geo.models import City, IpRange, Item, SkippedLine
-from shardkit.geo.readers import (
-    _from_record,
+from shardkit.geo import (
+    City,
+    IpRange,
+    SkippedLine,
     csv_cities,
     csv_ranges,
     geolite2,
@@ -24,6 +25,8 @@ from shardkit.geo.readers import (
     jsonl,
     mmdb,
 )
+from shardkit.geo.models import Item
+from shardkit.geo.readers import _from_record
 
 BONN = City("Bonn", "NW", "DE", 7)
 

@@ -12,7 +12,7 @@ from faces import Face, keys_of
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     DamagedDataError,
     InvalidArgumentError,
@@ -20,8 +20,7 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.job_search.job_search import JobSearch
-from shardkit.kit.kit import ShardKit
+from shardkit.job_search import JobSearch
 from shardkit.search.model.results import read_cursor
 from shardkit.search.parts import WORK_PER_CALL
 

@@ -1,9 +1,10 @@
 """The published program: entries written by hand, module-level names, any order of first calls.
 
-Run as ``published_program.py URL SERVERS FIRST``, it makes the five first calls in each order that
-begins with the call FIRST, on both faces, in the main thread, in another thread and in a forked
-child. Each run is a process of its own, forked from one that has only imported shardkit. It prints
-a JSON list: for each run its name, and for each call the database that it reached, or the error.
+Run as ``published_program.py URL SERVERS FIRST COUNT``, it makes the five first calls in COUNT
+of the 24 orders that begin with the call FIRST, on both faces, in the main thread, in another
+thread and in a forked child. Each run is a process of its own, forked from
+one that has only imported shardkit. It prints a JSON list: for each run its name, and for each call
+the database that it reached, or the error.
 
 SERVERS is ``real``; or ``memory``, where each run writes the entries to a config server in memory.
 """
@@ -18,6 +19,7 @@ import threading
 import warnings
 from collections.abc import Callable
 from itertools import permutations
+from random import Random
 from typing import Any
 
 import shardkit
@@ -154,11 +156,12 @@ def configured(url: str, servers: str) -> None:
     shardkit.configure(shardkit.connect(memory.config_server.entry, connector=memory))
 
 
-def main(url: str, servers: str, first: str) -> None:
+def main(url: str, servers: str, first: str, count: str) -> None:
     if servers == "memory":
         MemoryServers()  # imports fakeredis, once for all
     runs = []
-    for order in [order for order in permutations(CALLS) if order[0] == first]:
+    orders = [order for order in permutations(CALLS) if order[0] == first]
+    for order in Random(servers + first).sample(orders, int(count)):
         for face in ("blocking", "awaiting"):
             for where in (program, in_thread, in_child):
 

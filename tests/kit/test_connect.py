@@ -19,9 +19,9 @@ from link_helpers import FACES, clients_of, closed, eventually, exit_code, forke
 
 import shardkit
 from shardkit import AsyncShardKit, ClosedError, ConfigError, Entry, ShardKit, ShardMap
+from shardkit.admin import config_client
 from shardkit.config import store
 from shardkit.errors import InvalidEntryError
-from shardkit.kit.config_client import config_client
 from shardkit.local import LocalServer
 
 

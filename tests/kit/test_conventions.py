@@ -117,23 +117,6 @@ def test_a_kits_deadline_and_decorators_take_timedeltas(shard_map: ShardMap) -> 
             kit.client("one").set("a", 1)
 
 
-def test_a_lock_takes_the_names_of_redis_py(face: Face) -> None:
-    kit = face.kit
-    lock = kit.lock("l", component="one", timeout=60, blocking_timeout=0.01, renew=False)
-    hold = face.run(lock.acquire())
-    assert 50 < hold.remaining <= 60
-    other = kit.lock("l", component="one", blocking=False)
-    assert face.run(other.acquire()) is None
-    assert face.run(lock.acquire()) is None  # after a hundredth of a second
-    assert face.run(other.acquire(blocking_timeout=0.01)) is None
-    assert face.run(lock.acquire(blocking=False)) is None
-    several = kit.multi_lock(["l", "m"], component="one", blocking=False)
-    assert face.run(several.acquire()) is None
-    face.run(lock.release(hold))
-    with pytest.raises(InvalidArgumentError, match="blocking_timeout=1 beside another wait"):
-        kit.lock("l", component="one", wait=2, blocking_timeout=1)
-
-
 KINDS: dict[str, Callable[..., Any]] = {
     "lock": lambda kit, **options: kit.lock("l", component="one", **options),
     "reentrant lock": lambda kit, **options: kit.lock(

@@ -203,15 +203,6 @@ def test_a_stacked_decorator_without_a_named_key_is_refused_without_telling_secr
         wrong("k")
 
 
-def test_a_decorated_function_may_call_itself(kit: ShardKit) -> None:
-    @kit.sharded_connection("many")
-    def count(conn: redis.Redis, key: str, times: int) -> Any:
-        conn.incr(key)
-        return count(key, times - 1) if times > 1 else conn.get(key)
-
-    assert count("k", 50) == b"50"
-
-
 # ---- the key
 
 

@@ -12,7 +12,8 @@ import pytest
 
 import shardkit
 from shardkit import ShardKit, ShardMap
-from shardkit.coordination.holdable import Holdable, HoldOptions
+from shardkit.coordination import HoldOptions
+from shardkit.coordination.holdable import Holdable
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -24,10 +25,10 @@ from shardkit.kit.catalogue import Catalogue
 from shardkit.messaging import Files, RecordTally
 from shardkit.operations.arguments import annotations_of, kind_of
 from shardkit.operations.operation import _Method
-from shardkit.queues.task_codec import Task
-from shardkit.search.query.tree import AllOf, Not, Phrase, Range, Word
-from shardkit.social.models import Relation, TimelineCursor
-from shardkit.testing.memory import MemoryServers
+from shardkit.queues import Task
+from shardkit.search import AllOf, Not, Phrase, Range, Word
+from shardkit.social import Relation, TimelineCursor
+from shardkit.testing import MemoryServers
 
 MAP = """
 components:

@@ -11,11 +11,11 @@ import redis
 import redis.asyncio as aioredis
 from link_helpers import FACES, count_of, of, opened
 
-from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit import AsyncShardKit, LuaScript, ShardKit, ShardMap, from_json, to_json
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.kit.lua_script import LuaScript, from_json, to_json
 from shardkit.local import LocalCluster, LocalServers
-from shardkit.operations.commands import Home, Transaction, script_call
+from shardkit.operations import Transaction
+from shardkit.operations.commands import Home, script_call
 
 BUMP = LuaScript("return redis.call('INCRBY', KEYS[1], ARGV[1])", "bump")
 SHOW = LuaScript("return {KEYS, ARGV}")

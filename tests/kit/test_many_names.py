@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from faces import Face, faced
 
-from shardkit import ShardKit, ShardKitError, ShardMap, log_records
+from shardkit import ShardMap, log_records
 from shardkit.coordination import Leg
 from shardkit.local import LocalServer
 from shardkit.recent import Recent
@@ -129,16 +129,6 @@ def test_memory_does_not_grow_with_names(kind: str) -> None:
             text=True,
         )
     assert (done.stdout, done.stderr) == ("[]\n", "")
-
-
-def test_components_that_do_not_exist_are_forgotten(kit: ShardKit) -> None:
-    kit.client("one")
-    kit.topology._missing.most = 50
-    for n in range(200):
-        with suppress(ShardKitError):
-            kit.client(f"missing-{n}")
-    assert len(kit.topology._cache) < 60
-    assert "one" in kit.topology._cache
 
 
 def test_the_latest_keys_are_kept() -> None:

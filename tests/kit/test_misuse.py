@@ -12,9 +12,8 @@ import pytest
 import yaml
 
 import shardkit
-from shardkit import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.config import store
-from shardkit.config.entry import Entry
 from shardkit.errors import (
     ConfigError,
     CrossShardError,

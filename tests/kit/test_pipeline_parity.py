@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import redis
 import redis.asyncio as aioredis
+from faces import drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 from redis.exceptions import ResponseError
 
@@ -242,7 +243,7 @@ def check(calls: list[Call], expected: list[Any], got: list[Any]) -> None:
 
 
 SETTINGS = settings(
-    max_examples=40,
+    max_examples=drawn(12, 40),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import threading
 import time
 from collections.abc import Iterator
@@ -23,7 +22,6 @@ from shardkit import (
     ShardMap,
     ShardUnavailable,
 )
-from shardkit.config.component import Component
 from shardkit.errors import (
     InvalidArgumentError,
     InvalidKeyError,
@@ -31,9 +29,7 @@ from shardkit.errors import (
     RoutingError,
     ShardCountError,
 )
-from shardkit.kit.lookup import _Pinned
 from shardkit.local import LocalServers
-from shardkit.network.topology import FixedMap, Topology
 
 
 @pytest.fixture
@@ -91,33 +87,6 @@ def test_a_pipeline_can_be_used_again_also_after_a_failure(face: Face, router: A
     with pytest.raises(CrossShardError, match="2, SINTER: the keys live on different shards"):
         face.run(pipe.get("a").sinter(*apart(router)).execute())
     assert face.run(pipe.get("a").execute()) == [b"1"]
-
-
-def test_split_commands_are_merged(face: Face, router: Any) -> None:
-    keys = [f"k{n}" for n in range(50)]
-    pipe = router.pipeline()
-    pipe.mset({key: n for n, key in enumerate(keys)})
-    pipe.mget(keys)
-    pipe.mget(*keys[:3], "none", keys[0], keys[0])
-    pipe.mget([])
-    pipe.exists(*keys, *keys, "none")
-    pipe.touch(*keys[:10], "none")
-    pipe.delete(keys[0], keys[0], keys[1], "none")
-    pipe.unlink(*keys[:4])
-    pipe.exists(*keys)
-    values = [str(n).encode() for n in range(50)]
-    repeated = [b"0", b"1", b"2", None, b"0", b"0"]
-    assert face.run(pipe.execute()) == [True, values, repeated, [], 100, 10, 2, 2, 46]
-
-
-def test_replies_that_are_converted_to_numbers_come_in_order(face: Face, router: Any) -> None:
-    pipe = router.pipeline()
-    for n in range(4):
-        pipe.zadd(f"k{n}", {"member": 0.5 + n % 2})
-    face.run(pipe.execute())
-    for n in range(4):
-        pipe.zscore(f"k{n}", "member")
-    assert face.run(pipe.execute()) == [0.5, 1.5, 0.5, 1.5]
 
 
 def test_the_last_of_two_equal_keys_is_set(face: Face, router: Any) -> None:
@@ -182,14 +151,6 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(face: Face, ro
         assert said.startswith("command 2, ")
         assert f"the keys live on different shards ({shards})" in said
         assert "{tag}" in said
-
-
-def test_a_hash_tag_keeps_keys_together(face: Face, router: Any) -> None:
-    pipe = router.pipeline()
-    pipe.sadd("{user:1}:a", "x", "y").sadd("{user:1}:b", "y", "z")
-    pipe.sinter("{user:1}:a", "{user:1}:b").rename("{user:1}:a", "{user:1}:c")
-    pipe.eval("return redis.call('EXISTS', KEYS[1], KEYS[2])", 2, "{user:1}:b", "{user:1}:c")
-    assert face.run(pipe.execute()) == [2, 2, {b"y"}, True, 2]
 
 
 def test_what_has_no_key_is_refused(face: Face, router: Any) -> None:
@@ -437,7 +398,7 @@ def test_what_is_never_decoded_keeps_its_place_among_what_is(decoding: ShardKit)
 
 
 def test_a_pipeline_of_very_many_commands(face: Face, router: Any) -> None:
-    count = 20_000 if face.runner else 100_000
+    count = 5_000 if face.runner else 20_000
     pipe = router.pipeline()
     for n in range(count):
         pipe.set(f"k{n}", n)
@@ -455,26 +416,3 @@ def test_an_unsharded_component_has_a_pipeline_as_well(face: Face) -> None:
     assert face.run(pipe.execute()) == [True, set(), [b"1", b"2"]]
     pairs = face.kit.id_pair_sharded("few")
     assert face.run(pairs.pipeline().set("1:2", 1).execute()) == [True]
-
-
-async def test_a_link_of_one_version_takes_only_newer_ones_that_place_keys_alike() -> None:
-    def described(*ports: int) -> ShardMap:
-        shards = [{"port": port} for port in ports]
-        return ShardMap.parse(str({"components": {"c": {"shards": shards}}}))
-
-    source = FixedMap(described(7001, 7002))
-    topology = Topology(source)
-    first = topology.component("c")
-    for reread in ("reread", "areread"):
-        pinned: Any = _Pinned(first, topology)
-
-        async def read_again(pinned: Any = pinned, name: str = reread) -> Component:
-            found = getattr(pinned, name)("c")
-            return await found if inspect.isawaitable(found) else found  # type: ignore[no-any-return]
-
-        source.shard_map = described(7001, 8002)
-        now = await read_again()
-        assert now.shards[1].fields == {"port": 8002}
-        source.shard_map = described(7001, 8002, 8003)
-        assert await read_again() is now
-        assert pinned.component("c") is pinned.fresh("c") is await pinned.acomponent("c") is now

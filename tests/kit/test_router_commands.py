@@ -14,9 +14,8 @@ from link_helpers import FACES, of, opened
 from test_pipeline_parity import CALLS, Call, told
 
 import shardkit
-from shardkit import AsyncShardKit, CrossShardError, ShardKit, ShardMap
+from shardkit import AsyncShardKit, CrossShardError, ShardKit, ShardMap, connect
 from shardkit.errors import RoutingError
-from shardkit.kit.kit import connect
 from shardkit.local import LocalServers
 
 SPLIT = {"mget", "mset", "delete", "unlink", "exists", "touch"}  # the router's own

@@ -21,6 +21,7 @@ from shardkit.errors import (
     ShardCountError,
 )
 from shardkit.local import LocalServers
+from shardkit.testing import MemoryServers
 
 
 @pytest.mark.parametrize("kind", FACES)
@@ -252,17 +253,21 @@ def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(
     monkeypatch.setenv("SERVER_B", "redis://b/0")
     here, there = ([["s1", 26379]], [["s2", 26379]])
     shards = [
-        Entry({"url": "${SERVER_A}"}),
-        Entry({"url": "${SERVER_B}"}),
-        Entry({"sentinel": {"service": "main", "sentinels": here}}),
-        Entry({"sentinel": {"service": "main", "sentinels": there}}),
-        Entry({"host": "b", "port": 6379, "db": 0}),  # SERVER_B again
-        Entry({"host": "b", "db": 1}),
-        Entry({"unix_socket_path": "/run/a"}),
-        Entry({"unix_socket_path": "/run/b"}),
+        {"url": "${SERVER_A}"},
+        {"url": "${SERVER_B}"},
+        {"sentinel": {"service": "main", "sentinels": here}},
+        {"sentinel": {"service": "main", "sentinels": there}},
+        {"host": "b", "port": 6379, "db": 0},  # SERVER_B again
+        {"host": "b", "db": 1},
+        {"unix_socket_path": "/run/a"},
+        {"unix_socket_path": "/run/b"},
     ]
-    distinct = shardkit.kit.routers._distinct(Component("c", None, tuple(shards)))
-    assert [shard.number for shard in distinct] == [0, 1, 2, 3, 5, 6, 7]
+    memory = MemoryServers(ShardMap.parse(str({"components": {"c": {"shards": shards}}})))
+    with shardkit.connect(memory.shard_map, connector=memory) as kit:
+        router = kit.key_sharded("c")
+        for number, client in enumerate(router):
+            client.incr("one" if number in (1, 4) else f"own {number}")
+        assert sorted(router.scan_iter()) == [b"one", *(b"own %d" % n for n in (0, 2, 3, 5, 6, 7))]
 
 
 def test_a_scan_goes_on_over_the_shards_that_there_were(

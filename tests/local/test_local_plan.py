@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from shardkit.config.shard_map import ShardMap
+from shardkit import ShardMap
 from shardkit.errors import ConfigError, LocalServerError
 from shardkit.local import LocalServers
 from shardkit.local.server_plan import CompleteEnvironment, ServerPlan

@@ -89,6 +89,7 @@ def run() -> Iterator[Any]:
             parent.process.communicate()
 
 
+@pytest.mark.long(5)
 @pytest.mark.parametrize(
     "ending",
     [
@@ -172,6 +173,7 @@ with servers[0].client() as client:
     assert parent.read() == {"answered": True}
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize(
     "child",
     [
@@ -283,20 +285,6 @@ def test_a_server_whose_guard_was_killed_still_stops() -> None:
             assert client.ping()
         pids = [pid, server.pid]
     assert not any(alive(pid) for pid in pids)
-
-
-def test_a_process_without_a_server_is_not_running_and_one_that_has_ended_leaves_a_child_nothing(
-    tmp_path: Path,
-) -> None:
-    process = GuardedProcess(tmp_path)
-    assert not process.running()
-    process.run(["sleep", "60"], tmp_path / "log")
-    assert process.running()
-    for _ in range(2):  # which may be called again
-        process.end()
-    process._disown()  # as in a child that is forked now
-    assert not process.ours
-    assert not process.running()
 
 
 def test_a_server_without_a_guard_is_not_started_and_leaves_nothing(

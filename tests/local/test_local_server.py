@@ -284,19 +284,6 @@ def test_a_server_that_does_not_come_back_is_stopped() -> None:
         assert all_end([pid])
 
 
-def test_a_server_of_another_process_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with LocalServer() as local:
-        with monkeypatch.context() as patched:
-            patched.setattr(local._process, "_ours", False)  # as in a forked child
-            for use in (local.kill, local.pause, local.restart):
-                with pytest.raises(LocalServerError, match="belongs to the process that started"):
-                    use()
-            local.stop()
-            assert local.running
-        put(local, "greeting", "hello")
-        assert value(local, "greeting") == b"hello"
-
-
 def test_a_replica_has_its_masters_data_and_users(binary: Path) -> None:
     with LocalServer(binary=binary, users={"app": "s3cret"}) as master:
         put(master, "greeting", "hello")

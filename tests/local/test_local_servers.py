@@ -8,8 +8,7 @@ import pytest
 import redis
 from faces import alive
 
-from shardkit.config.entry import Entry
-from shardkit.config.shard_map import ShardMap
+from shardkit import Entry, ShardMap
 from shardkit.errors import LocalServerError, MissingEntryError
 from shardkit.local import LocalServer, LocalServers
 from shardkit.local.server import free_port

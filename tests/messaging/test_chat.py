@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Exchanges, Face, Time, clocked, holder, keys_of
+from faces import Exchanges, Face, Time, clocked, drawn, holder, keys_of
 from messaging_helpers import bodies
 
 from shardkit import ShardKit
@@ -139,7 +139,7 @@ def test_random_histories_agree_with_a_model(face: Face, kit: ShardKit) -> None:
             else:
                 del model[chat]
 
-    for n in range(500):
+    for n in range(drawn(150, 500)):
         clock.at += random.choice((0, 0, 5, 70))
         user, chat, limit = random.choice(users), random.choice(names), random.randint(1, 4)
         known = model.get(chat, ModelChat(0, {}, []))

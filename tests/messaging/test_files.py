@@ -31,7 +31,6 @@ from shardkit.errors import (
 )
 from shardkit.messaging import FilePosition, Files, RecordTally, Total, tagged
 from shardkit.messaging.decoding import FileDecoder
-from shardkit.network.links.server_request import may_repeat
 
 LINES = [b"line %d %d" % (n, n * 7919) for n in range(5000)]
 TEXT = b"\n".join(LINES) + b"\n"
@@ -437,13 +436,6 @@ def test_a_line_that_is_too_long_is_refused_and_can_be_read_by_blocks(
     assert sum(map(len, face.list(files.read(file)))) > 5000
 
 
-def test_a_decoder_goes_on_at_the_start_of_the_member_that_it_is_in() -> None:
-    first, second = gzip.compress(TEXT[:9000]), gzip.compress(TEXT[9000:18_000])
-    decoder = FileDecoder("a", FilePosition(), raw=False)
-    assert b"".join(decoder.feed(first + second)) == TEXT[:18_000]
-    assert decoder.position(10) == FilePosition(len(first), 8990, "gzip")
-
-
 @pytest.mark.parametrize(
     "content", [TEXT[:60_000], MEMBERS[:-7] + MEMBERS[-7:] + b"\0" * 9, b"\x1f"]
 )
@@ -721,12 +713,6 @@ def test_a_channel_whose_key_is_of_another_type_is_named_and_nothing_else(kit: S
     client.set(key, "x")
     [found] = files.check("logs")
     assert (found.key, found.repair) == (key, "delete(channel), and publish again")
-
-
-def test_the_status_of_a_channel_may_be_asked_again(kit: ShardKit) -> None:
-    batch: Any = next(kit.files(component="one").deferred.status("logs"))
-    assert len(batch) == 5
-    assert all(map(may_repeat, batch))
 
 
 def test_readers_learn_of_a_file_whose_publisher_never_comes(face: Face, kit: ShardKit) -> None:

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from faces import Face, Time, clocked, holder, keys_of
+from faces import Face, Time, clocked, drawn, holder, keys_of
 from messaging_helpers import bodies
 
 from shardkit import AsyncShardKit, ShardKit
@@ -40,7 +40,7 @@ def test_random_calls_agree_with_a_model(face: Face, policy: str) -> None:
         leases.pop(id_, None)
         return stored.pop(id_, None) is not None
 
-    for n in range(600):
+    for n in range(drawn(200, 600)):
         clock.at += random.choice((0, 0, 1, 5))
         limit, some = random.randint(1, 4), [random.randint(1, last + 1) for _ in range(2)]
         match random.choice(("send", "send", "fetch", "pop", "acknowledge", "release")):

@@ -12,7 +12,7 @@ from faces import Face
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ParameterMismatchError
-from shardkit.geo.models import City, IpRange
+from shardkit.geo import City, IpRange
 from shardkit.messaging import RecordTally, Total, by_place
 
 Words = RecordTally[tuple[str, str]]

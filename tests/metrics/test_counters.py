@@ -16,8 +16,7 @@ from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.metrics import Cleaned
 from shardkit.metrics.counters import GROUPS, MOST_COUNT, group_of
 from shardkit.metrics.outbox import LONGEST_RETRY, Background
-from shardkit.operations.commands import Replies
-from shardkit.operations.operation import pages
+from shardkit.operations import Replies
 
 NOON = 1_700_000_000 // 86400 * 86400
 
@@ -279,26 +278,6 @@ def test_what_cannot_be_counted_is_refused(arguments: Any, said: str, kit: Shard
         counters.get("x", 7)
 
 
-def test_a_month_of_minutes_takes_a_thirtieth_of_the_hash_of_the_book(kit: ShardKit) -> None:
-    now = Time(NOON)
-    counters = clocked(kit, now=now).counters(component="few", precisions={60: 43_200})
-    counted: Counter[int] = Counter()
-    rows = []
-    for minute in range(43_200):
-        counted[NOON + minute * 60] = minute * 7919 % 255 + 1
-        rows.append(("month", (43_199 - minute) * 60.0, minute * 7919 % 255 + 1))
-    now.at = NOON + 43_199 * 60
-    group = group_of("month")
-    kit.driver.link.send([counters._add(group, page, "w", "") for page in pages(rows, 500)])
-    assert counters.get("month", 60) == sorted(counted.items())
-    key = counters._of(group, "month")
-    client = holder(kit, "few", key)
-    packed = client.memory_usage(key, samples=0)
-    client.hset("book", mapping={str(at): n for at, n in counted.items()})
-    assert client.memory_usage("book", samples=0) > 30 * packed
-    assert packed < 43_200 * 2
-
-
 def test_a_removed_counter_is_gone(face: Face) -> None:
     counters = face.kit.counters(component="few")
     face.run(counters.add("x"))
@@ -317,20 +296,6 @@ def test_no_counters_at_all_count_nothing(face: Face) -> None:
     counters = face.kit.counters(component="many")
     assert face.run(counters.sum([], 60)) == []
     assert face.run(counters.total([], 60)) == 0
-
-
-def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> None:
-    """A ZSET that grows or shrinks while it is read may do so."""
-    steps = kit.counters(component="many").deferred.known()
-    batch: Any = next(steps)
-    assert len(batch) == GROUPS
-    some = [[b"0", []] for _ in range(GROUPS - 1)]
-    assert steps.send([[b"7", [b"x", b"1", b"y", b"1"]], *some]) == ["x", "y"]
-    [again] = steps.send(None)
-    assert again.args[2] == b"7", "the others are at their end"
-    assert steps.send([[b"0", [b"y", b"1", b"z", b"1"]]]) == ["z"]
-    with pytest.raises(StopIteration):
-        steps.send(None)
 
 
 def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> None:
@@ -353,21 +318,6 @@ def test_a_request_that_no_server_takes_for_long_is_given_up(kit: ShardKit) -> N
     assert counters.total(["lost", "later"], 1) == 1
 
 
-def test_one_sending_ends_although_others_go_on_recording(
-    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
-    counters = kit.counters(component="few", precisions=[60])
-    monkeypatch.setattr(counters._recorder, "at_once", 1)
-    names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]
-    for name in names:
-        counters.hit(name)
-    assert not counters.flush(), "each round sends one, and there are two"
-    assert counters.total(names, 60) == 2
-    assert counters.flush()
-    assert counters.total(names, 60) == 3
-
-
 def test_what_follows_a_request_and_fails_is_written_with_the_next_one(kit: ShardKit) -> None:
     values = kit.statistics(component="one")
     client: Any = kit.client("one")
@@ -384,26 +334,6 @@ def test_what_follows_a_request_and_fails_is_written_with_the_next_one(kit: Shar
     assert values.slowest("y") == [("x", 2.0)]
 
 
-def test_two_threads_start_one_to_send(kit: ShardKit) -> None:
-    background = Background(kit.driver, interval=1000)
-    before, first = background._lock, object()
-
-    class Late:
-        """The lock, which is had when another thread has just released it."""
-
-        def __enter__(self) -> None:
-            before.acquire()
-            background._thread = first  # type: ignore[assignment]
-
-        def __exit__(self, *_: object) -> None:
-            before.release()
-
-    background._lock = Late()  # type: ignore[assignment]
-    background.start()
-    assert background._thread is first
-    background.close()
-
-
 def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: Any) -> None:
     background = Background(kit.driver, interval=0.001)
     background.start()
@@ -411,3 +341,32 @@ def test_the_thread_that_sends_ends_when_nobody_holds_its_kit_any_more(kit: Any)
     del background
     thread.join(20)
     assert not thread.is_alive()
+
+
+def test_a_name_that_a_server_gives_out_twice_is_known_once(kit: ShardKit) -> None:
+    """A ZSET that grows or shrinks while it is read may do so."""
+    steps = kit.counters(component="many").deferred.known()
+    batch: Any = next(steps)
+    assert len(batch) == GROUPS
+    some = [[b"0", []] for _ in range(GROUPS - 1)]
+    assert steps.send([[b"7", [b"x", b"1", b"y", b"1"]], *some]) == ["x", "y"]
+    [again] = steps.send(None)
+    assert again.args[2] == b"7", "the others are at their end"
+    assert steps.send([[b"0", [b"y", b"1", b"z", b"1"]]]) == ["z"]
+    with pytest.raises(StopIteration):
+        steps.send(None)
+
+
+def test_one_sending_ends_although_others_go_on_recording(
+    kit: ShardKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shardkit.metrics.outbox._MOST_ROUNDS", 2)
+    counters = kit.counters(component="few", precisions=[60])
+    monkeypatch.setattr(counters._recorder, "at_once", 1)
+    names = [name for name in map(str, range(1000)) if group_of(name) == 0][:3]
+    for name in names:
+        counters.hit(name)
+    assert not counters.flush(), "each round sends one, and there are two"
+    assert counters.total(names, 60) == 2
+    assert counters.flush()
+    assert counters.total(names, 60) == 3

@@ -13,9 +13,9 @@ from faces import Exchanges, Face, Time, clocked, holder
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, InvalidArgumentError, NewerFormatError
-from shardkit.metrics import CommonMessages, LogsHandler, structlog_processor
-from shardkit.metrics.logs import LogEntry, severity_name
-from shardkit.operations.operation import Page
+from shardkit.metrics import CommonMessages, LogEntry, LogsHandler, structlog_processor
+from shardkit.metrics.logs import severity_name
+from shardkit.operations import Page
 
 HOUR = 1_700_000_000 // 3600 * 3600
 
@@ -113,31 +113,6 @@ def test_messages_beyond_the_most_are_counted_together(
         logs.log("x", text)
     found = logs.common("x", limit=3)
     assert dict(found.counts) == {"a": 2, "b": 1, "(others)": 2}
-
-
-def test_what_is_recorded_is_sent_once_in_order_with_its_time(kit: ShardKit) -> None:
-    now = Time(HOUR)
-    logs = clocked(kit, now=now).logs(component="few")
-    logs.record("x", "first", "WARN")
-    now.at = HOUR + 30.0
-    logs.record("x", "second", "warning", common="text")
-    now.at = HOUR + 3600.3
-    assert logs.flush()
-    expected = [(at(HOUR + 30), "second"), (at(HOUR), "first")]
-    assert [(entry.time, entry.message) for entry in logs.recent("x", "warning")] == expected
-    assert logs.common("x", "warning") == CommonMessages(at(HOUR), [("text", 1), ("first", 1)])
-    request = logs._recorder.request("x", logs._outbox._sender, "1", [(2, 0.0, "again", "again")])
-    assert kit.driver.link.send([request]) == [-1]  # the number was executed before
-    assert len(logs.recent("x", "warning")) == 2
-
-
-def test_a_server_says_how_many_messages_came_too_late_to_be_counted(kit: ShardKit) -> None:
-    now = Time(HOUR)
-    logs = clocked(kit, now=now).logs(component="few")
-    for now.at in (HOUR, HOUR + 3600):
-        logs.log("x", "a")
-    rows = [(1, age, "late", "late") for age in (0.0, 3600.0, 7200.0, 9000.0)]
-    assert kit.driver.link.send([logs._write("x", rows, "w", "")]) == [2]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from faces import Face, Time, clocked, holder
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError, ShardUnavailable
 from shardkit.metrics import MaintenanceState
-from shardkit.operations.commands import Replies
+from shardkit.operations import Replies
 
 
 def test_the_flag_is_turned_on_and_off_for_all_or_for_a_part(face: Face) -> None:

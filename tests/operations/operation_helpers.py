@@ -7,9 +7,18 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from shardkit.errors import ConfigError, InvalidArgumentError, ShardUnavailable
-from shardkit.operations.commands import Batch, Command, Locate, Partial, Pause, Replies, Shard
+from shardkit.operations import (
+    Batch,
+    Command,
+    Locate,
+    Operation,
+    Partial,
+    Pause,
+    Replies,
+    Shard,
+    Stream,
+)
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
-from shardkit.operations.operation import Operation, Stream
 
 
 def failure(shard: str) -> ShardUnavailable:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from operation_helpers import Run, say, steps
 
-from shardkit.operations.commands import Call
-from shardkit.operations.operation import Operation, Page, Stream
+from shardkit.operations import Call, Operation
 
 
 def refuse(what: str) -> None:
@@ -50,11 +49,6 @@ async def test_what_would_end_steps_is_an_error(run: Run, ending: type[BaseExcep
     assert run.link.record == [[("GET", 1)]]
 
 
-async def test_a_value_of_any_type_is_passed_on_as_it_is(run: Run) -> None:
-    for value in (None, [], ValueError("a value"), (1, 2)):
-        assert await run.one(calling(lambda value=value: value)) is value
-
-
 async def test_the_event_loop_goes_on_while_a_function_blocks() -> None:
     run, going = Run(blocks=False), threading.Event()
     task = asyncio.ensure_future(run.one(calling(going.wait, 30)))
@@ -68,35 +62,10 @@ async def test_a_blocking_kits_function_runs_in_the_callers_thread() -> None:
     assert found == threading.get_ident()
 
 
-async def test_many_operations_get_each_its_own_value_or_error(run: Run) -> None:
-    found = await run.together(
-        calling(divmod, 9, 2),
-        steps("b", [say("GET", 1)], Call(abs, (-3,)), [say("GET", 2)]),
-        calling(refuse, "gone"),
-        steps("d", Call(abs, (-4,)), [say("GET", 3)]),
-    )
-    assert found == [(4, 1), ("b", [[1], 3, [2]]), "caught gone", ("d", [4, [3]])]
-    # The calls of one turn come between the exchanges, which are shared all the same.
-    assert len(run.link.record) == 3
-
-    with pytest.raises(ExceptionGroup, match="1 of 3") as raised:
-        await run.together(calling(abs, -1), calling(divmod, 1, 0), calling(abs, -2))
-    assert [type(error) for error in raised.value.exceptions] == [ZeroDivisionError]
-
-
 async def test_calls_of_one_turn_run_at_the_same_time_on_the_awaiting_face() -> None:
     meeting = threading.Barrier(3, timeout=30)
     found = await Run(blocks=False).together(*[calling(meeting.wait) for _ in range(3)])
     assert sorted(found) == [0, 1, 2]
-
-
-async def test_a_stream_may_call_between_its_pages(run: Run) -> None:
-    def stream() -> Stream[int]:
-        for start in (0, 2):
-            page = yield Call(range, (start, start + 2))
-            yield Page(page)
-
-    assert await run.listed(stream()) == [0, 1, 2, 3]
 
 
 async def test_a_cancelled_task_ends_its_steps_at_once() -> None:

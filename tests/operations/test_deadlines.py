@@ -24,9 +24,8 @@ import shardkit
 from shardkit import ShardErrors, ShardFailure, ShardUnavailable
 from shardkit.errors import ConfigServerError, DeadlineExceeded, InvalidArgumentError
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Batch, Partial, Pause, Replies, Shard
+from shardkit.operations import Batch, Operation, Partial, Pause, Replies, Shard
 from shardkit.operations.deadlines import current, earliest, within
-from shardkit.operations.operation import Operation
 
 PATIENT = 5.0 * PATIENCE  # what nobody has to wait for
 

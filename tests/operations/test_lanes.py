@@ -129,6 +129,7 @@ def growth(value: Callable[[], float]) -> Callable[[], bool]:
     return has_grown
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
 def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
     face: Face, servers: Servers, kind: str
@@ -178,6 +179,7 @@ def test_a_server_that_does_not_answer_delays_no_work_on_the_others(
         working()
 
 
+@pytest.mark.long(3)
 @pytest.mark.parametrize("kind", ["stopped", "silent", "slow"])
 def test_a_server_that_does_not_answer_hides_none_of_the_others(
     face: Face, servers: Servers, kind: str

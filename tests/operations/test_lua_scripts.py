@@ -160,14 +160,3 @@ def test_adding_does_not_count_what_it_could_not_add(own_server: LocalServer) ->
         with pytest.raises(redis.ResponseError, match="DAMAGED"):
             run(keys=["no count", "ids:2"], args=[1, -1, 1, 1])
         assert client.exists("ids:2") == 0
-
-
-def test_opening_creates_once_and_then_tells(own_server: LocalServer) -> None:
-    with own_server.client() as client:
-        run = client.register_script(script("structures/base/open_structure").text)
-        assert run(keys=["ids:meta"], args=["kind", "set", "total", 10]) == [-1, []]
-        stored = [b"kind", b"set", b"total", b"10"]
-        assert run(keys=["ids:meta"], args=["kind", "hash"]) == [-1, stored]
-        client.pexpireat("ids:meta", 2**41)
-        assert run(keys=["ids:meta"], args=["kind", "hash"]) == [2**41, stored]
-        assert client.hgetall("ids:meta") == {b"kind": b"set", b"total": b"10"}

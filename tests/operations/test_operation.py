@@ -13,19 +13,9 @@ import pytest
 from operation_helpers import AwaitingScriptedLink, ScriptedLink, say
 
 from shardkit.errors import InvalidArgumentError, ShardErrors
-from shardkit.operations.arguments import kind_of
-from shardkit.operations.commands import Command, PlainCommands
+from shardkit.operations import Command, Face, Operation, Page, Stream, Structure, operation, stream
+from shardkit.operations.commands import PlainCommands
 from shardkit.operations.drivers import AwaitingDriver, BlockingDriver
-from shardkit.operations.operation import (
-    Face,
-    Operation,
-    Page,
-    Stream,
-    Structure,
-    operation,
-    pages,
-    stream,
-)
 
 if TYPE_CHECKING:
     from decimal import Decimal
@@ -85,26 +75,12 @@ async def test_streams_are_iterators_of_their_face() -> None:
     assert inspect.isgenerator(blocking().deferred.all(1))
 
 
-async def test_operations_compose_on_every_face() -> None:
-    assert blocking().both(1, 2, 3) == [1, 2, 3]
-    assert await awaiting().both(1, 2, 3) == [1, 2, 3]
-    assert blocking().plain() == await awaiting().plain() == "things"
-
-
 def test_nothing_is_sent_before_a_deferred_operation_runs() -> None:
     link = ScriptedLink()
     things: Any = Things(BlockingDriver(link), "c", "things")
     steps = things.deferred.first(1)
     assert link.record == []
     assert BlockingDriver(link).run(steps) == 1
-
-
-async def test_an_awaiting_call_sends_nothing_before_it_is_awaited() -> None:
-    link = AwaitingScriptedLink()
-    things: Any = Things(AwaitingDriver(link), "c", "things")
-    pending = things.first(1)
-    assert link.record == []
-    assert await pending == 1
 
 
 def test_methods_keep_their_names_documentation_and_arguments() -> None:
@@ -144,13 +120,6 @@ def test_methods_show_their_signature_and_text_on_every_face() -> None:
     assert str(inspect.signature(awaiting().all)) == "(count: 'int') -> 'AsyncIterator[int]'"
 
 
-def test_the_help_of_a_class_shows_its_operations_as_methods() -> None:
-    shown = help_of(Things)
-    assert "first(self, n: int, *, word: str = GET) -> Any\n |      Return the first." in shown
-    assert "all(self, count: int)" in shown
-    assert Things.first(blocking(), 7) == 7  # type: ignore[operator]
-
-
 def test_only_awaiting_operations_are_coroutine_functions() -> None:
     # Before 3.12 only asyncio's own can be told of functions that are none of `async def`.
     awaits = (inspect if sys.version_info >= (3, 12) else asyncio).iscoroutinefunction
@@ -176,15 +145,6 @@ async def test_an_override_takes_the_steps_of_what_it_overrides() -> None:
     awaits: Any = More(AwaitingDriver(AwaitingScriptedLink()), "c", "more")
     assert blocks.first(1) == await awaits.first(1) == 11
     assert blocks.both(1, 2) == [11, 21]
-
-
-def test_pages_cut_values_into_batches() -> None:
-    assert list(pages(range(7), 3)) == [[0, 1, 2], [3, 4, 5], [6]]
-    assert list(pages([], 3)) == []
-    assert list(pages("ab", 2)) == [["a", "b"]]
-    taken = iter(range(10))
-    first = next(pages(taken, 4))
-    assert (first, next(taken)) == ([0, 1, 2, 3], 4)  # no more than is needed is taken
 
 
 def test_arguments_are_checked_though_some_names_are_imported_for_type_checkers_only() -> None:
@@ -238,15 +198,6 @@ def test_arguments_that_are_options_are_checked_one_by_one() -> None:
         ordered.get(limit=1, order="left")
     with pytest.raises(InvalidArgumentError, match=r"ordered: is_new=.*; give True or False"):
         ordered.get(limit=1, is_new=Odd())  # what cannot be compared is neither
-
-
-def test_only_what_an_annotation_names_is_accepted_and_an_object_is_anything() -> None:
-    kind = kind_of(Options.__class__)
-    assert kind is not None
-    assert kind.accepts(Options)
-    assert not kind.accepts("a text")
-    assert kind_of(object) is None
-    assert kind_of(Any) is None
 
 
 def test_what_a_method_returns_is_shown_as_its_steps_say_it() -> None:

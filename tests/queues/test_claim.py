@@ -24,11 +24,9 @@ from queue_helpers import server_of
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.operations.commands import Batch, Command, Pause, Replies
+from shardkit.operations import Batch, Command, Pause, Replies
 from shardkit.operations.drivers import AwaitingDriver
-from shardkit.queues import QueueCounts, claim
-from shardkit.queues.task_codec import NewTask
-from shardkit.queues.task_queues import TaskQueues
+from shardkit.queues import NewTask, QueueCounts, TaskQueues, claim
 
 Waiting = list[Callable[[], Any]]  # what waits for the results of takes
 

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -21,7 +20,7 @@ from queue_helpers import server_of, worker_of
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import ShardErrors
 from shardkit.local import LocalServer
-from shardkit.queues import AsyncWorker, NewTask, QueueCounts, Worker, WorkerSummary
+from shardkit.queues import AsyncWorker, NewTask, QueueCounts, WorkerSummary
 from shardkit.queues.worker_base import TRIES
 
 
@@ -131,13 +130,6 @@ def test_only_tasks_that_may_be_queued_are_said_to_be(mortal: tuple[Face, LocalS
         if not said:
             server.restart()
             face.run(tasks.enqueue("q", "x"))
-
-
-def test_a_worker_whose_server_is_away_tries_ever_later(kit: ShardKit) -> None:
-    worker = Worker(kit.queues(component="one"), "q")
-    away = ConnectionError("away")
-    pauses = [worker._pause_after(away, n, time.monotonic(), burst=False) for n in (1, 2, 3, 7, 99)]
-    assert pauses == [0.1, 0.2, 0.4, 5.0, 5.0]
 
 
 @pytest.mark.parametrize("failures", [1, TRIES - 1])

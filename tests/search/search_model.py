@@ -22,11 +22,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any
 
-from shardkit.search.model.term_counts import AVERAGE_LENGTH, idf, impact_byte
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.parser import parse
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
+    Analyzer,
     AnyOf,
     Equal,
     Everything,
@@ -36,8 +34,10 @@ from shardkit.search.query.tree import (
     Prefix,
     Range,
     Word,
+    analyze,
+    parse,
 )
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.model.term_counts import AVERAGE_LENGTH, idf, impact_byte
 
 RELEVANCE = "relevance"
 Row = tuple[Any, str]

@@ -22,12 +22,8 @@ from shardkit.errors import (
     ShardCountError,
     ShardErrors,
 )
-from shardkit.search.index import PartInfo
-from shardkit.search.model import term_counts
+from shardkit.search import Analyzer, PartInfo, Range, Word
 from shardkit.search.model.results import SearchCursor, read_cursor
-from shardkit.search.model.term_counts import TermCounts, TermStatistics
-from shardkit.search.query.tree import Range, Word
-from shardkit.search.text.analyzer import Analyzer
 
 ATTRIBUTES = {"votes": "number", "day": "date", "lang": "text"}
 
@@ -138,16 +134,6 @@ def test_a_word_of_many_documents_is_removed_inserted_and_replaced_anywhere(
     assert not [key for key in keys_of(kit, "one") if key.startswith("{s:0}:w:")]
 
 
-def test_a_document_of_many_words_is_indexed_and_found(face: Face) -> None:
-    index = opened(face)
-    text = " ".join(f"w{n}" for n in range(2_500))
-    assert face.run(index.index("long", text)) == 2_500
-    assert face.run(index.count('"w1199 w1200"')) == 1
-    assert face.run(index.count('"w1200 w1199"')) == 0
-    assert face.run(index.index("long", "short")) == 1
-    assert face.run(index.count("w2499")) == 0
-
-
 def test_without_the_order_of_words_a_phrase_is_all_of_its_words(face: Face) -> None:
     index = opened(face, phrases=False, keep_text=False)
     face.run(index.index_many([("a", "one two"), ("b", "two one"), ("c", "one")]))
@@ -245,17 +231,6 @@ def test_counts_of_words_are_read_once(face: Face) -> None:
     assert exchanges("x y1") == 2
     assert exchanges("y1") == 1
     assert exchanges("y* -x", sort="votes") == 2
-
-
-def test_counts_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(term_counts, "MAX_CACHED", 3)
-    cache = TermStatistics(10, lambda: 100.0)
-    cache.update(TermCounts(9, {"a": 1, "b": 2}))
-    cache.update(TermCounts(9, {"c": 3}))
-    assert cache.get("abc") == TermCounts(9, {"a": 1, "b": 2, "c": 3})
-    cache.update(TermCounts(8, {"d": 4}))
-    assert cache.get("d") == TermCounts(8, {"d": 4})
-    assert cache.get("a") is None
 
 
 def test_an_index_is_only_opened_with_its_own_parameters(face: Face, kit: ShardKit) -> None:

@@ -9,7 +9,7 @@ from faces import Exchanges, Face
 
 from shardkit import ShardKit
 from shardkit.errors import DamagedDataError, ParameterMismatchError
-from shardkit.operations.operation import Page
+from shardkit.operations import Page
 from shardkit.search import check
 
 STATE = "{s:0}:state"
@@ -102,12 +102,6 @@ def test_a_number_that_is_in_use_is_not_given_again(
 
 
 # ---- check
-
-
-def test_nothing_is_found_in_an_index_in_use(face: Face, index: Any) -> None:
-    face.run(index.remove_many([f"d{n:03}" for n in range(0, 150, 7)]))
-    face.run(index.index_many([(f"d{n:03}", f"blue fox z{n}", {"lang": "new"}) for n in range(40)]))
-    assert face.list(index.check()) == []
 
 
 def flip(client: Any, key: str, value: bytes) -> None:

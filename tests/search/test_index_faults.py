@@ -134,22 +134,6 @@ def test_indexing_can_be_repeated_after_a_part_failed(own: Face, own_servers: Lo
     assert ids(own.run(index.search("new", sort="votes", limit=2))) == ["59", "58"]
 
 
-def test_scripts_are_loaded_again_when_a_server_lost_them(
-    own: Face, own_servers: LocalServers
-) -> None:
-    index = filled(own, "data")
-    wanted = ids(own.run(index.search("x", sort="votes", limit=100)))
-    for server in own_servers.servers[:2]:
-        with server.client() as client:
-            client.script_flush()
-    assert ids(own.run(index.search("x", sort="votes", limit=100))) == wanted
-    for server in own_servers.servers[:2]:
-        with server.client() as client:
-            client.script_flush()
-    assert own.run(index.index("new", "x")) == 1
-    assert own.run(index.count("x")) == 41
-
-
 def test_a_read_only_replica_answers_and_caches_nothing(
     own: Face, own_servers: LocalServers
 ) -> None:

@@ -8,13 +8,12 @@ from datetime import UTC, date, datetime
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import Face, drawn
 from hypothesis import HealthCheck, given, settings, strategies as st
 from search_model import RELEVANCE, ModelIndex
 
 from shardkit import ShardKit
-from shardkit.search import searcher
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
     AnyOf,
     Equal,
@@ -25,10 +24,11 @@ from shardkit.search.query.tree import (
     Prefix,
     Range,
     Word,
+    searcher,
 )
 
 BUDGET = settings(
-    max_examples=15,
+    max_examples=drawn(5, 15),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FRESH = itertools.count()

@@ -5,7 +5,7 @@ The other client stops, or looks, between any two exchanges.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,7 +15,6 @@ from shardkit import ShardKit
 from shardkit.search import parts, searcher
 from shardkit.search.parts import IndexPart
 
-Steps = Iterator[Any]
 WORDS = [f"w{n}" for n in range(16)]
 NEW = [f"w{n}" for n in range(8, 24)]
 ATTRIBUTES = {"votes": "number", "lang": "text"}
@@ -113,28 +112,6 @@ def test_a_client_killed_between_two_exchanges_leaves_one_of_both_and_others_fin
         assert kit.client("one").dbsize() == 0
         exchanges += 1
     assert exchanges >= 3, change
-
-
-def test_a_document_of_many_words_is_what_one_of_few_calls_would_be(
-    face: Face, index: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    text, attributes = " ".join([*WORDS, *NEW]), {"votes": 7, "lang": ["de", "en"]}
-    for calls in (8, 10_000):
-        monkeypatch.setattr(parts, "TERMS_PER_CALL", calls)
-        face.run(index.index("long", text, attributes))
-        found = face.run(
-            index.search('"w15 w8" lang:=de', sort="votes", attributes=True, facets=["lang"])
-        )
-        assert [(hit.id, hit.attributes) for hit in found] == [
-            ("long", {"votes": 7, "lang": ("de", "en")})
-        ]
-        assert found.facets == {"lang": [("de", 1), ("en", 1)]}
-        best = face.run(index.search("w9", limit=5))
-        assert {hit.id for hit in best} == {"d8", "d9", "long"}
-        assert face.run(index.get("long")).text is not None
-        assert face.run(index.remove("long"))
-        assert not face.run(index.remove("long"))
-    assert face.run(index.count()) == 20
 
 
 def test_two_clients_write_one_document_of_many_words_and_one_of_both_is_found(

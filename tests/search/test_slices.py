@@ -10,10 +10,8 @@ from faces import Face
 
 from shardkit import ShardKit
 from shardkit.errors import InvalidArgumentError
-from shardkit.search import parts, searcher
+from shardkit.search import AllOf, AnyOf, Node, Not, Word, parts, searcher, unparse
 from shardkit.search.parts import IndexPart
-from shardkit.search.query.parser import unparse
-from shardkit.search.query.tree import AllOf, AnyOf, Node, Not, Word
 
 COUNT = 400
 
@@ -195,16 +193,3 @@ def test_documents_are_removed_and_replaced_in_slices_by_what_their_words_take(
     ]
     assert face.run(index.count("every")) == face.run(index.count()) == COUNT - 90
     assert face.run(index.count("lang:=fr")) == 40
-
-
-def test_documents_that_all_score_the_same_are_looked_at_in_smaller_slices(
-    face: Face, index: Any, calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(searcher, "WORK_PER_CALL", 3_000)
-    counts = {
-        query: script_calls(calls, lambda query=query: face.run(index.search(query, limit=5)))  # type: ignore[misc]
-        for query in ("every", "lang:=en", "every lang:=en")
-    }
-    # Of each an id may be read, as documents with equal scores are ordered by their ids.
-    assert counts["lang:=en"] >= 1.5 * counts["every"], counts
-    assert counts["every lang:=en"] < counts["lang:=en"], counts

@@ -8,12 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.parser import parse
-from shardkit.search.query.tree import Node
-from shardkit.search.snippets import snippet
-from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.tokenizers import Unicode
+from shardkit.search import Analyzer, Node, Unicode, analyze, parse, snippet
 
 ANALYZER = Analyzer()
 FILLER = "nothing to see here, move along please; " * 10

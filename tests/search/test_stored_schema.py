@@ -6,12 +6,11 @@ from typing import Any
 
 import pytest
 
+from shardkit import ShardKit
 from shardkit.errors import ParameterMismatchError
-from shardkit.kit.kit import ShardKit
+from shardkit.search import Analyzer, English
 from shardkit.search.model.documents import join_values, value_term
 from shardkit.search.model.schema import parameters_of, stored_parameters
-from shardkit.search.text.analyzer import Analyzer
-from shardkit.search.text.tokenizers import English
 
 
 def read(kit: ShardKit, component: str, shards: int) -> dict[str, str] | None:

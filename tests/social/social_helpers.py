@@ -10,7 +10,7 @@ from typing import Any
 
 from faces import Face
 
-from shardkit.operations.commands import Batch, Replies
+from shardkit.operations import Batch, Replies
 from shardkit.operations.drivers import BlockingDriver
 from shardkit.social import BlockResult, FollowResult, MuteResult
 

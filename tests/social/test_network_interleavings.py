@@ -88,7 +88,7 @@ CASES = [
 ]
 
 
-@pytest.mark.long(10)
+@pytest.mark.long(6)
 @pytest.mark.parametrize(
     ("situation", "first", "second"),
     [

@@ -8,11 +8,11 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from faces import Face, faced
+from faces import Face, drawn, faced
 from social_helpers import Model, act, compare, drain, opened, populate, seen
 
 from shardkit import ShardMap
-from shardkit.queues.worker import Worker
+from shardkit.queues import Worker
 
 
 @pytest.mark.parametrize("component", ["many", "few", "one"])
@@ -21,7 +21,7 @@ def test_a_network_is_as_its_model(face: Face, component: str) -> None:
     model = populate(face, network)
     dice = random.Random(component)
     for _ in range(2):
-        for _ in range(60):
+        for _ in range(drawn(25, 60)):
             act(face, network, model, dice)
         compare(face, network, model, pages=component == "many")
         pairs = list(permutations(model.users, 2))
@@ -37,7 +37,7 @@ def test_many_threads_leave_what_relations_and_statuses_say(shard_map: ShardMap)
         def work(seed: int) -> None:
             dice = random.Random(seed)
             try:
-                for _ in range(40):
+                for _ in range(drawn(15, 40)):
                     roam(network, model, dice)
             except BaseException as error:
                 errors.append(error)
@@ -91,7 +91,7 @@ def test_passes_are_tasks_and_the_drained_queue_leaves_the_model(face: Face) -> 
     network = opened(face, queues=queues, pass_size=2)
     model = populate(face, network, users=12)
     dice = random.Random(12)
-    for _ in range(80):
+    for _ in range(drawn(40, 80)):
         act(face, network, model, dice)
     assert face.run(queues.length("social")) > 0
     drain(face, queues, network)

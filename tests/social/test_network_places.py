@@ -14,9 +14,9 @@ from social_helpers import LIMITS, act, compare, opened, populate, seen, stoppin
 from shardkit import ShardMap
 from shardkit.errors import CrossShardError, ShardErrors
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Call
+from shardkit.operations import Call
+from shardkit.social import SQLiteStatusStore
 from shardkit.social.keys import USER
-from shardkit.social.sql_stores import SQLiteStatusStore
 
 MAP = """
 components:

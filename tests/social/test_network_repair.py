@@ -11,7 +11,7 @@ from social_helpers import compare, opened, populate, seen, stopping
 
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import DamagedDataError
-from shardkit.operations.commands import Command
+from shardkit.operations import Command
 from shardkit.social import repair
 from shardkit.social.keys import USER
 

@@ -17,9 +17,7 @@ from hypothesis import given, settings, strategies as st
 from store_helpers import find_postgresql, postgresql, status
 
 from shardkit.errors import ClosedError, InvalidArgumentError
-from shardkit.social import sql_stores
-from shardkit.social.sql_stores import PostgreSQLStatusStore, SQLiteStatusStore
-from shardkit.social.status_cache import StatusStore
+from shardkit.social import PostgreSQLStatusStore, SQLiteStatusStore, StatusStore
 
 PROGRAMS = find_postgresql()
 TABLES = count()
@@ -286,19 +284,6 @@ def test_a_forked_child_uses_connections_of_its_own(tmp_path: Path) -> None:
     child.join(30)
     assert child.exitcode == 0
     assert set(store.get_many([1, 2])) == {1, 2}
-    store.close()
-
-
-def test_connections_of_another_process_are_neither_used_nor_closed(tmp_path: Path) -> None:
-    store = SQLiteStatusStore(tmp_path / "x.db")
-    [theirs] = store._idle
-    store._pid -= 1  # as a forked child finds it
-    store.put_many({1: status(1)})
-    [own] = store._idle
-    assert own is not theirs
-    assert sql_stores._inherited.pop() is theirs
-    assert theirs.execute("SELECT id FROM statuses").fetchall() == [(1,)]
-    theirs.close()
     store.close()
 
 

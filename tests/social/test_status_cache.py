@@ -18,10 +18,9 @@ import shardkit
 from shardkit import ShardKit, ShardMap
 from shardkit.errors import InvalidArgumentError, ShardErrors
 from shardkit.local import LocalServers
-from shardkit.operations.commands import Call, Locate, Pause
-from shardkit.operations.operation import Operation
-from shardkit.social.sql_stores import SQLiteStatusStore
-from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW, CachedStatuses
+from shardkit.operations import Call, Locate, Operation, Pause
+from shardkit.social import CachedStatuses, SQLiteStatusStore
+from shardkit.social.status_cache import TOMBSTONE_TTL, WINDOW
 
 
 class CountingStore(SQLiteStatusStore):

@@ -13,19 +13,19 @@ from faces import Face, faced
 from redis.exceptions import NoScriptError, ResponseError
 
 import shardkit
-from shardkit.config.shard_map import ShardMap
+from shardkit import ShardKit, ShardMap
 from shardkit.errors import (
     CommandRefused,
     CrossShardError,
     DamagedDataError,
     ShardErrors,
 )
-from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServers
 from shardkit.network.connections import Connector
-from shardkit.operations.commands import Command, Script, Shard, Transaction, script_call
+from shardkit.operations import Command, Script, Shard, Transaction
+from shardkit.operations.commands import script_call
+from shardkit.testing import MemoryServers
 from shardkit.testing.kits import opened
-from shardkit.testing.memory import MemoryServers
 
 ADD = Script("add", "return redis.call('INCRBY', KEYS[1], ARGV[1])")
 

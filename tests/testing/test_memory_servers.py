@@ -11,8 +11,8 @@ import shardkit
 from shardkit import ShardErrors, ShardMap
 from shardkit.admin import push
 from shardkit.local import LocalServers
+from shardkit.testing import MemoryServers
 from shardkit.testing.kits import built_in_map, empty, opened
-from shardkit.testing.memory import MemoryServers
 
 PRODUCTION = ShardMap.parse("""
 config_server: {url: "rediss://config.internal:6380/0?password=${CONFIG_PASSWORD}"}

@@ -46,6 +46,8 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -124,6 +126,7 @@ class MemoryServer:
         self._down = False
         self._connections: weakref.WeakSet[Any] = weakref.WeakSet()
         self._inside: redis.Redis = self.client()
+        _servers.add(self)
 
     @property
     def entry(self) -> Entry:
@@ -253,6 +256,26 @@ class MemoryServer:
 
     def _timeout(self) -> Exception:
         return TimeoutError(f"Timeout reading from {self.address}")
+
+
+# A fork waits for the commands of other threads: a child has copies neither of locks that nobody
+# releases nor of half of what a command does.
+_servers: Final[weakref.WeakSet[MemoryServer]] = weakref.WeakSet()
+_held: Final = threading.local()
+
+
+def _hold() -> None:
+    _held.locks = [server.fake.lock for server in list(_servers)]
+    for lock in _held.locks:
+        lock.acquire()
+
+
+def _release() -> None:
+    for lock in _held.locks:
+        lock.release()
+
+
+os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_release)
 
 
 class MemoryConnector(Connector):

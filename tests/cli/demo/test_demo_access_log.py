@@ -43,19 +43,6 @@ def test_the_visitor_of_a_common_line_is_its_address_as_with_an_empty_agent() ->
     assert parsed(COMMON, COMMON + b' "-" ""') == {DAY: [(b"192.0.2.7", b"")] * 2}
 
 
-def test_a_log_of_many_minutes_keeps_few_of_them_in_mind(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shardkit.cli.demo.access_log._MINUTES_KNOWN", 10)
-    parser = AccessLogParser()
-    lines = [
-        b'192.0.2.7 - - [03/Mar/2025:%02d:%02d:00 +0000] "GET / HTTP/1.1" 200 1\n' % (hour, minute)
-        for hour in range(3)
-        for minute in range(60)
-    ]
-    batch = parser.parse(lines)
-    assert {day: len(visits) for day, visits in batch.visits.items()} == {date(2025, 3, 3): 180}
-    assert len(parser._dates) <= 11
-
-
 @pytest.mark.parametrize(
     ("line", "agent"),
     [

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.files.readers import FileDocument, adapt
+from shardkit.search import FileDocument, Schema, adapt
 from shardkit.search.model.documents import prepare
-from shardkit.search.model.schema import Schema
 
 SCHEMA = Schema(
     "docs",

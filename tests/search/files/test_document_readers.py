@@ -9,16 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shardkit.search.files import readers
-from shardkit.search.files.readers import (
-    MAX_FILE_BYTES,
+from shardkit.search import (
     FileDocument,
     SkippedFile,
     documents_of,
     files_below,
     installed_documents,
-    installed_packages,
 )
+from shardkit.search.files import readers
+from shardkit.search.files.readers import MAX_FILE_BYTES, installed_packages
 
 
 def written(path: Path, content: str) -> Path:
@@ -48,10 +47,6 @@ def test_plain_text_has_its_first_line_as_title(tmp_path: Path) -> None:
     assert (found.id, found.title) == (str(path), "Shards")
     assert "A shard is a part." in found.text
     assert found.attributes == {"kind": "text", "updated": 2000.0, "size": 28}
-
-
-def test_a_long_first_line_is_no_title(tmp_path: Path) -> None:
-    assert the_document(written(tmp_path / "long.txt", "word " * 40)).title == "long"
 
 
 def test_without_a_parser_markdown_is_skipped_and_the_reason_names_the_extra(

@@ -9,9 +9,8 @@ from datetime import UTC, datetime
 import pytest
 
 from shardkit.errors import InvalidArgumentError
+from shardkit.search import Document, Schema
 from shardkit.search.files.export import bulk_lines, mappings
-from shardkit.search.model.documents import Document
-from shardkit.search.model.schema import Schema
 
 
 def test_a_document_is_an_action_and_a_source() -> None:

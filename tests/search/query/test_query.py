@@ -10,10 +10,9 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError, QuerySyntaxError
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.parser import MAX_DEPTH, parse, quote, unparse
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
+    Analyzer,
     AnyOf,
     Equal,
     Everything,
@@ -24,10 +23,13 @@ from shardkit.search.query.tree import (
     Prefix,
     Range,
     Word,
-    check_names,
-    wanted,
+    analyze,
+    parse,
+    quote,
+    unparse,
 )
-from shardkit.search.text.analyzer import Analyzer
+from shardkit.search.query.parser import MAX_DEPTH
+from shardkit.search.query.tree import check_names, wanted
 
 FIELDS = {"title", "body"}
 ATTRIBUTES = {
@@ -223,11 +225,6 @@ def test_a_query_is_text(text: Any) -> None:
         parse(text)
 
 
-def test_lone_surrogates_are_refused() -> None:
-    with pytest.raises(QuerySyntaxError, match="position 2: not a character"):
-        parse("a \udc80")
-
-
 @example("Re: your mail")
 @example("http://example.org")
 @example("pizza (large")
@@ -348,13 +345,3 @@ def test_a_tree_is_written_as_one_would_write_it(tree: Node, text: str) -> None:
 def test_names_in_a_tree_built_in_python_are_checked(tree: Node, says: str) -> None:
     with pytest.raises(InvalidArgumentError, match=says):
         check_names(tree, FIELDS, ATTRIBUTES)
-
-
-def test_known_names_pass() -> None:
-    query = read('title:a -"b c" year:1 lang:=x * ()')
-    assert check_names(query, FIELDS, ATTRIBUTES) is None
-
-
-def test_wanted_words_are_those_that_are_not_unwanted() -> None:
-    tree = read('a +b* -c "x y" year:1 (a -(b))')
-    assert list(wanted(tree)) == [A, Prefix("b"), Phrase(("x", "y")), A]

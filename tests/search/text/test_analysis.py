@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime
@@ -16,10 +15,11 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.search.query.analysis import analyze
-from shardkit.search.query.tree import (
+from shardkit.search import (
     AllOf,
+    Analyzer,
     AnyOf,
+    English,
     Equal,
     Everything,
     Node,
@@ -28,10 +28,12 @@ from shardkit.search.query.tree import (
     Phrase,
     Prefix,
     Range,
+    Tokenizer,
+    Unicode,
     Word,
+    analyze,
 )
-from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, Analyzer, stemmer
-from shardkit.search.text.tokenizers import English, Tokenizer, Unicode
+from shardkit.search.text.analyzer import ENGLISH, MAX_TERM_LENGTH, stemmer
 
 PLAIN = Analyzer()
 TEXTS = st.text(max_size=40) | st.text("aé'\u2019Eo ́ß日本カｶﾞ한ไทย½ﬁİ-_3²", max_size=30)
@@ -73,10 +75,6 @@ def test_words_of_any_script_are_found(text: str, words: list[str]) -> None:
 def test_accents_can_make_a_difference() -> None:
     assert Unicode(fold_accents=False).words("Naïve NAÏVE naive") == ["naïve", "naïve", "naive"]
     assert Unicode(fold_accents=False).words("nai\u0308ve") == ["naïve"]
-
-
-def test_decomposed_hangul_is_the_same_as_composed() -> None:
-    assert Unicode().words(unicodedata.normalize("NFD", "한국어")) == ["한국", "국어"]
 
 
 def test_english_words_are_runs_of_letters_and_apostrophes() -> None:

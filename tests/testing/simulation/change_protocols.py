@@ -21,7 +21,7 @@ from shardkit.config.store import push
 from shardkit.network.topology import MapFile, Topology
 from shardkit.operations.kept import kept_with
 from shardkit.queues import AsyncWorker, Worker, WorkerSummary
-from shardkit.testing.simulation import Client, Protocol
+from shardkit.testing import Client, Protocol
 
 CONFIG = "config:6379"
 

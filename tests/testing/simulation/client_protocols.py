@@ -20,7 +20,7 @@ from shardkit.errors import (
     ShardErrors,
 )
 from shardkit.queues import AsyncWorker, Worker
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage
 
 

@@ -15,7 +15,7 @@ from shardkit import ShardKit
 from shardkit.operations import Command, Operation, Partial, Script, Structure, operation
 from shardkit.operations.commands import script_call
 from shardkit.routing.placement import slot_of
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.cluster import NODES
 from shardkit.testing.simulation.protocol import is_outage
 

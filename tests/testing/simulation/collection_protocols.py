@@ -13,7 +13,7 @@ from shared import Roles, map_of, persist
 from shardkit import ShardKit, ShardMap
 from shardkit.config.store import components_at, pull, push, read_epoch, read_history
 from shardkit.errors import ConfigError
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 
 
 class CachedResults(Roles):

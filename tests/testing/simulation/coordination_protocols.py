@@ -12,7 +12,7 @@ from shared import Roles
 from shardkit import ShardKit
 from shardkit.coordination import Hold, Leg
 from shardkit.errors import LockLostError, LockTimeoutError, StaleTokenError
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol, Register
 
 _ENDED = (LockLostError, LockTimeoutError, StaleTokenError)
 

@@ -14,7 +14,7 @@ from shared import Roles
 from shardkit import ShardKit
 from shardkit.errors import FileLeaseLostError, FileStalledError
 from shardkit.messaging import RecordTally, Total
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage
 
 

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from shardkit import ShardKit
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol
 
 
 class Counters(Protocol):

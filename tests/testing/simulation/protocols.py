@@ -29,8 +29,8 @@ from shardkit.errors import (
     ShardErrors,
     StructureError,
 )
-from shardkit.geo.models import City, IpRange
-from shardkit.testing.simulation import CLIENTS, NETWORK, Client, Protocol, Register
+from shardkit.geo import City, IpRange
+from shardkit.testing import CLIENTS, NETWORK, Client, Protocol, Register
 
 
 class GrowingHash(Protocol):

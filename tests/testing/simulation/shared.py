@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from shardkit import AsyncShardKit, ShardKit, ShardMap
-from shardkit.testing.simulation import Client, Protocol
+from shardkit.testing import Client, Protocol
 from shardkit.testing.simulation.protocol import is_outage
 
 

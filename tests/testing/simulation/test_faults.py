@@ -14,10 +14,9 @@ from mutations import MUTATIONS
 from protocols import PROTOCOLS
 
 from shardkit.errors import NotDurableError
-from shardkit.testing import Client, Protocol, SimulationFailure, simulate
-from shardkit.testing.simulation import EVERYTHING
+from shardkit.testing import EVERYTHING, Client, Protocol, SimulationFailure, replay, simulate
 from shardkit.testing.simulation.choices import Choices
-from shardkit.testing.simulation.protocol import _Run, replay
+from shardkit.testing.simulation.protocol import _Run
 
 
 class Incrementing(Protocol):
@@ -162,13 +161,13 @@ def test_a_client_of_the_old_master_moves_to_the_new_one_at_last() -> None:
     ],
 )
 def test_a_fault_finds_a_mistake_by_itself(fault: str, mistake: str, known: int) -> None:
-    mutation = MUTATIONS[mistake]
+    [mutation] = [each for each in MUTATIONS if each.name == mistake]
 
     class Alone(PROTOCOLS[mutation.protocol]):  # type: ignore[misc]
         faults = (fault,)
         renew = False  # of locks: soon after a late reply, renewing would put the lease right
 
-    with mutation.make(*mutation.args), pytest.raises(SimulationFailure, match="fails under seed"):
+    with mutation.made(), pytest.raises(SimulationFailure, match="fails under seed"):
         simulate(Alone(), 1000, seed=known, seconds=400, shrink_runs=0)
 
 

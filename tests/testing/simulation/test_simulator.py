@@ -13,6 +13,7 @@ from itertools import permutations
 from typing import Any
 
 import pytest
+from faces import drawn
 from hypothesis import given, settings, strategies as st
 from shared import alone
 
@@ -355,7 +356,7 @@ def histories(draw: st.DrawFn) -> list[RecordedCall]:
     return calls
 
 
-@settings(max_examples=300)
+@settings(max_examples=drawn(100, 300))
 @given(histories())
 def test_the_search_agrees_with_trying_every_order(calls: list[RecordedCall]) -> None:
     model = Register(0)
