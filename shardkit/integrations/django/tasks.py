@@ -93,7 +93,7 @@ class ShardKitTasks(BaseTaskBackend):
         )  # fmt: skip
 
 
-class _Worker(Worker):
+class _DjangoWorker(Worker):
     """Finds what a task calls by its path, which must be that of a task of Django."""
 
     backend: ShardKitTasks
@@ -136,7 +136,7 @@ def make_worker(kit: ShardKit, alias: str = "default") -> Worker:
     """Return a worker of a backend's queues, for ``shardkit worker``."""
     django.setup()
     backend = task_backends[alias]
-    worker = _Worker(backend.tasks(kit), backend.order)
+    worker = _DjangoWorker(backend.tasks(kit), backend.order)
     worker.backend = backend
     return worker
 
