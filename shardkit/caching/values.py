@@ -36,6 +36,7 @@ from shardkit.operations.cancellation import Interrupted, surely
 from shardkit.operations.commands import Abandon, Argument, AwaitWakeup, Command, Subscribe
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.routing.keys import hash_tag
 
 # Seconds after which a lease is lost if its process was killed, and the part of it that is renewed.
 LEASE = 10.0
@@ -121,11 +122,10 @@ class CachedValues(Structure[Face]):
         caller, pause, channel = secrets.token_hex(8), FIRST_PAUSE, ""
         use: tuple[Argument, ...] = ("anew",) if anew else ("any",)
         early = 1 - random.random()
-        keys = (key, f"{key}:waiters")
         try:
             while True:
                 args = (caller, round(1000 * LEASE), channel, f"{-math.log(early):.6f}", *use)
-                call = lua_call(self.component, "caching/take", keys, args, idempotent=True)
+                call = self._call("caching/take", key, args)
                 (reply, *found) = yield [call, *map(self._version, tags)]
                 versions = b" ".join(found)
                 if reply[0] == b"yours":
@@ -180,9 +180,35 @@ class CachedValues(Structure[Face]):
 
     def settle(self, key: str, lease: str, *args: Argument) -> Command:
         """Return the command that ends or extends a lease."""
+        return self._call("caching/settle", key, (lease, *args))
+
+    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
         keys = (key, f"{key}:waiters")
-        return lua_call(self.component, "caching/settle", keys, (lease, *args), idempotent=True)
+        return lua_call(self.component, name, keys, args, idempotent=True)
 
     def _version(self, tag: str) -> Command:
         args = (secrets.token_hex(8), self._kept + 60_000)
         return lua_call(self.component, "caching/tag", (tag,), args, idempotent=True)
+
+
+class PlainValues(CachedValues[Face]):
+    """Values that are STRINGs, for other programs too; their leases are beside them.
+
+    One that was stored while it was computed is not replaced. With a ttl of None none expires.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str, ttl: float | None) -> None:
+        super().__init__(driver, component, name, ttl or 0, 0)
+        if ttl is None:
+            self._kept = 0
+
+    def _call(self, name: str, key: str, args: tuple[Argument, ...]) -> Command:
+        lease = lease_beside(key)
+        call = lua_call(self.component, name, (lease, f"{lease}:waiters", key), args)
+        return call._replace(key=key, idempotent=True)
+
+
+def lease_beside(key: str) -> str:
+    """Return the key of a STRING's lease; it has the same slot unless the key has an odd brace."""
+    data = key.encode()
+    return f"lease:{key}" if hash_tag(data) != data else f"lease:{{{key}}}"

@@ -1,10 +1,13 @@
-"""For Starlette, FastAPI and every other ASGI application: a lifespan, times, and maintenance.
+"""For Starlette, FastAPI and every other ASGI application: a lifespan, and middleware.
 
 ::
 
     app = FastAPI(lifespan=lifespan("configs/local.yaml"))
     app.add_middleware(TimingMiddleware, component="metrics")
     app.add_middleware(MaintenanceMiddleware, component="metrics", part="shop")
+    app.add_middleware(SessionMiddleware, component="users")
+    app.add_middleware(ETagMiddleware)
+    app.add_middleware(ErrorMiddleware)
 
     @app.get("/users/{number}")
     async def user(number: int, request: Request):
@@ -15,18 +18,35 @@ Nothing of Starlette is imported: these are plain ASGI.
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import inspect
 import math
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, MutableMapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextvars import ContextVar
 from typing import Any, Unpack
 
 import shardkit
+from shardkit.caching.functions import Caching, CachingOptions
+from shardkit.errors import InvalidArgumentError, ShardKitError
+from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
 
-__all__ = ["MaintenanceMiddleware", "TimingMiddleware", "lifespan", "request_kit"]
+__all__ = [
+    "ETagMiddleware",
+    "ErrorMiddleware",
+    "MaintenanceMiddleware",
+    "SessionMiddleware",
+    "TimingMiddleware",
+    "cached",
+    "lifespan",
+    "request_kit",
+]
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -34,7 +54,6 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 RETRY_AFTER = 60
-LIVENESS = ("/live", "/health/live")
 
 
 def lifespan(
@@ -65,10 +84,14 @@ def lifespan(
 def request_kit(scope: Scope) -> AsyncShardKit:
     """Return the kit that `lifespan` has opened, from the scope of a request.
 
+    It is that of FastAPI's ``app.dependency_overrides[get_kit]``, if there is one.
+
     Raises:
         RuntimeError: the application has no such lifespan.
     """
-    kit = kit_in(scope)
+    dependency = getattr(sys.modules.get("shardkit.integrations.fastapi"), "get_kit", None)
+    instead = getattr(scope.get("app"), "dependency_overrides", {}).get(dependency)
+    kit = instead() if instead else kit_in(scope)
     if kit is None:
         raise RuntimeError("no kit is open: give the application lifespan=lifespan(…)")
     return kit  # type: ignore[no-any-return]
@@ -134,8 +157,7 @@ class MaintenanceMiddleware:
         component: where the flag lives.
         part: the part of the application that this one is; by default all of it.
         kit: a kit; by default the one of `lifespan`.
-        open_paths: paths that are answered as usual; by default liveness probes, whose failure
-            would have every process restarted.
+        open_paths: paths that are answered as usual; by default those of probes.
     """
 
     def __init__(
@@ -145,7 +167,7 @@ class MaintenanceMiddleware:
         component: str,
         part: str = "",
         kit: AsyncShardKit | None = None,
-        open_paths: Collection[str] = LIVENESS,
+        open_paths: Collection[str] = PROBES,
     ) -> None:
         self._app = app
         self._part = part
@@ -163,6 +185,210 @@ class MaintenanceMiddleware:
                 await send({"type": "http.response.body", "body": body_of(state)})
                 return
         await self._app(scope, receive, send)
+
+
+class ErrorMiddleware:
+    """Answers 503 with Retry-After if servers are not available, and 400 to bad input.
+
+    The body is JSON, ``{"detail": …}``. Add it last, so that it has the errors of all others.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApplication) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        started = scope["type"] != "http"
+
+        async def noted(message: MutableMapping[str, Any]) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noted)
+        except ShardKitError as error:
+            answer = None if started else error_answer(error)
+            if answer is None:
+                raise
+            status, fields, body = answer
+            headers = [(name.encode(), value.encode()) for name, value in fields.items()]
+            await send({"type": "http.response.start", "status": status, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+
+class ETagMiddleware:
+    """Gives answers to GET an ETag; who has the same already is answered 304, without a body.
+
+    Answers that are sent in parts get none.
+
+    Args:
+        app: the application.
+    """
+
+    def __init__(self, app: ASGIApplication) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        held: MutableMapping[str, Any] | None = None
+
+        async def tagged(message: MutableMapping[str, Any]) -> None:
+            nonlocal held
+            if message["type"] == "http.response.start" and message["status"] == 200:
+                held = message
+                return
+            if held is not None:
+                start, held = held, None
+                if message["type"] == "http.response.body" and not message.get("more_body"):
+                    start, message = _with_etag(scope, start, message)
+                await send(start)
+            await send(message)
+
+        is_get = scope["type"] == "http" and scope["method"] == "GET"
+        await self._app(scope, receive, tagged if is_get else send)
+
+
+class SessionMiddleware:
+    """Sessions whose data is on the servers: ``request.session``, a dict; the cookie has an id.
+
+    It has texts, numbers, lists and dicts. ``request.session.renew()`` gives it another id, as is
+    due at log-in. Requests of one user at the same time: the last one's changes stay.
+
+    Args:
+        app: the application.
+        component: where sessions live, each on the shard of its id.
+        name: the cookie's name, and the prefix of the keys.
+        ttl: the seconds after its last use for which a session is kept.
+        secure: whether browsers send the cookie over HTTPS only.
+        kit: a kit; by default the one of `lifespan`.
+
+    Cost of a request: an exchange if it has the cookie, another one if it changes the session.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApplication,
+        *,
+        component: str,
+        name: str = "session",
+        ttl: int = 14 * 86_400,
+        secure: bool = True,
+        kit: AsyncShardKit | None = None,
+    ) -> None:
+        self._app = app
+        self._name = name
+        self._sessions = _OfKit(
+            kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, ttl)
+        )
+        self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
+        self._ttl = ttl
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        given = _cookie(scope, self._name)
+        sessions = self._sessions(scope)
+        session = scope["session"] = await sessions.load(given)
+
+        async def saved(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                await sessions.save(session)
+                if session.id or given:
+                    age = self._ttl if session.id else 0
+                    cookie = f"{self._name}={session.id}{self._cookie}{age}".encode()
+                    headers = [*message.get("headers", ()), (b"set-cookie", cookie)]
+                    message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, saved)
+
+
+def cached(component: str, **options: Unpack[CachingOptions]) -> Callable[[Any], Any]:
+    """Return a decorator like ``kit.cached``, for functions that get their kit as an argument.
+
+    ::
+
+        @app.get("/products/{number}")
+        @cached("cache", ttl=60, key="product:{number}")
+        async def product(number: int, kit: Kit): ...   # or request: Request
+
+        await product.invalidate(7, kit=kit)
+        await product.invalidate_tag("products", kit=kit)
+
+    See `shardkit.ShardKit.cached` for the arguments.
+
+    Raises:
+        InvalidArgumentError: an option cannot be used; the function is no ``async def``.
+    """
+    current: ContextVar[AsyncShardKit] = ContextVar("shardkit.integrations.asgi.cached")
+    caching = Caching(current.get, component, **options)
+
+    def decorate(function: Any) -> Any:
+        if not inspect.iscoroutinefunction(function):
+            raise InvalidArgumentError(f"{caching.owner}: not an async def function", "make it one")
+        made: Any = caching(function)
+
+        def with_kit(call: Any) -> Any:
+            @functools.wraps(function)
+            async def called(*args: Any, **kwargs: Any) -> Any:
+                for each in (*args, *kwargs.values()):
+                    if isinstance(each, AsyncShardKit):
+                        current.set(each)
+                        break
+                    if isinstance(scope := getattr(each, "scope", None), MutableMapping):
+                        current.set(request_kit(scope))
+                        break
+                else:
+                    raise TypeError(f"{function.__qualname__}() got no kit and no request")
+                return await call(*args, **kwargs)
+
+            return called
+
+        async def invalidate_tag(*tags: str, kit: AsyncShardKit) -> None:
+            current.set(kit)
+            await made.invalidate_tag(*tags)
+
+        call = with_kit(made)
+        call.refresh, call.invalidate = with_kit(made.refresh), with_kit(made.invalidate)
+        call.invalidate_tag, call.key = invalidate_tag, made.key
+        return call
+
+    return decorate
+
+
+def _with_etag(
+    scope: Scope, start: MutableMapping[str, Any], body: MutableMapping[str, Any]
+) -> tuple[MutableMapping[str, Any], MutableMapping[str, Any]]:
+    headers = list(start.get("headers", ()))
+    etag = next((value for name, value in headers if name == b"etag"), b"").decode("latin-1")
+    if not etag:
+        etag = f'"{hashlib.sha256(body.get("body", b"")).hexdigest()}"'
+        headers.append((b"etag", etag.encode()))
+    known = [tag.removeprefix("W/") for tag in _header(scope, b"if-none-match")]
+    if known != ["*"] and etag.removeprefix("W/") not in known:
+        return {**start, "headers": headers}, body
+    of_body = (b"content-length", b"content-type", b"content-encoding")
+    headers = [(name, value) for name, value in headers if name not in of_body]
+    return {**start, "status": 304, "headers": headers}, {**body, "body": b""}
+
+
+def _header(scope: Scope, wanted: bytes, separator: bytes = b",") -> list[str]:
+    found = separator.join(value for name, value in scope["headers"] if name == wanted)
+    return [each.strip() for each in found.decode("latin-1").split(separator.decode())]
+
+
+def _cookie(scope: Scope, wanted: str) -> str:
+    for each in _header(scope, b"cookie", b";"):
+        name, _, value = each.partition("=")
+        if name == wanted:
+            return value
+    return ""
 
 
 def route_of(scope: Scope) -> str:

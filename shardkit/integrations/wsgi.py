@@ -1,4 +1,4 @@
-"""For Flask and every other WSGI application: a kit, times, and maintenance.
+"""For Flask and every other WSGI application: a kit, sessions, times, and maintenance.
 
 ::
 
@@ -6,6 +6,7 @@
     kit = init_flask(app, "configs/local.yaml")          # app.extensions["shardkit"]
     app.wsgi_app = MaintenanceWSGI(app.wsgi_app, kit, component="metrics", part="shop")
     app.wsgi_app = TimingWSGI(app.wsgi_app, kit, component="metrics")
+    app.session_interface = FlaskSessions(kit, component="users")
 
 A kit that is opened before a server forks its workers works in each of them.
 """
@@ -17,10 +18,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Unpack
 
 import shardkit
-from shardkit.integrations.asgi import LIVENESS, body_of, retry_after
+from shardkit.errors import ShardKitError
+from shardkit.integrations.asgi import body_of, retry_after
+from shardkit.integrations.web import PROBES, Sessions, WebSession, error_answer
 from shardkit.kit.kit import KitOptions, ShardKit, Where
 
-__all__ = ["MaintenanceWSGI", "TimingWSGI", "init_flask"]
+__all__ = ["FlaskSessions", "MaintenanceWSGI", "TimingWSGI", "init_flask"]
 
 WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -33,7 +36,8 @@ def init_flask(
 ) -> ShardKit:
     """Open a kit for a Flask application: ``current_app.extensions["shardkit"]``.
 
-    Requests are timed by the rule that they match.
+    Requests are timed by the rule that they match. Errors of servers are answered as by
+    `shardkit.integrations.asgi.ErrorMiddleware`.
 
     Args:
         app: the application.
@@ -50,7 +54,63 @@ def init_flask(
         if request.url_rule is not None:
             request.environ[_ROUTE] = request.url_rule.rule
 
+    def answer(error: Exception) -> Any:
+        cause = getattr(error, "original_exception", None) or error
+        found = error_answer(cause) if isinstance(cause, ShardKitError) else None
+        if found is not None:
+            status, headers, body = found
+            return body, status, headers
+        if error is cause and isinstance(error, ShardKitError):
+            raise error
+        return error
+
+    for kind in (ShardKitError, 500):  # errors of sessions come as 500 only
+        app.register_error_handler(kind, answer)
     return kit
+
+
+class FlaskSessions:
+    """Flask's sessions, with their data on the servers and an id in the cookie.
+
+    ``app.session_interface = FlaskSessions(kit, component="users")``; the cookie is as Flask's
+    settings ``SESSION_COOKIE_…`` say. See
+    `shardkit.integrations.asgi.SessionMiddleware` for what they are.
+
+    Args:
+        kit: a kit.
+        component: where sessions live, each on the shard of its id.
+        ttl: the seconds after its last use for which a session is kept.
+    """
+
+    def __init__(self, kit: ShardKit, *, component: str, ttl: int = 14 * 86_400) -> None:
+        self._sessions: Any = Sessions(kit.face_of(False)[0], component, "session", ttl)
+        self._ttl = ttl
+
+    def open_session(self, app: Any, request: Any) -> WebSession:
+        """Return the session of a request."""
+        given = request.cookies.get(app.config["SESSION_COOKIE_NAME"], "")
+        return self._sessions.load(given)  # type: ignore[no-any-return]
+
+    def is_null_session(self, session: Any) -> bool:
+        """Return whether this is no session."""
+        return not isinstance(session, WebSession)
+
+    def save_session(self, app: Any, session: WebSession, response: Any) -> None:
+        """Store a session if it has changed, and set its cookie."""
+        had = session.id
+        self._sessions.save(session)
+        settings, name = app.config, app.config["SESSION_COOKIE_NAME"]
+        where = {
+            "domain": settings["SESSION_COOKIE_DOMAIN"],
+            "path": settings["SESSION_COOKIE_PATH"] or settings["APPLICATION_ROOT"],
+            "secure": settings["SESSION_COOKIE_SECURE"],
+            "samesite": settings["SESSION_COOKIE_SAMESITE"] or "Lax",
+            "httponly": settings["SESSION_COOKIE_HTTPONLY"],
+        }
+        if session.id:
+            response.set_cookie(name, session.id, max_age=self._ttl, **where)
+        elif had:
+            response.delete_cookie(name, **where)
 
 
 class TimingWSGI:
@@ -125,7 +185,7 @@ class MaintenanceWSGI:
         *,
         component: str,
         part: str = "",
-        open_paths: Collection[str] = LIVENESS,
+        open_paths: Collection[str] = PROBES,
     ) -> None:
         self._app = app
         self._flag = kit.maintenance(component=component)

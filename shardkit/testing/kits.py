@@ -81,5 +81,4 @@ class _LoopTrackingConnector(Connector):
         for loop in list(self._loops):
             if not loop.is_closed() and not loop.is_running():
                 loop.run_until_complete(kit.aclose())
-        kit.topology.close()
-        kit.clients.close()
+        kit._close()  # an async kit's, too: it sends what was recorded, and ends its threads

@@ -1,9 +1,12 @@
-"""Starlette, FastAPI and Flask: a kit, times by route, and maintenance."""
+"""Starlette, FastAPI and Flask: a kit, middleware and dependencies; and the page's own examples."""
 
 from __future__ import annotations
 
 import asyncio
+import re
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import flask
@@ -11,10 +14,20 @@ import pytest
 from fastapi import FastAPI, Request
 
 import shardkit
-from shardkit import ShardMap
-from shardkit.integrations.asgi import MaintenanceMiddleware, TimingMiddleware, lifespan
-from shardkit.integrations.fastapi import Kit
-from shardkit.integrations.wsgi import MaintenanceWSGI, TimingWSGI, init_flask
+from shardkit import AsyncShardKit, ShardKit, ShardMap
+from shardkit.errors import InvalidArgumentError
+from shardkit.integrations.asgi import (
+    ErrorMiddleware,
+    ETagMiddleware,
+    MaintenanceMiddleware,
+    SessionMiddleware,
+    TimingMiddleware,
+    cached,
+    lifespan,
+)
+from shardkit.integrations.fastapi import Kit, RateLimited, Session
+from shardkit.integrations.wsgi import FlaskSessions, MaintenanceWSGI, TimingWSGI, init_flask
+from shardkit.local import LocalServer
 from shardkit.network.health import asgi
 from shardkit.testing import MemoryServers
 
@@ -73,7 +86,8 @@ def test_an_asgi_application_under_maintenance_answers_503_and_when_to_come_back
         assert answer.status_code == 503
         assert 80 < int(answer.headers["retry-after"]) <= 90
         assert answer.text == "Under maintenance. A new till."
-        assert client.get("/health/live").status_code == 200, "no process is restarted"
+        for probe in ("/health/live", "/health/ready"):
+            assert client.get(probe).status_code == 200, "no process is restarted"
 
 
 def test_middleware_uses_the_kit_of_an_application_that_starts_again(
@@ -174,3 +188,187 @@ def test_adapters_take_a_kit_that_exists_and_leave_it_open() -> None:
             assert (await opened.health()).ok
 
     asyncio.run(main())
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "integrations.md"
+
+
+@pytest.fixture(scope="session")
+def shardkit_map() -> ShardMap:
+    """The map of the page's examples."""
+    return ShardMap.parse("""
+        components:
+          users: {shards: {count: 4, over: [{host: a.internal}, {host: b.internal}]}}
+          metrics: {entry: {host: c.internal}}
+    """)
+
+
+def defined(framework: str, **own: Any) -> dict[str, Any]:
+    """What the page's examples of a framework define; ``where`` is the map."""
+    for block in re.findall(r"```text\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
+        if f"from {framework}" in block:
+            exec(block.replace('"configs/local.yaml"', "where"), own)
+    return own
+
+
+@pytest.fixture
+def page() -> dict[str, Any]:
+    return defined("fastapi", where="configs/local.yaml", __name__="page")
+
+
+def test_the_pages_flask_application_serves_all_that_it_has(memory_kit: ShardKit) -> None:
+    client = defined("flask", where=memory_kit, __name__="page")["app"].test_client()
+    first = client.get("/products/7")
+    assert first.json == {"product": 7}
+    again = client.get("/products/7", headers={"If-None-Match": first.headers["etag"]})
+    assert again.status_code == 304
+    assert client.get("/health/live").status_code == 200
+
+
+def test_the_pages_test_passes(page: dict[str, Any], async_memory_kit: AsyncShardKit) -> None:
+    page["test_an_unknown_user_has_no_name"](async_memory_kit)
+
+
+def test_the_pages_application_serves_all_that_it_has(
+    page: dict[str, Any], async_memory_kit: AsyncShardKit
+) -> None:
+    page["app"].dependency_overrides[page["get_kit"]] = lambda: async_memory_kit
+    client = TestClient(page["app"], base_url="https://shop")
+    first = client.get("/products/7")
+    assert first.json() == {"product": 7}
+    tag = {"If-None-Match": f'"x", W/{first.headers["etag"]}'}
+    again = client.get("/products/7", headers=tag)
+    assert (again.status_code, again.content) == (304, b"")
+    answers = [client.post("/log-in?name=Ann") for _ in range(6)]
+    assert [answer.status_code for answer in answers] == [200] * 5 + [429]
+    assert 0 < int(answers[5].headers["retry-after"]) <= 12
+    assert len({answer.cookies["session"] for answer in answers[:5]}) == 5, "renewed at log-in"
+
+
+@pytest.fixture
+def shop(shard_map: ShardMap) -> Iterator[TestClient]:
+    app = FastAPI(lifespan=lifespan(shard_map))
+    app.add_middleware(SessionMiddleware, component="many", ttl=100)
+    app.add_middleware(ETagMiddleware)
+    app.add_middleware(ErrorMiddleware)
+    computed: list[int] = []
+
+    @cached("many", ttl=60, key="price:{number}", tags=("prices",))
+    async def price(number: int, request: Request) -> dict[str, int]:
+        computed.append(number)
+        return {"price": len(computed)}
+
+    app.get("/prices/{number}")(price)
+
+    @app.post("/prices/{number}")
+    async def change(number: int, kit: Kit) -> None:
+        await price.invalidate(number, kit=kit)
+
+    @app.delete("/prices")
+    async def forget(kit: Kit) -> None:
+        await price.invalidate_tag("prices", kit=kit)
+
+    @app.get("/cart")
+    async def cart(session: Session) -> dict[str, Any]:
+        return session
+
+    @app.post("/cart")
+    async def put(session: Session, item: str, leave: bool = False) -> None:
+        if leave:
+            session.clear()
+        else:
+            session.setdefault("items", []).append(item)
+
+    @app.post("/race")
+    async def race(session: Session, kit: Kit) -> None:
+        await kit.key_sharded("many").delete(f"session:{session.id}")  # as another request may
+        session["late"] = True
+
+    @app.get("/late")
+    async def late(kit: Kit) -> None:
+        with kit.deadline(0):
+            await kit.hash("names", component="many", total=1000).hget("1")
+
+    @app.get("/wrong")
+    async def wrong(kit: Kit) -> None:
+        kit.rate_limit("x", component="many", limit=-1)
+
+    with TestClient(app, base_url="https://shop", raise_server_exceptions=False) as client:
+        yield client
+
+
+def test_cached_endpoints_are_computed_once_until_they_are_invalidated(shop: TestClient) -> None:
+    def prices() -> list[int]:
+        return [shop.get(f"/prices/{number}").json()["price"] for number in (7, 8, 7)]
+
+    assert prices() == [1, 2, 1]
+    shop.post("/prices/7")
+    assert prices() == [3, 2, 3]
+    shop.delete("/prices")
+    assert prices() == [4, 5, 4]
+
+
+def test_a_session_is_kept_until_it_is_emptied(shop: TestClient, kit: ShardKit) -> None:
+    assert shop.get("/cart", headers={"cookie": "session=" + 43 * "a"}).json() == {}
+    assert shop.post("/cart?item=ring").cookies["session"] != 43 * "a", "no id is adopted"
+    shop.post("/cart?item=cup")
+    assert shop.get("/cart").json() == {"items": ["ring", "cup"]}
+    [stored] = kit.key_sharded("many").scan_iter("session:*")
+    assert 90 < kit.key_sharded("many").ttl(stored) <= 100
+    assert "HttpOnly; SameSite=Lax; Secure" in shop.get("/cart").headers["set-cookie"]
+    shop.post("/cart?item=&leave=true")
+    assert not shop.cookies
+    shop.post("/cart?item=ring")
+    shop.post("/race")
+    assert list(kit.key_sharded("many").scan_iter("session:*")) == []
+
+
+def test_errors_of_servers_are_503_and_bad_input_is_400(shop: TestClient) -> None:
+    late = shop.get("/late")
+    assert (late.status_code, late.headers["retry-after"]) == (503, "1")
+    assert "127.0.0.1" not in late.text
+    wrong = shop.get("/wrong")
+    assert wrong.status_code == 400
+    assert "limit" in wrong.json()["detail"]
+
+
+def test_what_cannot_be_used_is_refused_when_the_application_is_built() -> None:
+    with pytest.raises(InvalidArgumentError, match="limit"):
+        RateLimited("x", component="many", limit=0)
+    with pytest.raises(InvalidArgumentError, match="async def"):
+        cached("many", ttl=1, key="k")(print)
+
+
+def test_flask_has_sessions_and_answers_503(shard_map: ShardMap) -> None:
+    with LocalServer() as server:
+        gone = {"entry": {"port": server.port}}
+    app = flask.Flask(__name__)
+    with init_flask(app, shard_map) as kit:
+        app.session_interface = FlaskSessions(kit, component="many")  # type: ignore[assignment]
+
+        @app.post("/<name>")
+        def log_in(name: str) -> str:
+            flask.session["name"] = name
+            return ""
+
+        @app.get("/")
+        def front() -> str:
+            return str(flask.session.pop("name", "nobody"))
+
+        @app.get("/wrong")
+        def wrong() -> str:
+            return str(kit.rate_limit("x", component="many", limit=-1))
+
+        client = app.test_client()
+        assert client.get("/").text == "nobody"
+        client.post("/Ann")
+        assert client.get_cookie("session") is not None
+        assert [client.get("/").text for _ in range(2)] == ["Ann", "nobody"]
+        assert client.get_cookie("session") is None
+        assert client.get("/wrong").status_code == 400
+    lost = ShardMap.parse(str({"components": {"gone": gone}}))
+    with shardkit.connect(lost) as kit:
+        app.session_interface = FlaskSessions(kit, component="gone")  # type: ignore[assignment]
+        client.set_cookie("session", 43 * "a")
+        answer = client.get("/")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

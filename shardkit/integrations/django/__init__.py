@@ -1,1 +1,1 @@
-"""Django's cache and sessions over shards: `cache.ShardKitCache` and `sessions`."""
+"""Django's cache, sessions and tasks over shards: `cache.ShardKitCache`, `sessions`, `tasks`."""

@@ -15,7 +15,7 @@
 
 Each key lives on the shard of its name; ``get_many`` and the like take one exchange with all shards
 concerned. The options that django-redis has mean what they mean there: ``IGNORE_EXCEPTIONS``,
-``LOG_IGNORED_EXCEPTIONS``, ``SERIALIZER`` and ``COMPRESSOR`` (dotted paths), and the method `ttl`.
+``LOG_IGNORED_EXCEPTIONS``, ``SERIALIZER`` and ``COMPRESSOR`` (dotted paths), and so do its methods.
 Integers are stored as such, so that servers can add to them.
 Values are pickled, as by Django's own backend: write access to the servers means running code here.
 """
@@ -24,19 +24,28 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 import redis
-from django.core.cache.backends.base import DEFAULT_TIMEOUT, BaseCache, default_key_func
+from asgiref.sync import sync_to_async
+from django.core.cache.backends.base import (
+    DEFAULT_TIMEOUT,
+    BaseCache,
+    default_key_func,
+    get_key_func,
+)
 from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
 import shardkit
 from shardkit import log_records
+from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
 from shardkit.kit.kit import ShardKit, default_kit
+from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import (
     Argument,
     Command,
@@ -46,12 +55,15 @@ from shardkit.operations.commands import (
     raise_failures,
     script_call,
 )
+from shardkit.operations.deadlines import within
 from shardkit.operations.lua import script
 from shardkit.operations.operation import Operation, pages
+from shardkit.routing.keys import hash_tag
 
 logger = logging.getLogger("shardkit.integrations")
 
 _UNLINKED_AT_ONCE = 1000
+_SCANNED_AT_ONCE = 1000
 
 _kits: dict[str, ShardKit] = {}
 _kits_lock = threading.Lock()
@@ -85,6 +97,8 @@ class ShardKitCache(BaseCache):
         self._log = bool(options.get("LOG_IGNORED_EXCEPTIONS", False))
         self._serializer = _made(options.get("SERIALIZER"), options) or RedisSerializer()
         self._compressor = _made(options.get("COMPRESSOR"), options)
+        reverse = params.get("REVERSE_KEY_FUNCTION")
+        self._reverse_key = get_key_func(reverse) if reverse else None
 
     def raising(self) -> ShardKitCache:
         """Return this cache as one that ignores no errors; for sessions."""
@@ -161,6 +175,64 @@ class ShardKitCache(BaseCache):
             if call("integrations/cache_replace", old, value + delta):
                 return value + delta
 
+    def get_or_set(
+        self,
+        key: Any,
+        default: Any,
+        timeout: Any = DEFAULT_TIMEOUT,
+        version: int | None = None,
+    ) -> Any:
+        """Return a value; one caller of all processes computes a missing one, the others wait.
+
+        Cost: one exchange for a hit, two for a computation.
+        """
+        stored, seconds = self._key(key, version), self._seconds(timeout)
+        has_lease = hash_tag(lease_beside(stored).encode()) == hash_tag(stored.encode())
+        if not callable(default) or seconds == 0 or not has_lease:
+            return super().get_or_set(key, default, timeout, version)
+        try:
+            driver, renewals = kit_of(self._topology).face_of(False)
+            values: Any = PlainValues(driver, self._component, self._name, seconds)
+            found, lease, _ = values.take(stored, ())
+        except ShardKitError as error:
+            if not self._ignore:
+                raise
+            self._ignored(error)
+            return default()
+        if lease is None:
+            return self._load(found)
+        renewals.add(lease)
+        kept, began = None, time.monotonic()
+        try:
+            value = default()
+            data = self._dump(value)
+            kept = data if isinstance(data, bytes) else str(data).encode()
+        finally:
+            lease.released = True
+            with within(None), suppress(ShardKitError):
+                if kept is None:
+                    values.fail(lease)
+                elif not values.put(lease, kept, time.monotonic() - began):
+                    value = self.get(key, value, version)  # somebody has set it
+        return value
+
+    def incr_version(self, key: Any, delta: int = 1, version: int | None = None) -> int:
+        """Move a value to another version, which is returned; when it expires stays.
+
+        Raises:
+            ValueError: there is none.
+        """
+        version = self.version if version is None else version
+        old, new = self._key(key, version), self._key(key, version + delta)
+        commands = (self._command("GET", old), self._command("PTTL", old))
+        data, left = self._one(Transaction(self._component, old, commands), [None, 0])
+        if data is None:
+            raise ValueError(f"Key {key!r} not found")
+        expiry = () if left < 0 else ("PX", max(1, left))
+        self._one(self._command("SET", new, data, *expiry), None)
+        self._one(self._command("UNLINK", old), 0)
+        return version + delta
+
     def get_many(self, keys: Iterable[Any], version: int | None = None) -> dict[Any, Any]:
         """Return the values that there are, by key."""
         names = {self._key(key, version): key for key in keys}
@@ -192,38 +264,123 @@ class ShardKitCache(BaseCache):
 
         Cost: a scan of every shard.
         """
-        kit = kit_of(self._topology)
+        mine = _literal(f"{self._name}:") + "*"
+        if self.key_func is default_key_func:  # with a version of any name
+            mine = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
+        return self._unlinked(mine) is not None
+
+    # ---- django-redis's
+
+    def delete_pattern(
+        self,
+        pattern: str,
+        version: int | None = None,
+        prefix: str | None = None,
+        *,
+        itersize: int = _SCANNED_AT_ONCE,
+    ) -> int:
+        """Delete the values whose keys match a pattern, ``user:*``; return how many.
+
+        ``version`` and ``prefix`` are the cache's by default; ``itersize`` is the number of keys
+        that a server looks at in one exchange, at most 1,000.
+
+        Cost: a scan of every shard; so for the other methods with patterns.
+        """
+        return self._unlinked(self._pattern(pattern, version, prefix), itersize) or 0
+
+    def keys(self, search: str, version: int | None = None) -> list[str]:
+        """Return the keys that match a pattern, as they were given to this cache."""
+        return list(self.iter_keys(search, version=version))
+
+    def iter_keys(
+        self, search: str, itersize: int = _SCANNED_AT_ONCE, *, version: int | None = None
+    ) -> Iterator[str]:
+        """Yield the keys that match a pattern; of a KEY_FUNCTION, by the REVERSE_KEY_FUNCTION."""
+        start = self.key_func("", self.key_prefix, self.version if version is None else version)
         try:
-            component = kit.component(self._component)
-            mine = _literal(f"{self._name}:") + "*"
-            if self.key_func is default_key_func:  # with a version of any name
-                mine = _literal(f"{self._name}:{self.key_prefix}:") + "[^:]*"
-            shards: list[int | None] = [*range(len(component.shards))] or [None]
-            for shard in shards:
-                client: Any = kit.client(self._component, shard)
-                for page in pages(client.scan_iter(match=mine, count=1000), _UNLINKED_AT_ONCE):
-                    pipe = client.pipeline(transaction=False)
-                    for stored in page:  # one by one, as a cluster has them in many slots
-                        pipe.unlink(stored)
-                    pipe.execute()
+            for _, page in self._scan(self._pattern(search, version), itersize):
+                for stored in page:
+                    key = stored.decode().removeprefix(f"{self._name}:")
+                    yield self._reverse_key(key) if self._reverse_key else key.removeprefix(start)
         except (redis.RedisError, ShardKitError) as error:
             if not self._ignore:
                 raise
             self._ignored(error)
-            return False
-        return True
-
-    # ---- django-redis's
 
     def ttl(self, key: Any, version: int | None = None) -> int | None:
         """Return the seconds until a value expires; None if it does not, 0 if there is none."""
-        found = int(self._one(self._command("TTL", self._key(key, version)), -2))
-        return None if found == -1 else max(0, found)
+        return self._left("TTL", key, version)
+
+    def pttl(self, key: Any, version: int | None = None) -> int | None:
+        """Return the milliseconds likewise."""
+        return self._left("PTTL", key, version)
+
+    def expire(self, key: Any, timeout: Seconds, version: int | None = None) -> bool:
+        """Have a value expire in ``timeout`` seconds; return whether there is one."""
+        milliseconds = round(1000 * in_seconds(timeout))
+        return bool(self._one(self._command("PEXPIRE", self._key(key, version), milliseconds), 0))
+
+    def persist(self, key: Any, version: int | None = None) -> bool:
+        """Have a value not expire; return whether there is one that would have."""
+        return bool(self._one(self._command("PERSIST", self._key(key, version)), 0))
+
+    def lock(
+        self,
+        key: Any,
+        version: int | None = None,
+        timeout: float | None = None,
+        sleep: float = 0.1,
+        blocking_timeout: float | None = None,
+        *,
+        thread_local: bool = True,
+    ) -> Any:
+        """Return redis-py's lock, on the shard of the key; ``kit.lock`` has more guarantees."""
+        kit, stored = kit_of(self._topology), self._key(key, version)
+        client = kit.client(*kit.component(self._component).shard_of(stored))
+        return client.lock(
+            stored, timeout, sleep, blocking_timeout=blocking_timeout, thread_local=thread_local
+        )
 
     # ---- what these share
 
     def _key(self, key: Any, version: int | None) -> str:
         return f"{self._name}:{self.make_and_validate_key(key, version=version)}"
+
+    def _pattern(self, pattern: str, version: int | None, prefix: str | None = None) -> str:
+        prefix = self.key_prefix if prefix is None else prefix
+        wanted = str(self.version if version is None else version)
+        made = self.key_func(pattern, _literal(prefix), _literal(wanted))
+        return f"{_literal(self._name)}:{made}"
+
+    def _scan(self, pattern: str, at_once: int) -> Iterator[tuple[Any, list[bytes]]]:
+        """Yield pages of the keys that match, each with its client."""
+        kit = kit_of(self._topology)
+        shards: list[int | None] = [*range(len(kit.component(self._component).shards))] or [None]
+        for shard in shards:
+            client: Any = kit.client(self._component, shard)
+            found = client.scan_iter(match=pattern, count=min(at_once, _SCANNED_AT_ONCE))
+            for page in pages(found, _UNLINKED_AT_ONCE):
+                yield client, page
+
+    def _unlinked(self, pattern: str, at_once: int = _SCANNED_AT_ONCE) -> int | None:
+        """Delete what matches; return how many keys, None if an error was ignored."""
+        count = 0
+        try:
+            for client, page in self._scan(pattern, at_once):
+                pipe = client.pipeline(transaction=False)
+                for stored in page:  # one by one, as a cluster has them in many slots
+                    pipe.unlink(stored)
+                count += sum(pipe.execute())
+        except (redis.RedisError, ShardKitError) as error:
+            if not self._ignore:
+                raise
+            self._ignored(error)
+            return None
+        return count
+
+    def _left(self, command: str, key: Any, version: int | None) -> int | None:
+        found = int(self._one(self._command(command, self._key(key, version)), -2))
+        return None if found == -1 else max(0, found)
 
     def _seconds(self, timeout: Any) -> int | None:
         if timeout is DEFAULT_TIMEOUT:
@@ -292,6 +449,19 @@ class ShardKitCache(BaseCache):
                 "cache-error-ignored", component=self._component, cause=str(error)
             )
             logger.error("cache %s: ignored: %s", self._component, error, extra=about)
+
+
+def _awaited(name: str) -> Any:
+    async def call(self: ShardKitCache, *args: Any, **kwargs: Any) -> Any:
+        return await sync_to_async(getattr(self, name))(*args, **kwargs)
+
+    return call
+
+
+# Django's own make several calls of each of these.
+_ONE_CALL = ("get_many", "set_many", "delete_many", "has_key", "get_or_set", "incr", "incr_version")
+for _name in _ONE_CALL:
+    setattr(ShardKitCache, f"a{_name}", _awaited(_name))
 
 
 def _has_failed(reply: Any) -> bool:

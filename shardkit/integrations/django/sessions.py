@@ -5,8 +5,8 @@
     SESSION_ENGINE = "shardkit.integrations.django.sessions"
     SESSION_CACHE_ALIAS = "default"       # a ShardKitCache
 
-As Django's sessions in a cache, with one difference: where the cache ignores errors, sessions do
-not. A shard that is away is an error, and no user is logged out by it.
+As Django's sessions in a cache, under the same keys, with one difference: where the cache ignores
+errors, sessions do not. A shard that is away is an error, and no user is logged out by it.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from django.contrib.sessions.backends.cache import SessionStore as CacheSessionS
 
 from shardkit.integrations.django.cache import ShardKitCache
 
-KEY_PREFIX = "shardkit.integrations.django.sessions"
-
 
 class SessionStore(CacheSessionStore):
     """A session of Django, in a cache over shards.
@@ -28,7 +26,6 @@ class SessionStore(CacheSessionStore):
         session_key: Django's.
     """
 
-    cache_key_prefix = KEY_PREFIX
     _cache: Any
 
     def __init__(self, session_key: str | None = None) -> None:
@@ -37,22 +34,12 @@ class SessionStore(CacheSessionStore):
             self._cache = self._cache.raising()
 
     def load(self) -> Any:
-        """Return the session's data; of one that is gone, an empty dict.
-
-        A session of Django's own backend is moved here, so changing the backend logs nobody out.
-        """
+        """Return the session's data; of one that is gone, an empty dict."""
         # Django's own takes every error for a session that is gone.
         found = self._cache.get(self.cache_key)
-        if found is not None:
-            return found
-        djangos = f"{CacheSessionStore.cache_key_prefix}{self.session_key}"
-        if self.session_key and (found := self._cache.get(djangos)) is not None:
-            age = self.get_expiry_age(expiry=found.get("_session_expiry"))
-            self._cache.set(self.cache_key, found, age)
-            self._cache.delete(djangos)
-            return found
-        self._session_key = None
-        return {}
+        if found is None:
+            self._session_key = None
+        return found or {}
 
     async def aload(self) -> Any:
         """Return the session's data; see `load`."""

@@ -1,0 +1,127 @@
+"""What ASGI and WSGI applications share: answers to errors, and sessions."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import secrets
+from typing import Any
+
+from shardkit import log_records
+from shardkit.errors import (
+    ClosedError,
+    ConfigServerError,
+    DamagedDataError,
+    InvalidArgumentError,
+    InvalidKeyError,
+    LockTimeoutError,
+    MissingExtraError,
+    NotDurableError,
+    ShardErrors,
+    ShardKitError,
+    ShardUnavailable,
+)
+from shardkit.operations.commands import Argument
+from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
+from shardkit.structures.base.arguments import check_integer
+
+logger = logging.getLogger("shardkit.integrations")
+
+# Paths of probes, which are answered during maintenance: if they failed, the processes would be
+# restarted, and users would see an error of the load balancer.
+PROBES = ("/live", "/ready", "/health/live", "/health/ready")
+
+_AGAIN_AFTER = 1  # seconds
+_TEMPORARY = (ShardUnavailable, ConfigServerError, LockTimeoutError, NotDurableError, ClosedError)
+_ID = re.compile(r"[\w-]{43}", re.ASCII)
+
+
+def error_answer(error: ShardKitError) -> tuple[int, dict[str, str], bytes] | None:
+    """Return the status, headers and JSON that answer an error; None if it is a mistake of ours.
+
+    What is not available now is 503, and logged, as clients are not told which server it is. Bad
+    input is 400.
+    """
+    kind = {"content-type": "application/json"}
+    several = error.exceptions if isinstance(error, ShardErrors) else [error]
+    if any(isinstance(each, _TEMPORARY) for each in several):
+        about = log_records.fields("request-unavailable", cause=str(error))
+        logger.warning("answered 503: %s", error, extra=about)
+        text = "This is not available now. Try again."
+        return 503, {**kind, "retry-after": str(_AGAIN_AFTER)}, _detail(text)
+    is_input = isinstance(error, InvalidArgumentError | InvalidKeyError)
+    if is_input and not isinstance(error, MissingExtraError):
+        return 400, kind, _detail(error.message)
+    return None
+
+
+def _detail(text: str) -> bytes:
+    return json.dumps({"detail": text}).encode()  # as FastAPI's own errors
+
+
+class WebSession(dict[str, Any]):
+    """A user's session: texts, numbers, lists and dicts, by name.
+
+    Attributes:
+        id: the cookie's value; empty if nothing is stored.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.id = ""
+        self._stored = ""
+        self._renewed = False
+
+    def renew(self) -> None:
+        """Give the session another id, as is due when a user logs in or out."""
+        self._renewed = True
+
+
+class Sessions(Structure[Face]):
+    """Sessions on the shards of their ids.
+
+    Args:
+        driver, component, name: see `shardkit.operations.Structure`.
+        ttl: the seconds after its last use for which a session is kept.
+    """
+
+    def __init__(self, driver: Driver, component: str, name: str, ttl: int) -> None:
+        super().__init__(driver, component, name)
+        check_integer(name, "ttl", ttl, 1, 2**31)
+        self._ttl = ttl
+
+    @operation
+    def load(self, cookie: str) -> Operation[WebSession]:
+        """Return a session; without data if there is none. Cost: one exchange if it has an id."""
+        session = WebSession()
+        if _ID.fullmatch(cookie):
+            key = f"{self.name}:{cookie}"
+            [found] = yield [self._at(key, "GETEX", key, "EX", self._ttl, idempotent=True)]
+            if found is not None:
+                try:
+                    session.update(json.loads(found))
+                    session._stored = found.decode()
+                except (ValueError, TypeError):
+                    raise DamagedDataError(self.name, "no JSON", "a session") from None
+                session.id = cookie
+        return session
+
+    @operation
+    def save(self, session: WebSession) -> Operation[None]:
+        """Store a session if it has changed; the last one of several requests stays.
+
+        One that another request has deleted is not stored. Cost: at most one exchange.
+        """
+        text, old = json.dumps(session), session.id
+        commands = []
+        if old and (session._renewed or not session):
+            session.id = ""
+            commands.append(self._at(f"{self.name}:{old}", "UNLINK", f"{self.name}:{old}"))
+        if session and (text != session._stored or not session.id):
+            only: tuple[Argument, ...] = ("XX",) if session.id else ()
+            session.id = session.id or secrets.token_urlsafe(32)
+            key = f"{self.name}:{session.id}"
+            commands.append(self._at(key, "SET", key, text, "EX", self._ttl, *only))
+        if commands:
+            yield commands
