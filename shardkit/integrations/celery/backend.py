@@ -7,6 +7,7 @@ stores a part and finds out whether it was the last.
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any
 
 from celery import states
@@ -15,15 +16,16 @@ from celery.canvas import maybe_signature
 from celery.exceptions import ChordError
 from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
-from kombu.utils.objects import cached_property
 
 from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
-from shardkit.operations.commands import Argument, Command, Key, Transaction
+from shardkit.kit.kit import ShardKit
+from shardkit.operations.commands import Argument, Command, Key
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Operation
 
 logger = logging.getLogger("shardkit.integrations")
 
+SCRIPT = "integrations/celery/chord_part"
 INTERVAL = 0.05  # seconds between looks at a result that somebody waits for
 DONE_FOR = 3600  # seconds for which a repeated task must not start its chord's callback again
 
@@ -41,14 +43,14 @@ class ShardKitBackend(KeyValueStoreBackend):
         parse_url(self.url)
 
     @cached_property
-    def _opened(self) -> Any:
+    def _opened(self) -> tuple[ShardKit, str]:
         return open_kit(self.url)
 
-    def _run(self, *batch: Command | Transaction) -> list[Any]:
+    def _run(self, *batch: Command) -> list[Any]:
         def steps() -> Operation[list[Any]]:
-            return (yield list(batch))
+            return (yield list(batch))  # type: ignore[no-any-return]
 
-        return self._opened[0].driver.run(steps())  # type: ignore[no-any-return]
+        return self._opened[0].driver.run(steps())
 
     def _command(self, name: str, key: Key, *args: Argument) -> Command:
         return Command(self._opened[1], key, (name, key, *args), idempotent=name != "HINCRBY")
@@ -56,82 +58,67 @@ class ShardKitBackend(KeyValueStoreBackend):
     # ---- keys and values
 
     def get(self, key: Key) -> Any:
-        """Return a value, or None."""
         return self._run(self._command("GET", key))[0]
 
     def mget(self, keys: list[Key]) -> Any:
-        """Return values, of all shards at once."""
         return self._run(*(self._command("GET", key) for key in keys))
 
     def set(self, key: Key, value: Any) -> None:
-        """Set a value, which expires as results do."""
         expiry = ("EX", self.expires) if self.expires else ()
         self._run(self._command("SET", key, value, *expiry))
 
     def delete(self, key: Key) -> None:
-        """Delete a value."""
         self._run(self._command("UNLINK", key))
 
     def expire(self, key: Key, value: int) -> None:
-        """Set when a value expires; 0 or None for never."""
-        self._run(self._command(*(("EXPIRE", key, value) if value else ("PERSIST", key))))
+        self._run(self._expiry(key, value))
 
     def wait_for(self, task_id: Any, timeout: Any = None, interval: float = 0.5, **kw: Any) -> Any:
-        """Wait for a result; see Celery."""
         return super().wait_for(task_id, timeout, min(interval, INTERVAL), **kw)
 
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
-        """Iterate over results as they come; see Celery."""
         return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
 
     # ---- chords
 
     def set_chord_size(self, group_id: str, chord_size: int) -> None:
-        """Store the number of tasks in a chord's header, before the last one is sent."""
-        key = self._key_of_chord(group_id)
-        again = self._command("HDEL", key, "done")
+        key = self.get_key_for_chord(group_id)
         size = self._command("HSET", key, "size", chord_size)
-        self._run(Transaction(self._opened[1], key, (again, size, self._kept(key))))
+        self._run(size, self._expiry(key, self.chord_expires))
 
     def add_to_chord(self, chord_id: str, result: Any) -> None:
-        """Have a chord wait for one more task, which a task of its header started."""
-        key = self._key_of_chord(chord_id)
+        key = self.get_key_for_chord(chord_id)
         self._run(self._command("HINCRBY", key, "count", -1))
 
     def apply_chord(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
-        """Save a header whose results are nested."""
+        # A header that is sent again is another run.
+        self._run(self._command("HDEL", self.get_key_for_chord(header_result_args[0]), "done"))
         if not isinstance(header_result_args[1], _regen):
             header = self.app.GroupResult(*header_result_args)
             if any(isinstance(each, GroupResult) for each in header.results):
                 header.save(backend=self)
 
     def on_chord_part_return(self, request: Any, state: str, result: Any, **kwargs: Any) -> None:
-        """Store the result of one task of a chord's header; after the last, queue the callback."""
         if not request.group or not request.id:
             return
-        key, app = self._key_of_chord(request.group), self.app
+        key, app = self.get_key_for_chord(request.group), self.app
         index = float("inf") if request.group_index is None else request.group_index
         part = self.encode([state, self.encode_result(result, state)])
         args = (f"{index}:{request.id}", part, self.chord_expires or 0)
-        [flat] = self._run(
-            lua_call(
-                *(self._opened[1], "integrations/celery/chord_part", [key], args), idempotent=True
-            )
-        )
+        [flat] = self._run(lua_call(self._opened[1], SCRIPT, [key], args, idempotent=True))
         if flat is None:
             return
         callback = maybe_signature(request.chord, app=app)
+        stored = dict(zip(flat[::2], flat[1::2], strict=True))
         try:
-            results = self._results_of(request.group, dict(zip(flat[::2], flat[1::2], strict=True)))
-            callback.delay(results)
+            callback.delay(self._results_of(request.group, stored))
         except Exception as error:
             logger.exception("chord %s failed", request.group)
             if not isinstance(error, ChordError):
                 error = ChordError(f"Callback error: {error!r}")
             self.chord_error_from_stack(callback, error)
-        delete, done = self._command("UNLINK", key), self._command("HSET", key, "done", 1)
-        commands = (delete, done, self._command("EXPIRE", key, DONE_FOR))
-        self._run(Transaction(self._opened[1], key, commands))
+        done, delete = self._command("HSET", key, "done", 1), self._command("HDEL", key, *stored)
+        self._run(done, delete, self._expiry(key, DONE_FOR))
 
     def _results_of(self, group_id: str, stored: dict[bytes, bytes]) -> list[Any]:
         header = GroupResult.restore(group_id, backend=self, app=self.app)
@@ -152,17 +139,12 @@ class ShardKitBackend(KeyValueStoreBackend):
             results.append(result)
         return results
 
-    def _key_of_chord(self, group_id: str) -> Key:
-        return self.get_key_for_chord(group_id)  # type: ignore[no-any-return]
-
-    def _kept(self, key: Key) -> Command:
-        seconds = self.chord_expires
+    def _expiry(self, key: Key, seconds: int) -> Command:
         return self._command(*(("EXPIRE", key, seconds) if seconds else ("PERSIST", key)))
 
     # ---- Celery's own
 
     def as_uri(self, include_password: bool = False) -> str:
-        """Return the URL, without the address of a config server."""
         return self.url if include_password else without_secrets(self.url)
 
     def __reduce__(self, args: Any = (), kwargs: Any = None) -> Any:
