@@ -182,6 +182,7 @@ class Channel(virtual.Channel):
         args, name = (queue, no_ack, consumer_tag, stop), f"shardkit-celery-{queue}"
         thread = threading.Thread(target=self._feed, args=args, name=name, daemon=True)
         self._threads[consumer_tag] = stop, thread
+        self._transport.start_renewal()
         thread.start()
 
     def basic_cancel(self, consumer_tag: str) -> None:
@@ -199,6 +200,7 @@ class Channel(virtual.Channel):
         if task is None:
             return None
         self.qos.held[task.claim] = task
+        self._transport.start_renewal()
         if no_ack:
             self.qos.ack(task.claim)
         return self.Message(_message_of(task), channel=self)
@@ -331,8 +333,8 @@ class Transport(virtual.Transport):
         self.steps = sorted(client.transport_options.get("priority_steps", PRIORITY_STEPS))
         self.tables: dict[str, tuple[float, list[Any]]] = {}
         self.ready: deque[Any] = deque()  # as many as there are bytes on the socket
-        self._reading, self._writing = socket.socketpair()
         self._closed = threading.Event()
+        self._renewal = threading.Thread(target=self._renew, name="shardkit-celery", daemon=True)
         self._loop: Any = None
 
     def establish_connection(self) -> Any:
@@ -341,7 +343,7 @@ class Transport(virtual.Transport):
         name, attempts = options.get("name", MESSAGE), options.get("attempts", ATTEMPTS)
         self.tasks = self.kit.queues(name, component=component, attempts=attempts)
         self.tasks._commands = _Commands(component, name, attempts, self.tasks._clock)
-        threading.Thread(target=self._renew, name="shardkit-celery", daemon=True).start()
+        self._reading, self._writing = socket.socketpair()
         return super().establish_connection()
 
     def driver_version(self) -> str:
@@ -386,6 +388,11 @@ class Transport(virtual.Transport):
             self._loop.remove(self._reading)
         self._reading.close()
         self._writing.close()
+
+    def start_renewal(self) -> None:
+        """Have leases renewed from now on."""
+        if self._renewal.ident is None:
+            self._renewal.start()
 
     def _renew(self) -> None:
         lanes, renewed = Lanes(self.kit.driver, "shardkit-celery"), time.monotonic()
