@@ -229,7 +229,7 @@ def test_no_task_is_lost_or_repeated_while_a_queue_moves(
             sent[0] += 1
 
     producer = threading.Thread(target=produce)
-    with LocalServer(databases=64) as target:
+    with LocalServer() as target:
         producer.start()
         try:
             assert eventually(lambda: site.done.hlen("done") > 20)
