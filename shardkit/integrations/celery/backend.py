@@ -17,6 +17,7 @@ from celery.exceptions import ChordError
 from celery.result import GroupResult, allow_join_result
 from celery.utils.functional import _regen
 
+from shardkit import log_records
 from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Argument, Command, Key
@@ -113,7 +114,8 @@ class ShardKitBackend(KeyValueStoreBackend):
         try:
             callback.delay(self._results_of(request.group, stored))
         except Exception as error:
-            logger.exception("chord %s failed", request.group)
+            about = log_records.fields("chord-failed", chord=request.group, cause=str(error))
+            logger.error("chord %s failed: %s", request.group, error, extra=about)
             if not isinstance(error, ChordError):
                 error = ChordError(f"Callback error: {error!r}")
             self.chord_error_from_stack(callback, error)

@@ -139,7 +139,7 @@ class QoS(virtual.QoS):
                     self.changed.notify_all()
         if not counted and (outcome != EXTEND or tag in self.held):
             queue = task.queue.partition(SEPARATOR)[0]
-            about = log_records.fields("task-not-reported", queue=queue, id=task.id, cause=text)
+            about = log_records.fields("message-not-reported", queue=queue, id=task.id, cause=text)
             logger.warning("%s of a message of %s: its %s", outcome, queue, text, extra=about)
 
 
