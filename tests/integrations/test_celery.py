@@ -9,7 +9,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,7 +24,7 @@ from faces import PATIENCE, eventually
 import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
-from shardkit.admin.growth import start_move
+from shardkit.admin.growth import fail_over, start_move, start_split
 from shardkit.errors import ConfigError, InvalidArgumentError
 from shardkit.local import LocalServer, LocalServers
 
@@ -398,3 +400,62 @@ def test_results_expire_and_are_forgotten(client: Callable[[str], Celery]) -> No
     assert 0 < ttl <= 50
     app.AsyncResult("a").forget()
     assert app.AsyncResult("a").state == "PENDING"
+
+
+# ---- `make celery`
+
+
+@pytest.mark.skipif("CELERY_TASKS" not in os.environ, reason="takes minutes: make celery")
+@pytest.mark.timeout(0)
+def test_tasks_survive_kills_a_move_a_failover_and_a_split(
+    tmp_path: Path, client: Callable[[str], Celery], site: Site
+) -> None:
+    tasks, kills, prefetch = int(os.environ["CELERY_TASKS"]), 5, 4
+    queues = [f"q{n}" for n in range(4)]
+    with ExitStack() as stack:
+        first, second, target, config = (
+            stack.enter_context(LocalServer(databases=64)) for _ in range(4)
+        )
+        replica = stack.enter_context(LocalServer(databases=64, replica_of=first))
+        done = stack.enter_context(LocalServer())
+        at = {"host": "127.0.0.1", "replicas": [{"host": "127.0.0.1", "port": replica.port}]}
+        shards = [
+            {**at, "port": first.port, "db": 1},
+            {"host": "127.0.0.1", "port": second.port, "db": 1},
+        ]
+        url = f"redis://{config.address}/0"
+        long = Site(url, done, tmp_path)
+        stack.callback(lambda: [worker.kill() or worker.wait() for worker in long.workers])
+        components = {"components": {"jobs": {"shards": shards}}}
+        push(long.config, ShardMap.decode(repr(components).encode(), "map"))
+        shardkit.configure(url)
+        app = client("jobs")
+
+        def start() -> None:
+            long.work("jobs", "-P", "solo", "-Q", ",".join(queues), lease=5, prefetch=prefetch)
+
+        for _ in range(3):
+            start()
+
+        def change() -> None:
+            start_move(long.config, second.address, target.address)
+            fail_over(long.config, first.address)
+            start_split(long.config, "jobs", shards=4, over=[target.address], hold=30)
+
+        deaths = {tasks * (n + 1) // (kills + 1) for n in range(kills)}
+        changing = stack.enter_context(ThreadPoolExecutor(1))
+        for number in range(tasks):
+            send(app, number, queue=queues[number % 4])
+            if number == tasks // 10:
+                changed = changing.submit(change)
+            if number in deaths:
+                long.kill(long.workers[0])
+                start()
+            time.sleep(0.003)
+        changed.result()
+        assert long.all_ran(tasks, 600)
+        repeats = sum(long.runs()) - tasks
+        print(f"{tasks} tasks, {kills} kills, a move, a failover, a split: {repeats} ran again")
+        assert repeats <= kills * prefetch
+        long.config.close()
+        long.done.close()
