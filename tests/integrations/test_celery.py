@@ -151,7 +151,8 @@ def test_workers_return_results_groups_and_chords_and_answer_pings(
     site: Site, client: Callable[[str], Celery], component: str, pool: str
 ) -> None:
     app = client(component)
-    site.work(component, "-P", pool, "-c", "2", "-E")
+    # Children are forked while threads of the worker run.
+    site.work(component, "-P", pool, "-c", "2", "-E", "--max-tasks-per-child", "5")
     double, wait = app.signature("celery_app.double"), 40 * PATIENCE
     assert double.delay(4).get(timeout=wait) == 8
     header = [double.clone((number,)) for number in range(10)]
@@ -349,6 +350,13 @@ def test_a_url_without_a_component_is_refused(url: str) -> None:
         Connection(url).connect()
     with pytest.raises(InvalidArgumentError, match="names no component"):
         assert Celery("client", backend=url, set_as_current=False).backend
+
+
+@pytest.mark.parametrize("option", ["lease", "attempts", "priority_steps", "name"])
+def test_a_bad_transport_option_is_refused_by_name(site: Site, option: str) -> None:
+    bad = {"lease": 0, "attempts": 0, "priority_steps": [3, 17], "name": "{a}"}[option]
+    with pytest.raises(InvalidArgumentError, match=option):
+        Connection("shardkit://jobs", transport_options={option: bad}).connect()
 
 
 def test_an_unknown_component_is_refused_by_name_at_the_start(site: Site) -> None:

@@ -35,6 +35,7 @@ import shardkit
 from shardkit import log_records
 from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError, ShardErrors
 from shardkit.integrations.celery.address import open_kit, parse_url, without_secrets
+from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Argument
 from shardkit.operations.lanes import Job, Lanes
 from shardkit.operations.lua import lua_call
@@ -330,7 +331,12 @@ class Transport(virtual.Transport):
         parse_url(client.hostname)
         lease = client.transport_options.get("lease", LEASE)
         self.lease = check_seconds("celery", "lease", lease, LEAST_LEASE, LONGEST_LEASE)
-        self.steps = sorted(client.transport_options.get("priority_steps", PRIORITY_STEPS))
+        steps = client.transport_options.get("priority_steps", PRIORITY_STEPS)
+        if not steps or not set(steps) <= set(range(10)):
+            raise InvalidArgumentError(
+                f"celery: priority_steps={shown(steps)}", "give some of the numbers 0 to 9"
+            )
+        self.steps = sorted(steps)
         self.tables: dict[str, tuple[float, list[Any]]] = {}
         self.ready: deque[Any] = deque()  # as many as there are bytes on the socket
         self._closed = threading.Event()
