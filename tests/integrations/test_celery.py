@@ -274,11 +274,11 @@ def test_a_message_that_is_not_acknowledged_is_the_first_again_and_marked(
         assert (first.payload, first.delivery_info.get("redelivered")) == ({"n": 1}, None)
         first.requeue()
         again = queue.get(timeout=5 * PATIENCE)
-        assert again.payload == {"n": 1}
+        assert (again.payload, again.delivery_info["redelivered"]) == ({"n": 1}, True)
         again.ack()
     with connection.SimpleQueue("mail") as queue:  # closing requeued what was fetched ahead
         last = queue.get(timeout=5 * PATIENCE)
-        assert last.payload == {"n": 2}
+        assert (last.payload, last.delivery_info.get("redelivered")) == ({"n": 2}, None)
         last.ack()
         assert queue.qsize() == 0
         with pytest.raises(queue.Empty):

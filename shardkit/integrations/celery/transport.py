@@ -101,7 +101,7 @@ class QoS(virtual.QoS):
         self._report(delivery_tag, "acknowledge")
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
-        self._report(delivery_tag, "release" if requeue else "acknowledge")
+        self._report(delivery_tag, "fail" if requeue else "acknowledge")
 
     def restore_unacked(self) -> None:
         for tag in reversed(list(self.held)):
@@ -125,10 +125,14 @@ class QoS(virtual.QoS):
     def _steps(self, tag: str, outcome: str) -> Operation[None]:
         if (task := self.held.get(tag)) is None:
             return
-        arguments = (task, self.channel.lease) if outcome == EXTEND else (task,)
+        options = {
+            EXTEND: {"lease": self.channel.lease},
+            "fail": {"reason": "rejected", "delay": 0},
+        }
         text = "lease was lost, or its queue purged"
         try:
-            counted = yield from getattr(self.channel.tasks.deferred, outcome)(*arguments)
+            call = getattr(self.channel.tasks.deferred, outcome)
+            counted = yield from call(task, **options.get(outcome, {}))
         except SERVER_ERRORS as error:
             counted, text = False, f"server failed; it tries again: {error}"
             if outcome != EXTEND:
