@@ -75,7 +75,10 @@ class ShardKitBackend(KeyValueStoreBackend):
         self._run(self._expiry(key, value))
 
     def wait_for(self, task_id: Any, timeout: Any = None, interval: float = 0.5, **kw: Any) -> Any:
-        return super().wait_for(task_id, timeout, min(interval, INTERVAL), **kw)
+        meta = super().wait_for(task_id, timeout, min(interval, INTERVAL), **kw)
+        if on_interval := kw.get("on_interval"):
+            on_interval()  # raises the error of a parent, which says more than a chord's
+        return meta
 
     def get_many(self, task_ids: Any, timeout: Any = None, interval: Any = 0.5, **kw: Any) -> Any:
         return super().get_many(task_ids, timeout, min(interval or INTERVAL, INTERVAL), **kw)
