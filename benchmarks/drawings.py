@@ -1,18 +1,19 @@
 """Every plot of docs/plots, drawn from the figures that benchmarks keep in results/.
 
 `report.save` draws the plots of what it keeps. Run as a program, this draws them all again, or
-those of the results that its arguments name.
+those of the results that its arguments name. A contestant has the same colour in every plot. Its
+variants have lighter shades, and each series has a marker, a line or a hatching of its own.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from shardkit.cli.bench.plots import bars, curves
+from shardkit.cli.advise import plots
 
 RESULTS = Path(__file__).parent / "results"
 PLOTS = Path(__file__).parents[1] / "docs" / "plots"
@@ -20,6 +21,151 @@ LIMIT = "the limit: a program over raw sockets"
 
 Kept = Mapping[str, Any]
 Points = dict[str, list[tuple[float, float]]]
+
+
+# By the first words of a label; the first entry that fits counts.
+CONTESTANTS = {
+    "shardkit": "#1457b8",
+    "ours": "#1457b8",
+    "kit.": "#1457b8",
+    "redis-py": "#d4670a",
+    "redis.asyncio": "#a34700",
+    "plain": "#d4670a",
+    "one ": "#d4670a",
+    "RedisCluster": "#8a3ab9",
+    "twemproxy": "#1f7a4d",
+    "the book": "#8c6d1f",
+    "SQLite": "#1f7a4d",
+    "RediSearch": "#8a3ab9",
+    "raw sockets": "#4d4d4d",
+    "the lock's scripts": "#4d4d4d",
+    "the semaphore's scripts": "#4d4d4d",
+    "valkey": "#3f6fd1",
+    "redis ": "#c8372d",
+}
+_MARK = "#b00020"
+_MARKERS = "osD^vPX"
+_DASHES = ("-", "--", "-.", ":", (0, (6, 1, 1, 1, 1, 1)))
+_SHADES = (0.0, 0.22, 0.38, 0.11, 0.46)
+
+
+class Style(NamedTuple):
+    """How a series is drawn."""
+
+    colour: tuple[float, float, float]
+    marker: str
+    dash: Any
+    hatch: str
+
+
+def styles(labels: Iterable[str]) -> dict[str, Style]:
+    """Return the style of each series, by its label: the contestant's colour, a shade a variant."""
+    drawn: dict[str, Style] = {}
+    variants: dict[str, int] = {}
+    others = iter(plots.COLOURS * 3)
+    for n, label in enumerate(dict.fromkeys(labels)):
+        known = next((c for start, c in CONTESTANTS.items() if label.startswith(start)), None)
+        colour = known or next(others)
+        variant = variants.setdefault(colour, 0)
+        variants[colour] += 1
+        shade = _SHADES[variant % len(_SHADES)]
+        channels = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+        red, green, blue = (channel + (1 - channel) * shade for channel in channels)
+        drawn[label] = Style(
+            (red, green, blue),
+            _MARKERS[n % len(_MARKERS)],
+            _DASHES[variant % len(_DASHES)],
+            plots.HATCHES[n % len(plots.HATCHES)],
+        )
+    return drawn
+
+
+def bars(
+    path: Path,
+    title: str,
+    values: Mapping[str, Mapping[str, float]],
+    unit: str,
+    limits: Mapping[str, float] | None = None,
+    limit: str = "limit",
+) -> None:
+    """Draw bars in the contestants' styles, with a mark for each of ``limits`` by label."""
+
+    def mark(axes: Any) -> None:
+        marked = [(at, limits[label]) for at, label in enumerate(values) if label in limits]
+        for n, (at, value) in enumerate(marked):
+            meaning = limit if n == 0 else None
+            axes.plot([value] * 2, [at - 0.46, at + 0.46], color=_MARK, linewidth=2, label=meaning)
+
+    limits = limits or {}
+    plots.bars(path, title, values, unit, styles, mark)
+
+
+def curves(
+    path: Path,
+    title: str,
+    panels: Mapping[str, Mapping[str, Sequence[tuple[float, float]]]],
+    across: str,
+    *,
+    logarithmic: bool = False,
+    limit: str = "",
+) -> None:
+    """Draw the points of curves by their labels, for each panel by its y axis' label.
+
+    The x axis, labelled ``across``, is logarithmic; the y axis is if ``logarithmic``. ``limit``
+    says what a line across at 1 means. Panels share one legend.
+    """
+    pyplot = plots.loaded_pyplot(path.stem)
+    looks = styles(label for lines in panels.values() for label in lines)
+    width = 7.5 if len(panels) == 1 else 3.7 * len(panels)
+    figure, all_axes = pyplot.subplots(
+        1, len(panels), figsize=(width, 4.4), squeeze=False, layout="constrained"
+    )
+    handles: dict[str, Any] = {}
+    for axes, (name, lines) in zip(all_axes[0], panels.items(), strict=True):
+        for label, points in lines.items():
+            xs, ys = zip(*points, strict=True)
+            look = looks[label]
+            [handles[label]] = axes.plot(
+                xs, ys, color=look.colour, marker=look.marker, linestyle=look.dash, linewidth=1.8
+            )
+        if limit and not name.endswith("ms"):
+            handles[limit] = axes.axhline(1, color=_MARK, linewidth=1.2)
+        marks = sorted({float(x) for points in lines.values() for x, _ in points})
+        axes.set_xscale("log")
+        apart = (marks[-1] / marks[0]) ** 0.08
+        for mark in marks[::-1]:  # leave out those whose labels would overlap
+            if any(mark < other < mark * apart for other in marks):
+                marks.remove(mark)
+        axes.set_xticks(marks, [plots.plain_figure(mark) for mark in marks])
+        axes.set_xticks([], minor=True)
+        if logarithmic:
+            axes.set_yscale("log")
+            _tick_plainly(axes)
+        else:
+            axes.set_ylim(bottom=0)
+            axes.yaxis.set_major_formatter(plots.plain_figure)
+        axes.grid(axis="y")
+        axes.set_xlabel(across)
+        axes.set_ylabel(name)
+    figure.legend(
+        list(handles.values()),
+        list(handles),
+        loc="outside lower center",
+        ncols=min(len(handles), 2 if len(panels) == 1 else 4),
+    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=12)
+    plots.save_plot(pyplot, figure, path)
+
+
+def _tick_plainly(axes: Any) -> None:
+    """Label a logarithmic axis with 1, 2 and 5 in each power of ten, or with the powers alone."""
+    from matplotlib.ticker import LogLocator, NullLocator
+
+    low, high = axes.get_ylim()
+    wide = high / low > 1000
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(plots.plain_figure)
 
 
 def codecs(kept: Kept) -> None:

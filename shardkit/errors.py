@@ -57,7 +57,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unicodedata import combining, east_asian_width
 
 from redis.exceptions import (
@@ -67,54 +67,6 @@ from redis.exceptions import (
     ResponseError,
     TimeoutError as RedisTimeoutError,
 )
-
-__all__ = [
-    "BreakerOpenError",
-    "ChannelError",
-    "ClosedError",
-    "CommandRefused",
-    "CommandsRefused",
-    "ConfigError",
-    "ConfigServerError",
-    "CoordinationError",
-    "CrossShardError",
-    "DamagedDataError",
-    "DeadlineExceeded",
-    "FileLeaseLostError",
-    "FileStalledError",
-    "GrowthError",
-    "InvalidArgumentError",
-    "InvalidEntryError",
-    "InvalidKeyError",
-    "LocalServerError",
-    "LockLostError",
-    "LockTimeoutError",
-    "MessagingError",
-    "MissedChangesError",
-    "MissingEntryError",
-    "MissingExtraError",
-    "NewerFormatError",
-    "NotDurableError",
-    "NotHolderError",
-    "OperationErrors",
-    "OverloadError",
-    "ParameterMismatchError",
-    "PersistenceError",
-    "PushRefusedError",
-    "QuerySyntaxError",
-    "RetiredError",
-    "RoutingError",
-    "ShardCountError",
-    "ShardErrors",
-    "ShardFailure",
-    "ShardKitError",
-    "ShardTimeout",
-    "ShardUnavailable",
-    "ShardsUnavailable",
-    "StaleTokenError",
-    "StructureError",
-    "UnreadableFileError",
-]
 
 FEW = 5  # items that a message lists; it counts the others
 
@@ -529,3 +481,11 @@ class MissedChangesError(GrowthError):
 
 class PersistenceError(ShardKitError):
     """A server could not save its data, or not in time."""
+
+
+if not TYPE_CHECKING:
+    __all__ = sorted(
+        n
+        for n, kind in globals().items()
+        if getattr(kind, "__module__", "") == __name__ and isinstance(kind, type)
+    )

@@ -13,7 +13,7 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Generator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from zlib import crc32
 
@@ -24,7 +24,7 @@ from faces import PATIENCE, Face, faced
 from hypothesis import settings
 from left_open import left_open, naming_who_opens, sockets, threads
 from lua_keys import watch
-from resources import bounded
+from resources import bounded, each_bounded
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
@@ -36,8 +36,6 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
-# Processor seconds of a test with 25 examples, each of which starts nothing.
-MADE_UP = 60.0 * max(1.0, int(os.environ.get("EXAMPLES", "25")) / 25)
 # No test takes longer; see pytest-timeout.
 os.environ.setdefault("PYTEST_TIMEOUT", str(120 * PATIENCE))
 
@@ -99,10 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Bound the memory and time of tests that make up what they give to the package."""
-    if not any(item.iter_markers("hypothesis")) and not any(item.iter_markers("bounded")):
-        return (yield)
-    with bounded(seconds=MADE_UP):
+    """Bound the memory and time of each example, and of whole tests that are so marked."""
+    if made_up := getattr(getattr(item, "obj", None), "hypothesis", None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(made_up, "inner_test", each_bounded(made_up.inner_test))
+            return (yield)
+    with bounded(seconds=60) if any(item.iter_markers("bounded")) else nullcontext():
         return (yield)
 
 

@@ -22,6 +22,7 @@ from shardkit.operations.operation import Page
 
 # How many times as long as on a quiet machine the suite waits.
 PATIENCE = float(os.environ.get("PATIENCE", "1"))
+ALL_CASES = os.environ.get("CASES") == "all"  # else long tests do a part of them
 
 SESSION = "550e8400-e29b-41d4-a716-446655440000"
 SESSION_ID = 383061330139657245

@@ -5,12 +5,16 @@ Times are those of the processor, so that a busy machine fails no test.
 
 from __future__ import annotations
 
+import inspect
 import resource
 import threading
 import time
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Coroutine, Generator, Iterator
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any
 
 MEMORY = 2 << 30  # bytes of addresses, beyond those in use: a new thread takes 136 MB
 SECONDS = 10.0
@@ -48,3 +52,34 @@ def bounded(memory: int = MEMORY, seconds: float = SECONDS, held: float = HELD) 
         ticking.join()
     if took > seconds or longest > held:
         raise Overuse(f"took {took:.1f} s, and the interpreter's lock for {longest:.1f} s at once")
+
+
+def each_bounded(test: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a test, or a coroutine function, each of whose calls is bounded."""
+
+    @wraps(test)
+    async def awaited(*args: Any, **options: Any) -> None:
+        with bounded():
+            await test(*args, **options)
+
+    return awaited if inspect.iscoroutinefunction(test) else bounded()(test)
+
+
+@types.coroutine
+def watched(call: Coroutine[Any, Any, Any], seconds: float = HELD) -> Generator[Any, Any, Any]:
+    """Await a call among others; fail if its own steps take more time of the processor."""
+    took, resume = 0.0, partial(call.send, None)
+    while True:
+        began = time.thread_time()
+        try:
+            future = resume()
+        except StopIteration as done:
+            return done.value
+        finally:
+            took += time.thread_time() - began
+            if took > seconds:
+                raise Overuse(f"a call took {took:.1f} s")
+        try:
+            resume = partial(call.send, (yield future))
+        except BaseException as error:
+            resume = partial(call.throw, error)

@@ -27,7 +27,7 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -409,13 +409,9 @@ class _OngoingRotation:
         """Return the components with entries that have the password inline, with the new one."""
         changed: dict[str, Component] = {}
         for name, component in self.components.items():
-            renewed = [
-                (shard, self._renewed(entry, str(shard))) for shard, entry in component.entries()
-            ]
-            if [entry for _, entry in renewed] != [entry for _, entry in component.entries()]:
-                shards = tuple(entry for shard, entry in renewed if shard.number is not None)
-                single = next((entry for shard, entry in renewed if shard.number is None), None)
-                changed[name] = replace(component, entry=single, shards=shards)
+            renewed = component.with_entries(lambda shard, entry: self._renewed(entry, str(shard)))
+            if renewed.entries() != component.entries():
+                changed[name] = renewed
         return changed
 
     def _renewed(self, entry: Entry, where: str) -> Entry:

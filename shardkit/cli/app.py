@@ -117,7 +117,6 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "demo.command:demo",
             "Count the hits and unique visitors per day of a web access log.",
         ),
-        "bench": ("bench.command:bench", "Measure memory and speed."),
     },
 }
 

@@ -88,6 +88,12 @@ class CommandGroup(click.Group):
             option(self)
         self.params.extend(reversed(self.__dict__.pop("__click_params__", [])))
 
+    def add_command(self, cmd: click.Command, name: str | None = None) -> None:
+        """Add a command, and its first example to the group's."""
+        super().add_command(cmd, name)
+        lines = (self.epilog or "").splitlines()[2:] + (cmd.epilog or "").splitlines()[2:3]
+        self.epilog = examples(*map(str.strip, lines))
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:

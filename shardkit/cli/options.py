@@ -205,18 +205,6 @@ file_option = click.option(
 )
 
 
-# ``--server`` (``binary``) and ``--plot``, of measurements.
-binary_option = click.option(
-    "--server",
-    "binary",
-    metavar="PATH",
-    help="The server to start: a path, or a program on PATH; by default the embedded one.",
-)
-plot_option = click.option(
-    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
-)
-
-
 # ``--config`` (``where``) of a command on a map: a config server other than the map's own.
 target_option = click.option(
     "-c",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import count
 from typing import Any, NamedTuple, NoReturn, Self, TypeAlias
@@ -224,6 +224,12 @@ class Component:
         """Return every shard with its entry, the unsharded one first."""
         unsharded = [] if self.entry is None else [(Shard(self.name), self.entry)]
         return unsharded + [(Shard(self.name, n), entry) for n, entry in enumerate(self.shards)]
+
+    def with_entries(self, change: Callable[[Shard, Entry], Entry]) -> Component:
+        """Return a version whose entries are what ``change`` makes of these."""
+        entries = {shard: change(shard, entry) for shard, entry in self.entries()}
+        unsharded = entries.pop(Shard(self.name), None)
+        return replace(self, entry=unsharded, shards=tuple(entries.values()))
 
     def require_shards(self, count: int | None, rule: str | None = None) -> None:
         """Refuse a caller that routes by another number of shards, or by another placement.

@@ -98,6 +98,7 @@ PATIENCE = 100_000
 # Seconds after a hold's end at which waiters ask.
 LATER = 0.001
 EXCLUSIVE, SHARED = "x", "s"
+MOST_HOLDERS = 10_000
 UNSET: Any = type("Unset", (), {"__repr__": lambda _: "UNSET"})()
 
 
@@ -188,6 +189,8 @@ class Holdable(Structure[Face]):
         InvalidArgumentError: an argument is out of range.
     """
 
+    _kind, _mode, _fewest = "lock", EXCLUSIVE, 0  # the last: of its limits
+
     def __init__(
         self,
         driver: Driver,
@@ -196,8 +199,8 @@ class Holdable(Structure[Face]):
         renewals: Renewals | AsyncRenewals | None = None,
         clock: ServerClock | None = None,
         *,
-        kind: str = "lock",
-        mode: str = EXCLUSIVE,
+        kind: str | None = None,
+        mode: str | None = None,
         limit: int = 1,
         ttl: Seconds = TTL,
         wait: Seconds | None = WAIT,
@@ -213,10 +216,11 @@ class Holdable(Structure[Face]):
         on_lost: Callable[[Hold[Any]], object] | None = None,
     ) -> None:
         super().__init__(driver, component, name)
-        self.kind = kind
-        self.key = base_key(kind, name)
+        self.kind = kind or self._kind
+        self.key = base_key(self.kind, name)
         parts = ("holders", "details", "waiters")
         self._keys = [self.key, *(f"{self.key}:{part}" for part in parts)]
+        check_integer(name, "limit", limit, self._fewest, MOST_HOLDERS)
         self.limit = limit
         wait = wait_given(self.key, wait, WAIT, blocking, blocking_timeout)
         if timeout is not UNSET:
@@ -234,7 +238,7 @@ class Holdable(Structure[Face]):
             )
         self._reentrant = reentrant
         self._reentrant_owner = owner
-        self._mode = mode
+        self._mode = mode or self._mode
         self._patience = 0 if fair else PATIENCE
         self._durable = durable
         self._durable_timeout: float = in_seconds(durable_timeout)

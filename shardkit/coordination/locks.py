@@ -6,14 +6,12 @@ import secrets
 from typing import Any
 
 from shardkit.coordination.hold import AsyncRenewals, Hold, Renewals
-from shardkit.coordination.holdable import EXCLUSIVE, SHARED, UNSET, Holdable, Holder
+from shardkit.coordination.holdable import EXCLUSIVE, MOST_HOLDERS, SHARED, UNSET, Holdable, Holder
 from shardkit.operations.arguments import Seconds
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import Deferred, DeferredFace, Driver, Face, Operation, operation
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.server_clock import ServerClock
-
-MOST_HOLDERS = 10_000
 
 
 class Lock(Holdable[Face]):
@@ -40,30 +38,7 @@ class Semaphore(Holdable[Face]):
     """
 
     deferred: DeferredFace[Semaphore[Deferred]]
-
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str,
-        renewals: Renewals | AsyncRenewals | None = None,
-        clock: ServerClock | None = None,
-        *,
-        limit: int,
-        **options: Any,
-    ) -> None:
-        check_integer(name, "limit", limit, 1, MOST_HOLDERS)
-        super().__init__(
-            driver,
-            component,
-            name,
-            renewals,
-            clock,
-            kind="semaphore",
-            mode=SHARED,
-            limit=limit,
-            **options,
-        )
+    _kind, _mode, _fewest = "semaphore", SHARED, 1
 
     @operation
     def resize(self, limit: int) -> Operation[int]:
@@ -133,17 +108,7 @@ class Election(Holdable[Face]):
     """
 
     deferred: DeferredFace[Election[Deferred]]
-
-    def __init__(
-        self,
-        driver: Driver,
-        component: str,
-        name: str,
-        renewals: Renewals | AsyncRenewals | None = None,
-        clock: ServerClock | None = None,
-        **options: Any,
-    ) -> None:
-        super().__init__(driver, component, name, renewals, clock, kind="election", **options)
+    _kind = "election"
 
     @operation
     def campaign(

@@ -178,9 +178,9 @@ class RateLimit(Structure[Face]):
     @operation
     def peek(self, key: Key, hits: int = 1) -> Operation[RateDecision]:
         """Return whether hits would be allowed, without counting them; see `hit`."""
+        self._check_hits(hits)
         [reply] = yield [self._call(key)]
         now = self._decision(key, reply)
-        self._check_hits(hits)
         if hits <= now.remaining:
             return now
         if self.algorithm == GCRA and hits <= self.burst:

@@ -23,13 +23,14 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
+from redis.exceptions import NoPermissionError
+
 from shardkit.coordination.guard import Guard
 from shardkit.coordination.hold import AsyncRenewals, Hold, OwnHolds, Renewals
 from shardkit.coordination.holdable import TTL, UNSET, WAIT, Holdable, wait_given
 from shardkit.coordination.keys import base_key
 from shardkit.coordination.locks import Lock
 from shardkit.errors import (
-    DamagedDataError,
     InvalidArgumentError,
     LockLostError,
     LockTimeoutError,
@@ -334,6 +335,7 @@ class QuorumLock(_Several[Face, QuorumHold]):
 
         Raises:
             DamagedDataError: damaged data on a server leaves no majority.
+            ShardErrors: missing rights leave no majority.
             DeadlineExceeded: the caller's deadline has passed.
 
         Cost: for each attempt one exchange with all servers, and one with a majority; a server that
@@ -341,19 +343,18 @@ class QuorumLock(_Several[Face, QuorumHold]):
         """
         until = self._until(wait, blocking, blocking_timeout)
         while True:
-            hold, damage = yield from self._attempt()
+            hold, refusals = yield from self._attempt()
             if hold is not None:
                 self._held.add(hold)
                 return hold
             left = until - self._monotonic()
-            if left <= 0:
-                if damage is not None:
-                    raise damage
+            if left <= 0 or len(refusals) > len(self._locks) - self._needed:
+                raise_failures(Replies(refusals))
                 return None
             yield Pause(min(left, random.uniform(0.001, LONGEST_PAUSE)))
 
-    def _attempt(self) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
-        """Ask all servers once; return the hold, or the damage that leaves no majority."""
+    def _attempt(self) -> Operation[tuple[QuorumHold | None, list[ShardFailure]]]:
+        """Ask all servers once; return the hold, or what leaves no majority as long as it lasts."""
         asked = [lock.new_attempt(self._ttl) for lock in self._locks]
         # Even where no answer comes: it may be acquired there.
         undo = Partial(
@@ -361,23 +362,23 @@ class QuorumLock(_Several[Face, QuorumHold]):
             self._patience,
         )
         try:
-            majority, damage = yield from self._ask(asked)
+            majority, refusals = yield from self._ask(asked)
         except Interrupted:
             yield undo
             raise
         if majority is None:
             yield undo
-        return majority, damage
+        return majority, refusals
 
     def _ask(
         self, asked: Sequence[tuple[str, Command, float]]
-    ) -> Operation[tuple[QuorumHold | None, DamagedDataError | None]]:
+    ) -> Operation[tuple[QuorumHold | None, list[ShardFailure]]]:
         replies = yield Partial([command for _, command, _ in asked], self._patience)
         holds: list[Hold[Any]] = []
-        failed, damage = 0, None
+        failures: list[ShardFailure] = []
         for lock, (id_, _, sent), reply in zip(self._locks, asked, replies, strict=True):
             if isinstance(reply, ShardFailure):
-                failed, damage = failed + 1, damage_in(reply) or damage
+                failures.append(reply)
             elif reply[0] > 0:
                 token, now, ends = reply[:3]
                 holds.append(lock._held(id_, "0", token, sent, now, ends, self._ttl))
@@ -395,8 +396,14 @@ class QuorumLock(_Several[Face, QuorumHold]):
                 for hold in sure:
                     if self._renewals is not None:
                         self._renewals.add(hold)
-                return majority, None
-        return None, damage if failed > len(self._locks) - self._needed else None
+                return majority, []
+        if len(failures) <= len(self._locks) - self._needed:
+            return None, []
+        return None, [
+            failure
+            for failure in failures
+            if isinstance(failure.error, NoPermissionError) or damage_in(failure)
+        ]
 
     @operation
     def release(self, hold: QuorumHold | None = None) -> Operation[bool]:

@@ -282,6 +282,8 @@ class Transfers(Structure[Face]):
         Cost: one exchange with each shard of the log, and three for each transfer that is old.
         """
         least = round(self.grace * MICROSECONDS)
+        for name in accounts:
+            check_tag(self.name, "account", name)
         finished = undone = 0
         failed: ShardKitError | None = None
         more = True

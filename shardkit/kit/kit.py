@@ -28,7 +28,7 @@ from collections.abc import Callable, Collection, Coroutine, Generator, Iterable
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
+from typing import Any, Generic, NoReturn, Self, TypeAlias, TypedDict, TypeVar, Unpack, cast
 
 import redis
 import redis.asyncio as aioredis
@@ -87,6 +87,8 @@ Where: TypeAlias = str | Path | ShardMap | Entry
 _PARTS = frozenset({"breakers", "clients", "driver", "plane", "topology"})
 
 R = TypeVar("R")
+KeyRouter = TypeVar("KeyRouter")
+PairRouter = TypeVar("PairRouter")
 T = TypeVar("T")
 
 
@@ -104,12 +106,15 @@ class KitOptions(TypedDict, total=False):
     cache_max_age: Seconds
 
 
-class Kit(Catalogue[Face]):
+class Kit(Catalogue[Face], Generic[Face, KeyRouter, PairRouter]):
     """The common part of both kits: topology, clients, decorators, and structures of either face.
 
     `connect` documents the arguments. ``config_clients`` are those of the config server; the kit
     closes them.
     """
+
+    _by_key: type[KeyRouter]
+    _by_pair: type[PairRouter]
 
     def __init__(
         self,
@@ -239,6 +244,35 @@ class Kit(Catalogue[Face]):
     def _count(self, component: str, shards: int) -> None:
         self.topology.count(component, shards)
 
+    def key_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> KeyRouter:
+        """Return a router by key; see `shardkit.kit.routers`.
+
+        Args:
+            component: the component's name.
+            shards: the number of shards it must have, checked at every use; None for any number.
+            placement: see `shardkit.kit.decorators.sharded_connection`.
+            read_from: see `shardkit.kit.decorators.redis_connection`.
+        """
+        return self._router(self._by_key, component, shards, placement, read_from)
+
+    def id_pair_sharded(
+        self,
+        component: str,
+        shards: int | None = None,
+        *,
+        placement: str | None = None,
+        read_from: str | ReadFrom | None = None,
+    ) -> PairRouter:
+        """Return a router by pairs of ids; see `key_sharded`."""
+        return self._router(self._by_pair, component, shards, placement, read_from)
+
     def _router(
         self,
         kind: Callable[..., R],
@@ -328,12 +362,14 @@ def _tell_changed(
         emit(EntryChanged(component.name, component.epoch))
 
 
-class ShardKit(Kit[Blocking]):
+class ShardKit(Kit[Blocking, KeyShardedConnection, IdPairShardedConnection]):
     """A topology opened for blocking use. Created by `connect`; a context manager.
 
     Thread-safe, and so is all that it makes, except pipelines and what `lock` and its like return
     for one hold. A forked child may continue to use it, over connections of its own.
     """
+
+    _by_key, _by_pair = KeyShardedConnection, IdPairShardedConnection
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
@@ -409,43 +445,15 @@ class ShardKit(Kit[Blocking]):
         private_client = _followed(clients, find(False), find, PrivatePool, DirectClient)
         return cast("redis.Redis", private_client)
 
-    def key_sharded(
-        self,
-        component: str,
-        shards: int | None = None,
-        *,
-        placement: str | None = None,
-        read_from: str | ReadFrom | None = None,
-    ) -> KeyShardedConnection:
-        """Return a router by key; see `shardkit.kit.routers`.
-
-        Args:
-            component: the component's name.
-            shards: the number of shards it must have, checked at every use; None for any number.
-            placement: see `shardkit.kit.decorators.sharded_connection`.
-            read_from: see `shardkit.kit.decorators.redis_connection`.
-        """
-        return self._router(KeyShardedConnection, component, shards, placement, read_from)
-
-    def id_pair_sharded(
-        self,
-        component: str,
-        shards: int | None = None,
-        *,
-        placement: str | None = None,
-        read_from: str | ReadFrom | None = None,
-    ) -> IdPairShardedConnection:
-        """Return a router by pairs of ids; see `key_sharded`."""
-        return self._router(IdPairShardedConnection, component, shards, placement, read_from)
-
     def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server: reachability, response time, role, lag, memory, circuit breaker.
 
         Args:
-            seconds: how long to wait for each server, in seconds.
+            seconds: how long to wait for each server, in seconds; also for the config server. If it
+                does not answer, the components that were read before are checked.
 
         Raises:
-            ConfigServerError: the components cannot be listed.
+            ConfigServerError: the components cannot be listed, and none was read before.
             ClosedError: the kit is closed.
 
         Cost: a PING and an INFO to each server, 16 of them at the same time.
@@ -502,11 +510,13 @@ class ShardKit(Kit[Blocking]):
         self.close()
 
 
-class AsyncShardKit(Kit[Awaiting]):
+class AsyncShardKit(Kit[Awaiting, AsyncKeyShardedConnection, AsyncIdPairShardedConnection]):
     """A topology opened for awaiting use. Created by `aconnect`; an asynchronous context manager.
 
     For the tasks of any event loop, each of which has connections of its own.
     """
+
+    _by_key, _by_pair = AsyncKeyShardedConnection, AsyncIdPairShardedConnection
 
     def __init__(self, source: Source, **options: Any) -> None:
         super().__init__(source, **options)
@@ -575,28 +585,6 @@ class AsyncShardKit(Kit[Awaiting]):
         found = await find(False)
         private_client = _followed(clients, found, find, AsyncPrivatePool, MultiplexedClient)
         return cast("aioredis.Redis", private_client)
-
-    def key_sharded(
-        self,
-        component: str,
-        shards: int | None = None,
-        *,
-        placement: str | None = None,
-        read_from: str | ReadFrom | None = None,
-    ) -> AsyncKeyShardedConnection:
-        """Return a router by key; see `ShardKit.key_sharded`."""
-        return self._router(AsyncKeyShardedConnection, component, shards, placement, read_from)
-
-    def id_pair_sharded(
-        self,
-        component: str,
-        shards: int | None = None,
-        *,
-        placement: str | None = None,
-        read_from: str | ReadFrom | None = None,
-    ) -> AsyncIdPairShardedConnection:
-        """Return a router by pairs of ids; see `ShardKit.key_sharded`."""
-        return self._router(AsyncIdPairShardedConnection, component, shards, placement, read_from)
 
     async def health(self, seconds: Seconds = TIMEOUT) -> Health:
         """Check every server, all at the same time; see `ShardKit.health`."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from shardkit.config.component import entry_key
@@ -132,16 +132,12 @@ class ServerPlan:
 
     def moved(self, shard_map: ShardMap, ports: Mapping[Address, int]) -> ShardMap:
         """Return the map with the ports of running servers, by address in the map."""
-        components = {}
-        for name, component in shard_map.components.items():
-            components[name] = replace(
-                component,
-                entry=component.entry and self._moved(component.entry, entry_key(name), ports),
-                shards=tuple(
-                    self._moved(entry, entry_key(name, n), ports)
-                    for n, entry in enumerate(component.shards)
-                ),
+        components = {
+            name: component.with_entries(
+                lambda shard, entry: self._moved(entry, entry_key(*shard), ports)
             )
+            for name, component in shard_map.components.items()
+        }
         config_server = shard_map.config_server
         if config_server is not None:
             config_server = self._moved(config_server, CONFIG_SERVER, ports)

@@ -209,6 +209,7 @@ class Chats(Tagged[Face]):
         1,000 of them.
         """
         key = self._list_key(user)
+        self._keys(chat)  # checks the name
         [entry] = yield [self._at(key, "HGET", key, chat)]
         token = b"" if entry is None else entry.split(b" ")[0]
         [left] = yield [self._call("leave", chat, self._clock.script_microseconds(), user, token)]

@@ -23,10 +23,11 @@ from typing import Any, Literal, TypeAlias
 from redis.exceptions import NoPermissionError
 
 from shardkit.config.component import Component
-from shardkit.errors import ClosedError, InvalidArgumentError
+from shardkit.errors import ClosedError, ConfigServerError, InvalidArgumentError
 from shardkit.network.connections.policy import policy_of
 from shardkit.network.rights import missing_right
 from shardkit.network.survey import ServerFacts
+from shardkit.network.topology.cache import Outcomes, Topology
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import DeadlineBlock
@@ -136,8 +137,13 @@ def checked_share(threshold: Threshold) -> float:
 
 def health_of(kit: Any, seconds: float) -> Health:
     """Return the health of a blocking kit; asks the servers in threads, each for ``seconds``."""
-    components, broken = _components(kit.components(), kit.topology.component)
-    targets = _targets(components)
+    try:
+        with DeadlineBlock(seconds):
+            outcomes = {name: _outcome(kit.topology, name) for name in kit.components()}
+    except ConfigServerError:  # nothing lists the components
+        if not (outcomes := kit.topology.known()):
+            raise
+    targets = _targets(outcomes)
 
     def probe(target: tuple[Component, Shard]) -> ShardHealth:
         return run_steps(_probe(kit.clients.get, *target, seconds), lambda answer: answer)
@@ -148,29 +154,25 @@ def health_of(kit: Any, seconds: float) -> Health:
             results = list(threads.map(probe, targets))
     except RuntimeError:  # no thread starts after the main one has ended, or beyond a limit
         results = list(map(probe, targets))
-    return _health(kit, components, broken, zip(targets, results, strict=True))
+    return _health(kit, outcomes, zip(targets, results, strict=True))
 
 
 async def ahealth_of(kit: Any, seconds: float) -> Health:
     """Return the health of an async kit; asks the servers in tasks, each for ``seconds``."""
-    names = await kit.components()
-    outcomes = await kit.topology.aload(names)
-
-    def component_of(name: str) -> Component:
-        outcome: Any = outcomes[name]
-        if isinstance(outcome, Exception):
-            raise outcome
-        component: Component = outcome
-        return component
+    try:
+        with DeadlineBlock(seconds):
+            outcomes: Outcomes = await kit.topology.aload(await kit.components())
+    except ConfigServerError:  # nothing lists the components
+        if not (outcomes := kit.topology.known()):
+            raise
 
     async def provide(answer: Any) -> Any:
         return await answer
 
-    components, broken = _components(names, component_of)
-    targets = _targets(components)
+    targets = _targets(outcomes)
     probes = [_probe(kit.clients.aget, *target, seconds) for target in targets]
     results = await asyncio.gather(*(arun_steps(probe, provide) for probe in probes))
-    return _health(kit, components, broken, zip(targets, results, strict=True))
+    return _health(kit, outcomes, zip(targets, results, strict=True))
 
 
 def _probe(
@@ -201,39 +203,37 @@ def _probe(
         return made(False, error=text, breaker=_breaker(client))
 
 
-def _components(
-    names: Iterable[str], find: Callable[[str], Component]
-) -> tuple[list[Component], dict[str, str]]:
-    components, broken = [], {}
-    for name in names:
-        try:
-            components.append(find(name))
-        except ClosedError:
-            raise
-        except Exception as error:
-            broken[name] = str(error)
-    return components, broken
+def _outcome(topology: Topology, name: str) -> Component | Exception:
+    try:
+        return topology.component(name)
+    except Exception as error:
+        return error
 
 
-def _targets(components: Iterable[Component]) -> list[tuple[Component, Shard]]:
+def _targets(outcomes: Outcomes) -> list[tuple[Component, Shard]]:
     """Return one shard for each address."""
     targets: dict[str, tuple[Component, Shard]] = {}
-    for component in components:
-        for shard, entry in component.entries():
-            targets.setdefault(entry.address, (component, shard))
+    for component in outcomes.values():
+        if isinstance(component, ClosedError):
+            raise component
+        if isinstance(component, Component):
+            for shard, entry in component.entries():
+                targets.setdefault(entry.address, (component, shard))
     return list(targets.values())
 
 
 def _health(
     kit: Any,
-    components: Iterable[Component],
-    broken: Mapping[str, str],
+    outcomes: Outcomes,
     results: Iterable[tuple[tuple[Component, Shard], ShardHealth]],
 ) -> Health:
     by_address = {component.entry_of(shard).address: each for (component, shard), each in results}
-    shards, ages = [], {}
-    for component in components:
-        ages[component.name] = kit.topology.age(component.name)
+    shards, ages, broken = [], {}, {}
+    for name, component in outcomes.items():
+        if isinstance(component, Exception):
+            broken[name] = str(component)
+            continue
+        ages[name] = kit.topology.age(name)
         for shard, entry in component.entries():
             fields = asdict(by_address[entry.address])
             shards.append(ShardHealth(**{**fields, "shard": str(shard)}))

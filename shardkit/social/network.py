@@ -33,7 +33,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from shardkit.errors import CrossShardError, DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import Seconds, in_seconds, shown
@@ -77,8 +78,10 @@ from shardkit.social.timelines import Timelines, newest_rows
 from shardkit.social.users import Lists, Users
 from shardkit.structures.base.arguments import check_integer
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.parameters import Metadata, open_all
+from shardkit.structures.base.parameters import Metadata, open_all, opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
+
+T = TypeVar("T")
 
 PARTS = 1024
 RELATION_SHARDS = 16
@@ -244,14 +247,13 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange, one script.
         """
-        yield from self._open(create=True)
-        return (yield from self._users.create(login, name, extras, idempotency_key))
+        creating = self._users.create(login, name, extras, idempotency_key)
+        return (yield from self._writes(creating))
 
     @operation
     def get_user(self, uid: int | str) -> Operation[User | None]:
         """Return a user; None if there is none. Cost: one exchange."""
-        yield from self._open()
-        [user] = yield from self._users.get([self.layout.id("uid", uid)])
+        [user] = yield from self._reads(self._users.get(self._ids(uid=uid)))
         return user
 
     @operation
@@ -260,14 +262,13 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange for each 1,000.
         """
-        yield from self._open()
-        return (yield from self._users.get([self.layout.id("uid", uid) for uid in uids]))
+        ids = [self.layout.id("uid", uid) for uid in uids]
+        return (yield from self._reads(self._users.get(ids)))
 
     @operation
     def get_user_by_login(self, login: str) -> Operation[User | None]:
         """Return the user with a login; None if there is none. Cost: two exchanges."""
-        yield from self._open()
-        uid = yield from self._users.id_of(login)
+        uid = yield from self._reads(self._users.id_of(login))
         if uid is None:
             return None
         [user] = yield from self._users.get([uid])
@@ -308,12 +309,9 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         an account whose posts are fetched.
         """
-        yield from self._open(create=True)
-        return (
-            yield from self._posts.post(
-                self.layout.id("uid", uid), message, extras, idempotency_key
-            )
-        )
+        author = self.layout.id("uid", uid)
+        posting = self._posts.post(author, message, extras, idempotency_key)
+        return (yield from self._writes(posting))
 
     @operation
     def delete_status(self, uid: int | str, status: int | str) -> Operation[bool]:
@@ -325,14 +323,12 @@ class SocialNetwork(Structure[Face]):
         Cost: five exchanges for up to ``pass_size`` followers; further passes are tasks. Three for
         a status that readers fetch.
         """
-        yield from self._open(create=True)
-        return (yield from self._posts.delete(*self._ids(uid=uid, status=status)))
+        return (yield from self._writes(self._posts.delete(*self._ids(uid=uid, status=status))))
 
     @operation
     def get_status(self, status: int | str) -> Operation[Status | None]:
         """Return a status; None if there is none. Cost: one exchange."""
-        yield from self._open()
-        [result] = yield from self._statuses.get(self._ids(status=status))
+        [result] = yield from self._reads(self._statuses.get(self._ids(status=status)))
         return result
 
     @operation
@@ -341,8 +337,8 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange for each 1,000.
         """
-        yield from self._open()
-        return (yield from self._statuses.get([self.layout.id("status", id_) for id_ in statuses]))
+        ids = [self.layout.id("status", id_) for id_ in statuses]
+        return (yield from self._reads(self._statuses.get(ids)))
 
     # ---- timelines
 
@@ -374,11 +370,11 @@ class SocialNetwork(Structure[Face]):
         Cost: two exchanges; three if the user follows accounts whose posts are fetched, and one
         more if statuses were left out.
         """
-        yield from self._open()
         uid = self.layout.id("uid", uid)
         self._check_page(page, limit, cursor)
         muted = self._blocks.muted(uid)
-        return (yield from self._timelines.home(USER, uid, page, limit, cursor, muted))
+        home = self._timelines.home(USER, uid, page, limit, cursor, muted)
+        return (yield from self._reads(home))
 
     @operation
     def profile(
@@ -390,9 +386,9 @@ class SocialNetwork(Structure[Face]):
         cursor: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
         """Return a page of a user's own posts; see `home`. Cost: two exchanges."""
-        yield from self._open()
         self._check_page(page, limit, cursor)
-        return (yield from self._timelines.profile(self.layout.id("uid", uid), page, limit, cursor))
+        uid = self.layout.id("uid", uid)
+        return (yield from self._reads(self._timelines.profile(uid, page, limit, cursor)))
 
     @operation
     def list_timeline(
@@ -404,10 +400,11 @@ class SocialNetwork(Structure[Face]):
         cursor: TimelineCursor | None = None,
     ) -> Operation[TimelinePage]:
         """Return a page of a list's timeline; see `home`. Cost: as `home`."""
-        yield from self._open()
         self._check_page(page, limit, cursor)
         owner = self.layout.id("list_id", list_id)
-        return (yield from self._timelines.home(LIST, owner, page, limit, cursor, None))
+        return (
+            yield from self._reads(self._timelines.home(LIST, owner, page, limit, cursor, None))
+        )
 
     # ---- following
 
@@ -425,8 +422,8 @@ class SocialNetwork(Structure[Face]):
 
         Cost: five exchanges.
         """
-        yield from self._open(create=True)
-        return (yield from self._follows.follow(USER, *self._ids(uid=uid, other=other)))
+        ids = self._ids(uid=uid, other=other)
+        return (yield from self._writes(self._follows.follow(USER, *ids)))
 
     @operation
     def unfollow(self, uid: int | str, other: int | str) -> Operation[bool]:
@@ -438,15 +435,14 @@ class SocialNetwork(Structure[Face]):
         Cost: seven exchanges. A home timeline with fewer entries than its limit is then filled from
         the profiles of followed users: four exchanges for each 50, after the first 50 as tasks.
         """
-        yield from self._open(create=True)
-        return (yield from self._follows.unfollow(USER, *self._ids(uid=uid, other=other)))
+        ids = self._ids(uid=uid, other=other)
+        return (yield from self._writes(self._follows.unfollow(USER, *ids)))
 
     @operation
     def follows(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user follows another. Cost: one exchange."""
-        yield from self._open()
         first, second = self._ids(uid=uid, other=other)
-        [follows] = yield from self._relations.exist(USER, [(first, second)])
+        [follows] = yield from self._reads(self._relations.exist(USER, [(first, second)]))
         return follows
 
     @operation
@@ -485,20 +481,17 @@ class SocialNetwork(Structure[Face]):
 
         Cost: two exchanges, and five for each of the two that followed the other.
         """
-        yield from self._open(create=True)
-        return (yield from self._blocks.block(*self._ids(uid=uid, other=other)))
+        return (yield from self._writes(self._blocks.block(*self._ids(uid=uid, other=other))))
 
     @operation
     def unblock(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Remove a block; return whether there was one. Cost: one exchange."""
-        yield from self._open(create=True)
-        return (yield from self._blocks.unblock(*self._ids(uid=uid, other=other)))
+        return (yield from self._writes(self._blocks.unblock(*self._ids(uid=uid, other=other))))
 
     @operation
     def blocks(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Return whether a user has blocked another. Cost: one exchange."""
-        yield from self._open()
-        return (yield from self._blocks.blocks(*self._ids(uid=uid, other=other)))
+        return (yield from self._reads(self._blocks.blocks(*self._ids(uid=uid, other=other))))
 
     @operation
     def mute(self, uid: int | str, other: int | str) -> Operation[MuteResult]:
@@ -512,14 +505,12 @@ class SocialNetwork(Structure[Face]):
 
         Cost: three exchanges.
         """
-        yield from self._open(create=True)
-        return (yield from self._blocks.mute(*self._ids(uid=uid, other=other)))
+        return (yield from self._writes(self._blocks.mute(*self._ids(uid=uid, other=other))))
 
     @operation
     def unmute(self, uid: int | str, other: int | str) -> Operation[bool]:
         """Show a user's posts again; return whether they were muted. Cost: one exchange."""
-        yield from self._open(create=True)
-        return (yield from self._blocks.unmute(*self._ids(uid=uid, other=other)))
+        return (yield from self._writes(self._blocks.unmute(*self._ids(uid=uid, other=other))))
 
     # ---- lists
 
@@ -540,33 +531,31 @@ class SocialNetwork(Structure[Face]):
 
         Cost: one exchange.
         """
-        yield from self._open(create=True)
-        return (yield from self._lists.create(self.layout.id("uid", uid), name, idempotency_key))
+        creating = self._lists.create(self.layout.id("uid", uid), name, idempotency_key)
+        return (yield from self._writes(creating))
 
     @operation
     def get_list(self, list_id: int | str) -> Operation[UserList | None]:
         """Return a list; None if there is none. Cost: one exchange."""
-        yield from self._open()
-        [result] = yield from self._lists.get(self._ids(list_id=list_id))
+        [result] = yield from self._reads(self._lists.get(self._ids(list_id=list_id)))
         return result
 
     @operation
     def lists(self, uid: int | str) -> Operation[list[UserList]]:
         """Return a user's lists, oldest first. Cost: two exchanges."""
-        yield from self._open()
-        return (yield from self._lists.of(self.layout.id("uid", uid)))
+        return (yield from self._reads(self._lists.of(self.layout.id("uid", uid))))
 
     @operation
     def follow_into_list(self, list_id: int | str, uid: int | str) -> Operation[FollowResult]:
         """Put a user on a list, whose timeline gets the newest posts; see `follow`."""
-        yield from self._open(create=True)
-        return (yield from self._follows.follow(LIST, *self._ids(list_id=list_id, uid=uid)))
+        ids = self._ids(list_id=list_id, uid=uid)
+        return (yield from self._writes(self._follows.follow(LIST, *ids)))
 
     @operation
     def unfollow_from_list(self, list_id: int | str, uid: int | str) -> Operation[bool]:
         """Remove a user from a list; see `unfollow`."""
-        yield from self._open(create=True)
-        return (yield from self._follows.unfollow(LIST, *self._ids(list_id=list_id, uid=uid)))
+        ids = self._ids(list_id=list_id, uid=uid)
+        return (yield from self._writes(self._follows.unfollow(LIST, *ids)))
 
     # ---- tasks and repair
 
@@ -580,8 +569,7 @@ class SocialNetwork(Structure[Face]):
         Raises:
             NewerFormatError: a later release queued this, in a form that this one cannot read.
         """
-        yield from self._open(create=True)
-        yield from self._jobs.resume(job)
+        yield from self._writes(self._jobs.resume(job))
 
     @operation
     def backfill(
@@ -601,8 +589,8 @@ class SocialNetwork(Structure[Face]):
         Cost: four exchanges.
         """
         self._jobs.check_backfill(kind, places)
-        yield from self._open(create=True)
-        yield from self._jobs.backfill(KINDS[kind], self.layout.id("owner", owner), places)
+        owner = self.layout.id("owner", owner)
+        yield from self._writes(self._jobs.backfill(KINDS[kind], owner, places))
 
     @operation
     def pending(self, older_than: Seconds = OLDER_THAN) -> Operation[list[str]]:
@@ -611,8 +599,7 @@ class SocialNetwork(Structure[Face]):
         Cost: two exchanges, with a script for each part: 1,040 by default.
         """
         older_than = in_seconds(older_than)
-        yield from self._open()
-        notes = yield from self._repair.notes(older_than, claim=False)
+        notes = yield from self._reads(self._repair.notes(older_than, claim=False))
         return [note.text for note in notes]
 
     @operation
@@ -630,8 +617,7 @@ class SocialNetwork(Structure[Face]):
         Cost: as `pending`, and the cost of each change.
         """
         older_than = in_seconds(older_than)
-        yield from self._open(create=True)
-        notes = yield from self._repair.notes(older_than, claim=True)
+        notes = yield from self._writes(self._repair.notes(older_than, claim=True))
         finished = 0
         for note in notes:
             finished += yield from self._repair.finish(note)
@@ -650,14 +636,14 @@ class SocialNetwork(Structure[Face]):
         Cost: about twenty exchanges, four more for each 50 followed users, and six for each
         account whose posts were missing or superfluous.
         """
-        yield from self._open(create=True)
-        return (yield from self._reconciler.account(USER, self.layout.id("uid", uid)))
+        uid = self.layout.id("uid", uid)
+        return (yield from self._writes(self._reconciler.account(USER, uid)))
 
     @operation
     def reconcile_list(self, list_id: int | str) -> Operation[ReconcileResult | None]:
         """Make a list's counter and timeline agree with its relations; see `reconcile`."""
-        yield from self._open(create=True)
-        return (yield from self._reconciler.account(LIST, self.layout.id("list_id", list_id)))
+        list_id = self.layout.id("list_id", list_id)
+        return (yield from self._writes(self._reconciler.account(LIST, list_id)))
 
     @stream
     def check(self) -> Stream[Damage]:
@@ -702,6 +688,12 @@ class SocialNetwork(Structure[Face]):
                 yield from self._require_tags()
             yield from open_all([self.meta], create=create)
 
+    def _reads(self, steps: Operation[T]) -> Operation[T]:
+        return opened(steps, self._open)
+
+    def _writes(self, steps: Operation[T]) -> Operation[T]:
+        return opened(steps, partial(self._open, create=True))
+
     def _require_tags(self) -> Operation[None]:
         """Refuse components whose placement would part the keys of a user or a timeline."""
         keys = [f"{n}:{{{self.name}}}" for n in range(32)]
@@ -718,10 +710,9 @@ class SocialNetwork(Structure[Face]):
     def _related(
         self, relation: str, uid: int | str, limit: int, cursor: Relation | None
     ) -> Operation[RelationPage]:
-        yield from self._open()
         check_integer(self.name, "limit", limit, 1, DEEPEST)
         places = self.layout.places(relation, self.layout.id("uid", uid))
-        rows = yield from newest_rows(places, limit, cursor)
+        rows = yield from self._reads(newest_rows(places, limit, cursor))
         page = RelationPage(Relation(int(other), int(version)) for other, version in rows)
         page.cursor = page[-1] if len(page) == limit else None
         return page

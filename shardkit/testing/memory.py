@@ -21,10 +21,9 @@ fixtures for this; see `shardkit.testing.plugin`.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import entry_key
 from shardkit.config.entry import Entry
 from shardkit.config.shard_map import ShardMap
 from shardkit.local.server_plan import CONFIG_SERVER, CompleteEnvironment
@@ -84,22 +83,18 @@ def _in_memory(shard_map: ShardMap) -> ShardMap:
     """Return the map with every reference resolved."""
     environ = CompleteEnvironment(os.environ)
 
-    def resolved(entry: Entry | None, where: str) -> Entry | None:
-        if entry is None or "${" not in entry.to_json():
+    def resolved(entry: Entry, where: str) -> Entry:
+        if "${" not in entry.to_json():
             return entry
         return Entry(entry.resolved(where, environ), where)
 
-    def component(name: str, old: Component) -> Component:
-        shards = (resolved(entry, entry_key(name, n)) for n, entry in enumerate(old.shards))
-        return replace(
-            old,
-            entry=resolved(old.entry, entry_key(name)),
-            shards=tuple(entry for entry in shards if entry is not None),
-        )
-
+    config_server = shard_map.config_server
     return ShardMap(
-        {name: component(name, old) for name, old in shard_map.components.items()},
-        resolved(shard_map.config_server, CONFIG_SERVER),
+        {
+            name: old.with_entries(lambda shard, entry: resolved(entry, entry_key(*shard)))
+            for name, old in shard_map.components.items()
+        },
+        config_server and resolved(config_server, CONFIG_SERVER),
         (),
         f"{shard_map.source} (in memory)",
     )

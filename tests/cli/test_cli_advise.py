@@ -19,7 +19,7 @@ from shardkit.admin.conversion.convert import convert
 from shardkit.admin.conversion.forms import Conversion
 from shardkit.admin.doctor.scan import databases_with
 from shardkit.cli.advise.sampling import take
-from shardkit.cli.bench.servers import COMPONENT, ServerSource
+from shardkit.cli.advise.servers import COMPONENT, ServerSource
 from shardkit.local import LocalCluster, LocalServer
 
 WORDS = ["Ada", "Grace", "Alan", "Edsger", "Barbara", "Donald", "Frances", "Tony"]

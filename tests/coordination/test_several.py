@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 from faces import Face, faced, holder
+from redis.exceptions import NoPermissionError
 
 import shardkit
 from shardkit import AsyncShardKit, ShardKit, ShardMap
 from shardkit.errors import (
+    CommandsRefused,
     DamagedDataError,
     InvalidArgumentError,
     LockLostError,
@@ -207,6 +209,27 @@ def test_what_is_damaged_on_a_minority_does_no_harm_and_on_a_majority_is_named(
                     client.hset("quorum:{x}", "token", "x")
         with pytest.raises(DamagedDataError, match=r"q[12]: quorum:\{x\} is damaged: token=x"):
             face.run(lock.acquire())
+
+
+@pytest.mark.parametrize("kind", ["blocking", "awaiting"])
+def test_rights_that_a_majority_lacks_are_named_at_once(
+    three: list[LocalServer], kind: str
+) -> None:
+    with faced(kind, map_of(three)) as face:
+        lock = face.kit.quorum_lock("r", components=["q0", "q1", "q2"], wait=None)
+        for server in three[1:]:
+            assert face.run(lock.acquire())
+            assert face.run(lock.release()) is True
+            with server.client() as client:
+                client.execute_command("ACL", "SETUSER", "default", "-evalsha")
+        try:
+            with pytest.raises(CommandsRefused, match="2 shards failed") as refused:
+                face.run(lock.acquire())
+            assert isinstance(refused.value.error, NoPermissionError)
+        finally:
+            for server in three[1:]:
+                with server.client() as client:
+                    client.execute_command("ACL", "SETUSER", "default", "+evalsha")
 
 
 def test_a_hold_on_a_majority_is_lost_with_it(three: list[LocalServer]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from coordination_helpers import forked, with_jumping_clocks
-from faces import Exchanges, Face, eventually, holder
+from faces import ALL_CASES, Exchanges, Face, eventually, holder
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -23,7 +23,7 @@ from shardkit.coordination.transfers import _log_of
 from shardkit.errors import DamagedDataError, InvalidArgumentError, ShardKitError
 from shardkit.operations import Operation, Pause
 
-KILLS = int(os.environ.get("SHARDKIT_KILLS", "24"))
+KILLS = 24 if ALL_CASES else 12
 NAMES = [f"a{n}" for n in range(8)]
 
 

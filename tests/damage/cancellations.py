@@ -10,17 +10,16 @@ length: ids and times differ.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 import types
+from collections import Counter
 from collections.abc import Awaitable, Callable, Generator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import count
 from typing import Any
 
-from damages import SUBJECTS, Driver, Waited
+from damages import SUBJECTS, Driver, Waited, in_processes
 from subjects import MAP
 
 import shardkit
@@ -41,6 +40,7 @@ LEFT = {
     "set": (b"ids:storing:",),  # ends by itself after a day
     "changed list": (b"{jobs}:",),  # the change that the call continued
     "daily totals": (b"daily:adding:",),  # ends by itself after an hour
+    "unique 60-bit": (b":gather:",),  # ends by itself after ten minutes
     "network": (b"pending:",),
     "mailboxes": (b":state", b":leased"),
     "files": (b":files", b":claims", b":todo", b":leased", b":garbage"),
@@ -177,16 +177,16 @@ def left_behind(driver: Driver, name: str, called: str, call: Callable[[Any], An
     return found
 
 
-def cancel(name: str) -> bool:
-    """Cancel all calls of a subject; print what was left behind; return whether any was."""
-    subject, wrong = SUBJECTS[name], False
+def cancel(name: str) -> Counter[str]:
+    """Cancel all calls of a subject; print what was left behind; return how often, by call."""
+    subject, wrong = SUBJECTS[name], Counter[str]()
     servers, began = LocalServers(ShardMap.parse(MAP), ports="free"), time.monotonic()
     with servers, shardkit.connect(servers.shard_map) as kit, asyncio.Runner() as runner:
         driver = Driver(kit, servers.shard_map, runner)
         calls = {**subject.reads, **subject.writes}
         for called, call in calls.items():
             found = left_behind(driver, name, called, call)
-            wrong |= bool(found)
+            wrong[called] = len(found)
             for text in found[:3]:
                 print(f"{name} | {called} | {text}", flush=True)
         print(f"{name}: {len(calls)} calls, {time.monotonic() - began:.0f} s", flush=True)
@@ -197,8 +197,8 @@ def cancel(name: str) -> bool:
 def main(*given: str) -> int:
     """Try all subjects, or those that are named; return 1 if anything was left behind."""
     names = [each for each in SUBJECTS if each in given] or list(SUBJECTS)
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        return int(any(list(pool.map(cancel, names))))
+    counts = in_processes(cancel, [(name,) for name in names])
+    return int(any(map(Counter.total, counts.values())))
 
 
 if __name__ == "__main__":

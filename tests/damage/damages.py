@@ -16,17 +16,19 @@ damaged. After each, every call is made on a new object, from the same state. It
   what repairs a key that it did name repairs that one, too;
 * ``raw``: an error of Python, of redis-py or of the server;
 * ``slow``: out of proportion to what is stored: over SLOW commands more than on undamaged data;
-* ``hang``: over ENDLESS commands, or a minute.
+* ``hang``: over ENDLESS commands, or a minute;
+* ``ended``: of the subject: its process ended abruptly, as one that another has killed.
 
 ``make damage`` makes all cases, in as many processes as there are cores, and prints a table.
 ``python tests/damage/damages.py awaiting 100 set hash`` makes those of one face, and at most 100,
-drawn by lot, of each of these subjects.
+drawn by lot, of each of these subjects; ``2/3`` instead of ``100`` the second third of all.
 """
 
 from __future__ import annotations
 
 import asyncio
 import bz2
+import faulthandler
 import inspect
 import os
 import re
@@ -36,11 +38,13 @@ import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from itertools import repeat
+from itertools import product
+from multiprocessing import get_context
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import lz4.frame
 import redis
@@ -470,8 +474,8 @@ class Driver:
                 name, case.key.decode(errors="replace"), case.what, called, result, detail
             )
 
-    def outcomes(self, name: str, seed: int = 0, most: int | None = None) -> Iterator[Outcome]:
-        """Make the cases of a subject, or so many of them."""
+    def outcomes(self, name: str, seed: int = 0, some: str = "") -> Iterator[Outcome]:
+        """Make the cases of a subject, or some: ``100`` of them, or ``2/3``, the second third."""
         random = Random(f"{name} {seed}")
         self.prepare(name)
         stored = self.all_keys()
@@ -484,8 +488,11 @@ class Driver:
             usual[called] = ENDLESS - self.left
         self.restore(STORED)
         made = self.cases(name, random)
-        if most is not None:
-            made = random.sample(made, min(most, len(made)))
+        if "/" in some:
+            part, parts = map(int, some.split("/"))
+            made = made[part - 1 :: parts]
+        elif some:
+            made = random.sample(made, min(int(some), len(made)))
         for case in made:
             yield from self.run(name, stored, right, usual, case)
 
@@ -495,8 +502,8 @@ def _spelled(key: bytes) -> set[str]:
     return {key.decode(errors="backslashreplace"), re.sub("[^ -~]", "?", key.decode("latin-1"))}
 
 
-RESULTS = ("same", "damage", "blind", "other", "check", "wrong", "spread", "raw", "slow", "hang")
-WRONG = ("blind", "other", "spread", "raw", "slow", "hang")
+WRONG = ("blind", "other", "spread", "raw", "slow", "hang", "ended")
+RESULTS = ("same", "damage", "check", "wrong", *WRONG)
 FACES = ("blocking", "awaiting")  # without check()
 
 
@@ -504,21 +511,36 @@ def main(*given: str) -> int:
     """Make the cases of the faces and subjects given, or of all; return 1 if any went wrong."""
     faces = [face for face in FACES if face in given] or FACES
     names = [name for name in SUBJECTS if name in given] or list(SUBJECTS)
-    most = next((int(word) for word in given if word.isdigit()), None)
-    of_faces = [face for face in faces for _ in names]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
-        counts = list(pool.map(damage, of_faces, names * len(faces), repeat(most)))
+    some = next((word for word in given if word[0].isdigit()), "")
+    counts = in_processes(damage, list(product(faces, names, [some])))
     print(f"{'':35}{_row(RESULTS)}")
     for face in faces:
-        every: Counter[str] = sum(
-            (each for each, of_face in zip(counts, of_faces, strict=True) if of_face == face),
-            Counter(),
-        )
+        every: Counter[str] = sum((counts[each] for each in counts if each[0] == face), Counter())
         print(f"{face:10}{'all':25}{_row(f'{every[each]:,}' for each in RESULTS)}")
-    return int(any(each[result] for each in counts for result in WRONG))
+    return int(any(each[result] for each in counts.values() for result in WRONG))
 
 
-def damage(face: str, name: str, most: int | None = None) -> Counter[str]:
+Given = TypeVar("Given", bound=tuple[str, ...])
+
+
+def in_processes(
+    call: Callable[..., Counter[str]], given: list[Given]
+) -> dict[Given, Counter[str]]:
+    """Make calls, each in a process of its own, whose abrupt end takes no other along."""
+
+    def alone(args: Given) -> Counter[str]:
+        with ProcessPoolExecutor(1, get_context("spawn"), faulthandler.enable) as pool:
+            try:
+                return pool.submit(call, *args).result()
+            except BrokenProcessPool:
+                print(f"{' | '.join(args)} | its process ended abruptly", flush=True)
+                return Counter({"ended": 1})
+
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        return dict(zip(given, threads.map(alone, given), strict=True))
+
+
+def damage(face: str, name: str, some: str = "") -> Counter[str]:
     """Make all cases of a subject; print what went wrong; return how many had which result."""
     counts, began = Counter[str](), time.monotonic()
     servers = LocalServers(ShardMap.parse(MAP), ports="free")
@@ -526,7 +548,7 @@ def damage(face: str, name: str, most: int | None = None) -> Counter[str]:
         checks = face == "blocking"
         driver = Driver(kit, servers.shard_map, None if checks else runner, checks=checks)
         signal.signal(signal.SIGALRM, lambda *_: driver.end())
-        for outcome in driver.outcomes(name, most=most):
+        for outcome in driver.outcomes(name, some=some):
             signal.alarm(SECONDS)
             counts[outcome.result] += 1
             silent = outcome.result in ("same", "damage", "check")

@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date
+from inspect import getattr_static, signature
 from random import Random
 from typing import Any
 
@@ -19,7 +20,9 @@ from faces import Face
 from subjects import MAP, RANGES, SESSIONS, SUBJECTS, _tally
 
 from shardkit import DamagedDataError, ShardKit, ShardKitError, ShardMap, connect
+from shardkit.errors import InvalidArgumentError, InvalidKeyError
 from shardkit.local import LocalServers
+from shardkit.operations import operation
 
 CASES = 8  # of each subject, on each face
 
@@ -54,7 +57,7 @@ READ_WHOLE = {
 @pytest.mark.long(24)
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_a_damage_is_named_or_changes_nothing(driver: Driver, name: str) -> None:
-    outcomes = list(driver.outcomes(name, seed=1 + (driver.runner is None), most=CASES))
+    outcomes = list(driver.outcomes(name, seed=1 + (driver.runner is None), some=str(CASES)))
     assert len(outcomes) >= 4
     for outcome in outcomes:
         assert outcome.result not in ("blind", "other", "raw", "hang"), outcome
@@ -730,3 +733,42 @@ def test_a_count_of_yesterday_that_cannot_be_does_not_keep_visitors_from_being_c
         face.run(fresh().visit_many(SESSIONS, today))
     client.hset("u:2015-05-18:meta", field, size)
     assert face.run(fresh().visit_many(SESSIONS, today)) == 200
+
+
+# What is refused depends on what is stored, or is read while the call writes.
+SENT_FIRST = {("list", "lset"), ("changed list", "lset"), ("ip to city", "import_from")}
+NOWHERE = "components: {data: &a {entry: {port: 1}}, second: *a, third: *a}"
+
+
+def refusal(structure: Any, method: str, value: object) -> str:
+    """Call a method with a value for each argument that it needs; return what it refuses."""
+    call = getattr(structure, method)
+    needed = [each for each in signature(call).parameters.values() if each.default is each.empty]
+    plain = [value for each in needed if each.kind is each.POSITIONAL_OR_KEYWORD]
+    named = {each.name: value for each in needed if each.kind is each.KEYWORD_ONLY}
+    try:
+        result = call(*plain, **named)
+        if isinstance(result, Iterator):
+            next(result, None)
+    except (InvalidArgumentError, InvalidKeyError) as error:
+        return str(error)
+    except Exception:
+        pass
+    return ""
+
+
+@pytest.mark.parametrize("driver", ["blocking"], indirect=True)
+def test_what_a_call_refuses_it_refuses_before_it_sends(driver: Driver) -> None:
+    sent = []
+    with connect(ShardMap.parse(NOWHERE)) as absent:
+        for name, subject in SUBJECTS.items():
+            there, away = subject.open(driver.kit), subject.open(absent)
+            for method in dir(type(there)):
+                if not isinstance(getattr_static(type(there), method), operation):
+                    continue
+                waits = {"wait", "timeout"} & signature(getattr(there, method)).parameters.keys()
+                for value in ("", -1) if not waits else ():
+                    refused = refusal(there, method, value)
+                    if refused and not refusal(away, method, value):
+                        sent.append((name, method, refused))
+    assert [each for each in sent if each[:2] not in SENT_FIRST] == []

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from faces import Face, faced
-from link_helpers import resolving
+from link_helpers import paused, resolving
 from redis.credentials import CredentialProvider
 
 import shardkit
@@ -69,6 +69,20 @@ def test_a_component_that_is_broken_is_named_and_others_are_described(face: Face
     assert [shard.shard for shard in health.shards] == ["a"]
     assert list(health.broken) == ["b"]
     assert "config:redis:b" in health.broken["b"]
+
+
+def test_health_reports_what_is_known_while_the_config_server_hangs(face: Face) -> None:
+    with LocalServer() as server, server.client() as config:
+        push(config, ShardMap.parse(f"components: {{a: {{entry: {{port: {server.port}}}}}}}"))
+        where = f"redis://{server.address}"
+        runner = face.runner
+        kit: Any = runner.run(shardkit.aconnect(where)) if runner else shardkit.connect(where)
+        assert face.run(kit.health()).ok
+        with paused(server):
+            health = face.run(kit.health(0.1))
+        face.run(kit.aclose() if runner else kit.close())
+    assert [(shard.shard, shard.reachable) for shard in health.shards] == [("a", False)]
+    assert list(health.ages) == ["a"]
 
 
 async def probe(app: Any, path: str) -> tuple[int, Any]:

@@ -257,8 +257,8 @@ def test_any_number_of_copies_does_not_hide_a_task(face: Face, kit: ShardKit) ->
     # So do leases that ended with the last attempt.
     strict = clocked(face.kit, now=clock).queues(component="one", attempts=1)
     run(strict.enqueue_many("q", [NewTask("x")] * 350))
-    for _ in range(350):
-        run(strict.take("q", lease=1, timeout=0))
+    takes = [strict.deferred.take("q", lease=1, timeout=0) for _ in range(350)]
+    assert all(run(face.kit.together(*takes)))
     run(strict.enqueue("q", "late", delay=2))
     clock.at += 2
     assert run(strict.take("q", timeout=0)).name == "late"

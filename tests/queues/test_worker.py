@@ -439,13 +439,13 @@ def test_two_workers_do_each_task_once(face: Face, kit: ShardKit) -> None:
     done: list[int] = []
     workers = [worker_of(face, ["a", "b"], {"x": done.append}, concurrency=3) for _ in "ab"]
     running = [face.start(worker.run) for worker in workers]
-    for n in range(300):
+    for n in range(100):
         tasks.enqueue("ab"[n % 2], "x", [n], delay=(n % 3) / 50)
-    assert face.eventually(lambda: len(done) >= 300)
+    assert face.eventually(lambda: len(done) >= 100)
     for worker in workers:
         worker.stop()
-    assert sum(ended().done for ended in running) == 300
-    assert sorted(done) == [*range(300)]
+    assert sum(ended().done for ended in running) == 100
+    assert sorted(done) == [*range(100)]
     assert tasks.counts("a") == tasks.counts("b") == NOTHING
 
 

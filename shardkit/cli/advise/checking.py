@@ -12,7 +12,7 @@ from shardkit.admin.conversion.forms import Conversion, StructureForm, Timed, de
 from shardkit.cli.advise.layouts import DAY, LayoutChoice, Row, layouts_of
 from shardkit.cli.advise.model import MemoryModel, entry_size, measure
 from shardkit.cli.advise.sampling import KeySample, SampledFamily
-from shardkit.cli.bench.servers import COMPONENT, BenchServer, ServerSource
+from shardkit.cli.advise.servers import COMPONENT, BenchServer, ServerSource
 from shardkit.operations.operation import pages
 from shardkit.structures.unique.visitors import UniqueVisitors
 

@@ -20,16 +20,14 @@ from shardkit.admin.doctor.scan import Database, databases_with
 from shardkit.admin.growth.adopt import entry_at
 from shardkit.cli.advise import sampling
 from shardkit.cli.advise.checking import TOO_FAR, FamilyAdvice, LayoutAdvice, advise
-from shardkit.cli.bench.plots import bars, check_plot
-from shardkit.cli.bench.servers import ServerSource
+from shardkit.cli.advise.plots import bars, check_plot
+from shardkit.cli.advise.servers import ServerSource
 from shardkit.cli.options import (
     ShardOptions,
-    binary_option,
     command,
     config_option,
     number_option,
     opened,
-    plot_option,
 )
 from shardkit.cli.output import BAD, DIM, GOOD, STRONG, WARN, Output, Styled, Table, number, wordy
 from shardkit.cli.progress import progress
@@ -66,8 +64,15 @@ _on_option = click.option(
 )
 @number_option("--sample", 5_000, "Keys of each database to sample at most.", parameter="keys")
 @number_option("--families", 5, "How many families to advise on, the largest first.")
-@binary_option
-@plot_option
+@click.option(
+    "--server",
+    "binary",
+    metavar="PATH",
+    help="The server to start: a path, or a program on PATH; by default the embedded one.",
+)
+@click.option(
+    "--plot", type=click.Path(dir_okay=False, path_type=Path), help="Draw a plot: .svg, .png …"
+)
 @click.option(
     "--output",
     "file",

@@ -18,7 +18,7 @@ from typing import Any
 from redis.exceptions import ResponseError
 from redis.utils import str_if_bytes
 
-from shardkit.cli.bench.servers import BenchServer
+from shardkit.cli.advise.servers import BenchServer
 
 _KEYS = 4_000
 _NAME = "bench:12345"  # of the keys that are measured

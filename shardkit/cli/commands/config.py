@@ -56,7 +56,6 @@ from shardkit.operations.commands import Shard
     "shardkit config show --json | jq .components.unique.shards",
     "shardkit config show --at 16 unique",
     name="show",
-    short_help="Show components, or their entries.",
 )
 @click.argument("names", nargs=-1, metavar="[COMPONENT]...")
 @config_option
@@ -153,7 +152,6 @@ def _settings(entry: Entry) -> str:
 @command(
     "shardkit config pull -c redis://config.internal",
     "shardkit config pull -o backup.yaml --show-secrets",
-    short_help="Show the config server as a map.",
 )
 @config_option
 @file_option
@@ -203,20 +201,14 @@ def pull(where: str | None, written: Path | None, show_secrets: bool, output: Ou
 
 def masked_map(shard_map: ShardMap) -> ShardMap:
     """Return a map in which every secret is ``***``."""
-
-    def masked(entry: Entry | None) -> Entry | None:
-        return None if entry is None else Entry(entry.masked())
-
     components = {
-        name: replace(
-            component,
-            entry=masked(component.entry),
-            shards=tuple(Entry(shard.masked()) for shard in component.shards),
-        )
+        name: component.with_entries(lambda _, entry: Entry(entry.masked()))
         for name, component in shard_map.components.items()
     }
-    server = masked(shard_map.config_server)
-    return replace(shard_map, components=components, config_server=server)
+    server = shard_map.config_server
+    return replace(
+        shard_map, components=components, config_server=server and Entry(server.masked())
+    )
 
 
 # ---- history and rollback
@@ -262,12 +254,7 @@ _PUSH_FIELDS: tuple[Field[PushRecord], ...] = (
 )
 
 
-@group(
-    "shardkit config validate configs/*.yaml",
-    "shardkit config diff configs/production.yaml",
-    "shardkit config push configs/production.yaml",
-    "shardkit config show unique",
-)
+@group()
 def config() -> None:
     """Show and change the configuration."""
 
@@ -278,7 +265,6 @@ _WIDE = 140  # columns; in a narrower terminal the table has three
 @command(
     "shardkit config validate configs/*.yaml",
     "shardkit config validate --strict --json configs/production.yaml",
-    short_help="Show what is wrong with shard maps.",
 )
 @click.argument("maps", metavar="MAP...", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")

@@ -66,7 +66,6 @@ def _push_options(function: F) -> F:
     "shardkit config push configs/production.yaml -m 'shard 3 moves to b'",
     "shardkit config push -c redis://staging configs/production.yaml",
     "shardkit config push configs/production.yaml --restored",
-    short_help="Write a map to its config server.",
 )
 @click.argument("shard_map", metavar="MAP", type=click.Path(path_type=Path))
 @target_option
@@ -195,7 +194,6 @@ def _heed(
 @command(
     "shardkit config rollback 16 --dry-run",
     "shardkit config rollback 16 -m 'the new server is slow'",
-    short_help="Push what an earlier push left.",
 )
 @click.argument("epoch", type=click.IntRange(min=0))
 @config_option

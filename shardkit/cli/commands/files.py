@@ -28,11 +28,7 @@ _FIELDS: tuple[Field[PublishedFile], ...] = (
 )
 
 
-@group(
-    "shardkit files publish logs /var/log/access --reader country --reader errors --close",
-    "shardkit files read logs errors | grep -c ' 500 '",
-    "shardkit files status logs",
-)
+@group()
 def files() -> None:
     """Publish files in chunks over shards for many readers, and read them."""
 
@@ -183,7 +179,6 @@ def read(
 @command(
     "shardkit files status logs",
     "shardkit files status logs --json",
-    short_help="Show what a channel holds, and how far its readers are.",
     group=files,
 )
 @click.argument("channel")

@@ -39,11 +39,7 @@ _FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 _structure_options = structure_options("geo", "ip2city")
 
 
-@group(
-    "shardkit geo import GeoLite2-City.mmdb",
-    "shardkit geo find 192.0.2.7 2001:db8::7",
-    "shardkit geo info",
-)
+@group()
 def geo() -> None:
     """Import the cities of IP address ranges, and look up addresses."""
 
@@ -267,7 +263,6 @@ def _id(city: City | None) -> str | None:
 @command(
     "shardkit geo info",
     "shardkit geo info --json",
-    short_help="Show which data is in use.",
     group=geo,
 )
 @_structure_options

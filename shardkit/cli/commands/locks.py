@@ -33,11 +33,7 @@ _FIELDS: tuple[Field[LockState], ...] = (
 )
 
 
-@group(
-    "shardkit locks show",
-    "shardkit locks show orders --json",
-    "shardkit locks break orders stock --reason 'its host is gone'",
-)
+@group()
 def locks() -> None:
     """Show who holds locks, semaphores and elections, and end holds."""
 
@@ -76,7 +72,6 @@ def show(names: Sequence[str], where: str | None, output: Output) -> int:
 @command(
     "shardkit locks break orders stock --reason 'its host is gone'",
     name="break",
-    short_help="End the holds of a lock.",
     group=locks,
 )
 @click.argument("component")

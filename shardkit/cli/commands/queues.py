@@ -27,7 +27,7 @@ from shardkit.queues import DeadTask
 _queue_options = structure_options("queues", "queues")
 
 
-@group("shardkit queues show", "shardkit queues dead email", "shardkit queues revive email --all")
+@group()
 def queues() -> None:
     """Show task queues, and revive, cancel or purge their tasks."""
 
@@ -139,7 +139,6 @@ def _write_each(
 @command(
     "shardkit queues revive email 9f86d081884c7d65",
     "shardkit queues revive email --all",
-    short_help="Make dead tasks wait again.",
     group=queues,
 )
 @click.argument("queue")

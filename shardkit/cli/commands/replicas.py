@@ -37,11 +37,7 @@ from shardkit.cli.text import reason
 from shardkit.kit.config_client import config_client
 
 
-@group(
-    "shardkit replicas tree",
-    "shardkit replicas attach c.internal:6379 --to a.internal:6379",
-    "shardkit replicas detach c.internal:6379",
-)
+@group()
 def replicas() -> None:
     """Show which server replicates which; attach replicas, and detach them."""
 

@@ -47,11 +47,7 @@ from shardkit.search.model.schema import Schema
 _SKIPPED_SHOWN = 10
 
 
-@group(
-    "shardkit search index docs notes.txt",
-    "shardkit search query 'shard +cluster -windows \"blocking pop\"'",
-    "shardkit search info",
-)
+@group()
 def search() -> None:
     """Index documents over shards, and find them."""
 
@@ -79,7 +75,6 @@ def _attributes(
     "shardkit search index docs notes.txt",
     "shardkit search index --installed --stemming english",
     "shardkit search index posts.jsonl --attribute votes:number --attribute tags:text",
-    short_help="Index files, folders and installed packages.",
     group=search,
 )
 @click.argument("files", metavar="[FILES]...", nargs=-1, type=click.Path(path_type=Path))

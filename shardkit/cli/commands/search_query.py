@@ -210,7 +210,6 @@ def _sort(ctx: click.Context, param: click.Parameter, value: str) -> str | dict[
     "shardkit search query --plain 'Re: pizza (large'",
     "shardkit search query cache --sort relevance=1,size=0.001 --facet kind",
     "shardkit search query cache --json | jq -r '.hits[].id'",
-    short_help="Find documents.",
 )
 @click.argument("words", metavar="QUERY")
 @index_options

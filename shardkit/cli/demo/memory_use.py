@@ -1,7 +1,7 @@
 """The visitors in memory: each shard's share of them, and what several forms take.
 
 Each form is loaded into a new server, all with the same binary, and measured as by
-`shardkit.cli.bench.servers`. All keys of a form count: parts, parameters, plans and counts, or one
+`shardkit.cli.advise.servers`. All keys of a form count: parts, parameters, plans and counts, or one
 key per day. The bytes of a shard's share are those of ``MEMORY USAGE``: a key's name, its value and
 the server's bookkeeping, without the table of keys. The figure is exact for a compact part; for
 others, the server samples members.
@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-from shardkit.cli.bench.servers import COMPONENT, ServerSource
+from shardkit.cli.advise.servers import COMPONENT, ServerSource
 from shardkit.cli.demo.counting import DayFigures, VisitCounter
 from shardkit.kit.kit import ShardKit
 from shardkit.operations.commands import Command, Shard

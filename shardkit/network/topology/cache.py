@@ -316,6 +316,10 @@ class Topology:
             return math.inf
         return max(0.0, self._clock() - cached.good_at)
 
+    def known(self) -> Outcomes:
+        """Return the components that were read, however long ago. No exchange with a server."""
+        return {n: each.component for n, each in self._known().items() if each.component}
+
     def from_disk(self) -> list[str]:
         """List the components whose entries are those that were saved on disk."""
         return sorted(name for name, cached in self._known().items() if cached.saved)

@@ -69,7 +69,8 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 from zlib import crc32
 
 from shardkit import log_records
@@ -92,9 +93,11 @@ from shardkit.operations.commands import (
     raise_failures,
 )
 from shardkit.operations.lua import lua_call
-from shardkit.operations.operation import Operation, pages
+from shardkit.operations.operation import Operation, Step, pages
 from shardkit.routing.keys import hash_tag, key_bytes
 from shardkit.structures.base.damage import damage, stored_integer
+
+T = TypeVar("T")
 
 logger = logging.getLogger("shardkit.structures")
 
@@ -406,6 +409,27 @@ def format_of(to: To, key: str, stored: Mapping[str, str], remedy: str) -> int:
 def meta_key(name: str) -> str:
     """Return the key of a structure's parameters."""
     return f"{name}:meta"
+
+
+def opened(steps: Operation[T], opening: Callable[[], Operation[None]]) -> Operation[T]:
+    """Run steps after an opening that begins when they first send: what they refuse sends none."""
+    resume: Callable[[], Step | None] = partial(next, steps)
+    result: Any = None
+    opens: Callable[[], Operation[None]] | None = opening
+    while True:
+        try:
+            step = resume()
+        except StopIteration as done:
+            step, result = None, done.value
+        if opens is not None:
+            yield from opens()
+            opens = None
+        if step is None:
+            return result  # type: ignore[no-any-return]
+        try:
+            resume = partial(steps.send, (yield step))
+        except BaseException as error:
+            resume = partial(steps.throw, error)
 
 
 def open_all(

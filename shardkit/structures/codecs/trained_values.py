@@ -154,8 +154,8 @@ class CodedValues(Generic[V]):
     def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
         """Store a dictionary; see `train`. Two exchanges, three when another process was first."""
         compressed = self._with_dictionaries()
-        coder = compressed.packing.coder(dictionary)
         yield from self._read(compressed)
+        coder = compressed.packing.coder(dictionary)
         if compressed.coders and not again:
             return False
         number = max(compressed.coders, default=0) + 1

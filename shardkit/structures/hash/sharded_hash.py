@@ -68,6 +68,7 @@ from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.glob import glob_filter
 from shardkit.structures.base.members import Members
+from shardkit.structures.base.parameters import opened
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_named
@@ -685,8 +686,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         Cost: four exchanges at most. Training takes seconds, which would block an event loop: there
         call `build_dictionary` in a thread, then `add_dictionary`.
         """
-        yield from self._open(create=True)
-        return (yield from self._values.train(samples, again=again))
+        steps = self._values.train(samples, again=again)
+        return (yield from opened(steps, partial(self._open, create=True)))
 
     def build_dictionary(self, samples: Iterable[Any]) -> bytes:
         """Return a dictionary for values like these, for `add_dictionary`. No exchange."""
@@ -695,8 +696,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     @operation
     def add_dictionary(self, dictionary: bytes, *, again: bool = False) -> Operation[bool]:
         """Store a dictionary that `build_dictionary` returned; see `train`."""
-        yield from self._open(create=True)
-        return (yield from self._values.add_dictionary(dictionary, again=again))
+        steps = self._values.add_dictionary(dictionary, again=again)
+        return (yield from opened(steps, partial(self._open, create=True)))
 
     @operation
     def copy_from(self, key: Key) -> Operation[int]:

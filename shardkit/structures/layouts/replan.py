@@ -70,7 +70,8 @@ def plan_anew(
 
     ``kind`` is the parts' type: HASH or SET. ``progress`` is called with each step.
     """
-    yield from open_all([meta])  # other parameters are the first thing to say
+    check_integer(meta.key, "total", total, 1, MOST_MEMBERS)
+    yield from open_all([meta])  # other parameters are the next thing to say
     return (yield from _Replan(meta, layout, kind, progress).run(total))
 
 
@@ -92,7 +93,6 @@ class _Replan:
     def run(self, total: int) -> Operation[int]:
         """See `plan_anew`."""
         meta = self._meta
-        check_integer(meta.key, "total", total, 1, MOST_MEMBERS)
         yield from self._open()
         step = meta.planning.partition(" ")[0]
         if step in ("", "copying", "frozen"):

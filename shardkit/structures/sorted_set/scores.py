@@ -6,7 +6,6 @@ A score is a double, sent as the shortest text that represents it exactly: ``0.1
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from math import isnan
 from typing import Any, TypeAlias
@@ -132,18 +131,8 @@ def _not_pairs(owner: str, given: object) -> InvalidArgumentError:
 class ScoreQueries(Structure[Face]):
     """ZRANGEBYSCORE and ZREVRANGEBYSCORE with redis-py's arguments."""
 
-    @abstractmethod
-    def _scores(
-        self,
-        low: ScoreBound,
-        high: ScoreBound,
-        offset: int | None,
-        num: int | None,
-        cast: CastScore | None,
-        *,
-        desc: bool,
-    ) -> Operation[list[Any]]:
-        """Return the members with scores within a range; with ``cast`` pairs with the scores."""
+    # Returns the members with scores within a range; with ``cast``, pairs with the scores.
+    _scores: Callable[..., Operation[list[Any]]]
 
     @operation
     def zrangebyscore(

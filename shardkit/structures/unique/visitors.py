@@ -437,8 +437,8 @@ class UniqueVisitors(Structure[Face]):
 
         Cost: none when this process knows it, else one or two exchanges.
         """
-        day = yield from self._date(day)
         self._planner.check_plans()
+        day = yield from self._date(day)
         data = yield from self._planner.day(day, write=True)
         assert isinstance(data, SetDay)
         return data.expected

@@ -22,7 +22,7 @@ from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
 READS = {
-    *("advise", "bench memory", "bench packed-lengths", "bench part-sizes", "changes list"),
+    *("advise", "changes list"),
     *("check", "clients", "completion", "config diff", "config history", "config pull"),
     *("config show", "config validate", "dashboard", "demo logs", "files status", "geo find"),
     *("geo info", "init", "keys", "locate", "locks show", "logs", "move status"),
@@ -88,7 +88,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, dict
                 "move reverse": ["moved"],
                 "split": ["users", "--shards", "4", "--over", fleet.name(1)],
                 "balance": ["users", "--to", fleet.name(1), "--move"],
-                "adopt": ["users"],
+                "adopt": ["users", "--on", f"redis://app:old@{at}"],
                 "convert": [str(plan), "--component", "users", "--offline"],
                 "replan": ["users", "--yes"],
                 "upgrade": ["users", "--yes"],

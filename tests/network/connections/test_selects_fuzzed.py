@@ -18,6 +18,7 @@ import pytest
 import redis
 from faces import PATIENCE
 from link_helpers import FACES, of, opened
+from resources import watched
 from test_gate import map_of
 
 from shardkit.local import LocalServer
@@ -43,11 +44,12 @@ class Calls:
         n = random.randrange(SHARDS)
         value = b"%d:%d" % (n, random.getrandbits(40))
         try:
-            found = await random.choice(CALLS)(
-                self, self.clients[n], f"k{random.randrange(9)}", value
-            )
+            call = random.choice(CALLS)
+            found = await watched(call(self, self.clients[n], f"k{random.randrange(9)}", value))
         except asyncio.CancelledError:
             pass
+        except AssertionError:
+            raise
         except Exception as error:  # the server's, or the lost connection's
             if "was taken away" in f"{error} {getattr(error, 'errors', '')}":
                 self.strayed.add(value)
@@ -160,7 +162,8 @@ async def test_no_value_reaches_another_database(kind: str) -> None:
                 while time.monotonic() < ends:
                     await asyncio.sleep(random.random() / 50)  # between two cancellations
                     random.choice(tasks).cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                assert not any(isinstance(each, AssertionError) for each in ended), ended
             await asyncio.to_thread(disturber.join)
         for n in range(SHARDS):
             with server.client(db=n) as there:

@@ -7,14 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from faces import Face, holder
+from faces import ALL_CASES, Face, holder
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from shardkit import ShardKit
 from shardkit.structures.list import scripts
 
-BUDGET = settings(max_examples=10, stateful_step_count=35, suppress_health_check=list(HealthCheck))
+BUDGET = settings(
+    max_examples=10 if ALL_CASES else 5,
+    stateful_step_count=35,
+    suppress_health_check=list(HealthCheck),
+)
 FRESH = itertools.count()
 SIZES = (1, 2, 3, 8)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import ALL_CASES
 from hypothesis import given, settings, strategies as st
 
 from shardkit.errors import InvalidArgumentError
@@ -259,7 +260,7 @@ def test_neighbours_are_joined() -> None:
 # ---- aggregates: with arrays and without, against what a loop finds
 
 
-@settings(max_examples=150)
+@settings(max_examples=150 if ALL_CASES else 50)
 @given(st.data())
 def test_both_aggregators_find_what_a_loop_finds(data: st.DataObject) -> None:
     form = data.draw(formats())
@@ -373,7 +374,7 @@ def test_the_bytes_of_the_page_are_those_that_were_measured() -> None:
             assert valkey[layout]["bytes"] <= 2.3
 
 
-@settings(max_examples=200)
+@settings(max_examples=200 if ALL_CASES else 70)
 @given(st.lists(st.binary(min_size=18, max_size=18), max_size=5), st.data())
 def test_bit_columns_are_cut_like_numbers(records: list[bytes], data: st.DataObject) -> None:
     numpy = pytest.importorskip("numpy")

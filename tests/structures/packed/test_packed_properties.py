@@ -6,7 +6,7 @@ import itertools
 from typing import Any
 
 import pytest
-from faces import Face
+from faces import ALL_CASES, Face
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -20,7 +20,7 @@ from test_packed_format import formats, records_of
 from shardkit.structures.packed.record_format import RecordFormat
 
 BUDGET = settings(
-    max_examples=10,
+    max_examples=10 if ALL_CASES else 5,
     stateful_step_count=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -1,4 +1,4 @@
-"""The servers that benchmarks run on: new ones, or the user's own if it is empty.
+"""New servers to measure on.
 
 Memory is the growth of ``used_memory``, measured without other connections and after rehashing.
 While a hash table grows, it exists twice, and each look-up moves one of its entries; so keys are
@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import redis
 
@@ -21,13 +21,8 @@ from shardkit.config.shard_map import ShardMap
 from shardkit.errors import ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.local import LocalServer, Setting
-from shardkit.operations.operation import pages
 
 COMPONENT: Final = "bench"
-# The prefix of all keys, inside a hash tag or not, by which benchmarks find and remove them.
-PREFIX: Final = "bench:"
-
-T = TypeVar("T")
 
 # The server's statistics would count as memory.
 _QUIET: Final[Mapping[str, Setting]] = {"latency-tracking": False, "slowlog-max-len": 0}
@@ -36,12 +31,6 @@ _DATABASE: Final = re.compile(r"db\d+")
 _CLOSE_TIMEOUT: Final = 30.0  # seconds to wait for other connections to close
 _LOOK_UPS: Final = 10_000  # per command
 _LENGTHS: Final = {"HMGET": "HLEN", "SMISMEMBER": "SCARD", "ZMSCORE": "ZCARD"}
-# The commands of the measurement itself.
-_OWN_COMMANDS: Final = ("cmdstat_info", "cmdstat_config", "cmdstat_ping", "cmdstat_client")
-
-
-class NotEmptyError(ShardKitError):
-    """The server to measure on is not empty."""
 
 
 class BenchServer:
@@ -50,8 +39,7 @@ class BenchServer:
     With ``exact``, memory is read until it no longer changes.
 
     Raises:
-        NotEmptyError: it is not empty.
-        ShardKitError: it cannot be used for measuring.
+        ShardKitError: it is not empty, or cannot be used for measuring.
     """
 
     def __init__(self, fields: Mapping[str, Any], exact: bool = True) -> None:
@@ -67,7 +55,7 @@ class BenchServer:
         held = {name: each["keys"] for name, each in info.items() if _DATABASE.fullmatch(name)}
         if held:
             what = ", ".join(f"{name}: {keys:,} keys" for name, keys in held.items())
-            raise NotEmptyError(
+            raise ShardKitError(
                 f"the server holds data ({what})", "name an empty one, or use embedded servers"
             )
         name = "valkey" if "valkey_version" in info else "redis"
@@ -137,26 +125,6 @@ class BenchServer:
             for _ in range(0, 2 * client.execute_command(_LENGTHS[command], key), _LOOK_UPS):
                 client.execute_command(command, key, *nothing)
 
-    def timed(self, calls: Callable[[], T], operations: int) -> tuple[float, float]:
-        """Return the microseconds per operation: for the caller, and on the server."""
-        client = self.client
-        client.config_resetstat()
-        began = time.perf_counter()
-        calls()
-        taken = time.perf_counter() - began
-        stats: Any = client.info("commandstats")
-        served = sum(
-            each["usec"] for name, each in stats.items() if not name.startswith(_OWN_COMMANDS)
-        )
-        return taken / operations * 1e6, served / operations
-
-    def remove(self) -> None:
-        """Remove all keys of benchmarks."""
-        for pattern in (f"{PREFIX}*", f"{{{PREFIX}*"):
-            for page in pages(self.client.scan_iter(match=pattern, count=1000), 1000):
-                self.client.unlink(*page)
-        self.close()
-
     @contextmanager
     def limits(self, settings: Mapping[str, int]) -> Iterator[None]:
         """Set limits, of which the server may lack some, and restore them in any case."""
@@ -175,38 +143,24 @@ class ServerSource:
 
     Args:
         binary: the server binary; None finds the embedded one.
-        url: the user's own server, which must be empty, to use instead.
         exact: see `BenchServer`.
     """
 
-    def __init__(
-        self, binary: str | None = None, url: str | None = None, exact: bool = True
-    ) -> None:
-        self._binary, self._url, self._exact = binary, url, exact
+    shared = False  # whether there is only one server, which only one layout can use at a time
+
+    def __init__(self, binary: str | None = None, exact: bool = True) -> None:
+        self._binary, self._exact = binary, exact
 
     @contextmanager
     def empty_server(self) -> Iterator[BenchServer]:
-        """Provide an empty server: a new one, or the user's own, which is emptied again afterwards.
+        """Provide a new server.
 
         Raises:
             LocalServerError: it cannot be started.
-            NotEmptyError: the user's own server is not empty.
         """
-        if self._url is None:
-            with LocalServer(binary=self._binary, config=_QUIET) as local:
-                server = BenchServer(dict(local.entry.fields), self._exact)
-                try:
-                    yield server
-                finally:
-                    server.close()
-            return
-        server = BenchServer({"url": self._url}, self._exact)
-        try:
-            yield server
-        finally:
-            server.remove()
-
-    @property
-    def shared(self) -> bool:
-        """Whether there is only one server, so that only one layout can use it at a time."""
-        return self._url is not None
+        with LocalServer(binary=self._binary, config=_QUIET) as local:
+            server = BenchServer(dict(local.entry.fields), self._exact)
+            try:
+                yield server
+            finally:
+                server.close()

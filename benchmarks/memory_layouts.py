@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from statistics import median
 from typing import Any, Final
 
-from shardkit.cli.bench.cases import Case, CaseLayout, One
-from shardkit.cli.bench.servers import BenchServer, ServerSource
+from memory_cases import PREFIX, Case, CaseLayout, One
+
+from shardkit.cli.advise.servers import BenchServer, ServerSource
+from shardkit.cli.output import DIM, GOOD, Cell, Column, Styled, Table, number
+from shardkit.cli.rows import Field, column_only, json_rows, rounded, table_of
 from shardkit.operations.operation import pages
 
 _PAGE: Final = 10_000
@@ -98,7 +101,7 @@ class _LoadedLayout:
             calls = partial(_each, one, self.handle, sample)
             if not warm:
                 calls()
-            self.calls[name].append(self.server.timed(calls, len(sample)))
+            self.calls[name].append(timed(self.server, calls, len(sample)))
 
     def time_whole(self) -> None:
         """Time reading everything."""
@@ -190,3 +193,109 @@ def _sample(case: Case, count: int, wanted: int) -> list[Any]:
     """Return some entries, evenly spread over the case."""
     every: Iterator[Any] = islice(iter(case.data(count)), 0, None, max(1, count // wanted))
     return list(islice(every, wanted))
+
+
+# The commands of the measurement itself.
+_OWN_COMMANDS: Final = ("cmdstat_info", "cmdstat_config", "cmdstat_ping", "cmdstat_client")
+
+
+def timed(server: BenchServer, calls: Callable[[], object], operations: int) -> tuple[float, float]:
+    """Return the microseconds per operation: for the caller, and on the server."""
+    client = server.client
+    client.config_resetstat()
+    began = time.perf_counter()
+    calls()
+    taken = time.perf_counter() - began
+    stats: Any = client.info("commandstats")
+    served = sum(each["usec"] for name, each in stats.items() if not name.startswith(_OWN_COMMANDS))
+    return taken / operations * 1e6, served / operations
+
+
+class OwnServer(ServerSource):
+    """Provides a server of your own, which must be empty, and empties it again."""
+
+    shared = True
+
+    def __init__(self, url: str) -> None:
+        super().__init__()
+        self._url = url
+
+    @contextmanager
+    def empty_server(self) -> Iterator[BenchServer]:
+        """See `ServerSource.empty_server`."""
+        server = BenchServer({"url": self._url})
+        try:
+            yield server
+        finally:
+            for pattern in (f"{PREFIX}*", f"{{{PREFIX}*"):
+                for page in pages(server.client.scan_iter(match=pattern, count=1000), 1000):
+                    server.client.unlink(*page)
+            server.close()
+
+
+def _memory_fields(outcome: CaseResult) -> tuple[Field[LayoutResult], ...]:
+    plain = outcome.layouts[0]
+
+    def saving(each: LayoutResult) -> Cell:
+        share = each.saving(plain)
+        if each is plain:
+            return Styled("plain", DIM)
+        return Styled(f"{share:.0%}", GOOD) if share > 0.01 else f"{share:.0%}"
+
+    return (
+        Field("layout", lambda each: each.layout, Column(outcome.case.name)),
+        Field("entries", lambda each: each.entries, number("entries")),
+        Field("bytes", lambda each: each.bytes),
+        rounded("bytes_each", lambda each: each.bytes_each, number("bytes each"), 2, ",.1f"),
+        Field("saving", lambda each: round(each.saving(plain), 4), number("saving"), saving),
+        rounded("load_seconds", lambda each: each.load_seconds, number("load s"), 3, ".1f"),
+        *_call_fields("get", lambda each: each.get, plain),
+        *_call_fields("put", lambda each: each.put, plain),
+        rounded("whole_seconds", lambda each: each.whole_seconds, number("all s"), 4, ".2f"),
+    )
+
+
+def _call_fields(
+    name: str, call_of: Callable[[LayoutResult], CallTime | None], plain: LayoutResult
+) -> tuple[Field[LayoutResult], ...]:
+    """Return the fields of one kind of call: how many per second, and the server's time."""
+
+    def document(each: LayoutResult) -> dict[str, Any] | None:
+        call, plain_call = call_of(each), call_of(plain)
+        if call is None:
+            return None
+        return {
+            "a_second": round(call.per_second),
+            "microseconds": round(call.caller, 2),
+            "server_microseconds": round(call.server, 2),
+            "times_plain": round(call.caller / plain_call.caller, 2) if plain_call else None,
+        }
+
+    def per_second(each: LayoutResult) -> Cell:
+        call = call_of(each)
+        return None if call is None else round(call.per_second)
+
+    def server(each: LayoutResult) -> Cell:
+        call = call_of(each)
+        return None if call is None else f"{call.server:.1f}"
+
+    return (
+        Field(name, document, number(f"{name}/s"), per_second),
+        column_only(number("server µs"), server),
+    )
+
+
+def memory_table(outcome: CaseResult) -> Table:
+    """Return the table of a case."""
+    return table_of(_memory_fields(outcome), outcome.layouts).without_empty()
+
+
+def memory_document(outcome: CaseResult) -> dict[str, Any]:
+    """Return the figures of a case."""
+    return {
+        "case": outcome.case.name,
+        "title": outcome.case.title,
+        "entry": outcome.case.entry,
+        "server": outcome.software,
+        "layouts": json_rows(_memory_fields(outcome), outcome.layouts),
+    }

@@ -16,7 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shardkit.cli.bench.servers import PREFIX, BenchServer
+from memory_cases import PREFIX
+
+from shardkit.cli.advise.servers import BenchServer
+from shardkit.cli.output import Table, number
+from shardkit.cli.rows import Field, json_rows
 
 LENGTHS: Final = (1, 100, 1_000, 5_000, 10_000, 50_000, 100_000)
 LIMIT: Final = 110_000  # more than all lengths
@@ -135,3 +139,30 @@ def run(
         client.delete(KEY)
     name = encoding.decode() if isinstance(encoding, bytes) else str(encoding)
     return Speed(length, done * per_pass / taken, name, done)
+
+
+def lengths_table(speeds: Mapping[str, Sequence[Speed]]) -> Table:
+    """Return the table of speeds, with a column for each kind."""
+    table = Table.of(number("length"), *(number(f"{name}/s") for name in speeds))
+    by_length = {name: {each.length: each for each in found} for name, found in speeds.items()}
+    for length in sorted({each.length for found in speeds.values() for each in found}):
+        cells = [found.get(length) for found in by_length.values()]
+        table.row(length, *(None if each is None else round(each.per_second) for each in cells))
+    return table
+
+
+def lengths_document(software: str, speeds: Mapping[str, Sequence[Speed]]) -> dict[str, Any]:
+    """Return the figures of speeds."""
+    kinds = [
+        {"kind": name, "title": KINDS[name].title, "speeds": json_rows(_SPEED_FIELDS, found)}
+        for name, found in speeds.items()
+    ]
+    return {"server": software, "kinds": kinds}
+
+
+_SPEED_FIELDS: tuple[Field[Speed], ...] = (
+    Field("length", lambda each: each.length),
+    Field("a_second", lambda each: round(each.per_second)),
+    Field("encoding", lambda each: each.encoding),
+    Field("passes", lambda each: each.passes),
+)

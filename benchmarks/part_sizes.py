@@ -12,8 +12,13 @@ from functools import partial
 from random import Random
 from typing import Any, Final
 
-from shardkit.cli.bench import data
-from shardkit.cli.bench.servers import PREFIX, BenchServer, ServerSource
+import memory_data as data
+from memory_cases import PREFIX
+from memory_layouts import timed
+
+from shardkit.cli.advise.servers import BenchServer, ServerSource
+from shardkit.cli.output import Table, number
+from shardkit.cli.rows import Field, json_rows, rounded, table_of
 
 SIZES: Final = (64, 128, 256, 512, 1024, 2048, 4096)
 ENTRIES: Final = 100_000
@@ -124,7 +129,7 @@ def _point(kind: PartKind, server: BenchServer, size: int, entries: int) -> Poin
         commands = [build(f"{PREFIX}{n // size}", everything[n]) for n in looked]
         calls = partial(_send, server, commands)
         # Other load on the machine can only make it longer.
-        times[name] = min(server.timed(calls, len(commands))[1] for _ in range(_ROUNDS))
+        times[name] = min(timed(server, calls, len(commands))[1] for _ in range(_ROUNDS))
     return Point(size, added / entries, times["read"], times["write"])
 
 
@@ -135,3 +140,25 @@ def _send(server: BenchServer, commands: Sequence[list[Any]]) -> None:
         for command in commands[start : start + _BATCH]:
             pipe.execute_command(*command)
         pipe.execute()
+
+
+def _size_fields(kind: str) -> tuple[Field[Point], ...]:
+    return (
+        Field("part_size", lambda point: point.size, number(f"{kind}, part size")),
+        rounded("bytes_each", lambda point: point.bytes_each, number("bytes each"), 2, ".2f"),
+        rounded("read_microseconds", lambda point: point.read, number("read, server µs"), 2, ".2f"),
+        rounded(
+            "write_microseconds", lambda point: point.write, number("write, server µs"), 2, ".2f"
+        ),
+    )
+
+
+def sizes_table(curve: Curve) -> Table:
+    """Return the table of a curve."""
+    return table_of(_size_fields(curve.kind), curve.points)
+
+
+def sizes_document(curve: Curve) -> dict[str, Any]:
+    """Return the figures of a curve."""
+    points = json_rows(_size_fields(curve.kind), curve.points)
+    return {"kind": curve.kind, "server": curve.software, "points": points}

@@ -1,4 +1,4 @@
-"""The cases of ``shardkit bench memory``: the same entries, stored in several layouts.
+"""The cases of `memory.py`: the same entries, stored in several layouts.
 
 A layout is a few short functions: they create its handle, load a page of entries, and read and
 write one entry.
@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from typing import Any, Final
 
-from shardkit.cli.bench import data
-from shardkit.cli.bench.servers import COMPONENT, PREFIX, BenchServer
+import memory_data as data
+
+from shardkit.cli.advise.servers import COMPONENT, BenchServer
 from shardkit.structures.packed.locations import decode, encode
 
+# The prefix of all keys, inside a hash tag or not, by which they are found and removed.
+PREFIX: Final = "bench:"
 KEY: Final = f"{PREFIX}x"
 DAY: Final = date(2015, 5, 17)
 
