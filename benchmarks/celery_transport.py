@@ -22,8 +22,8 @@ import shardkit.integrations.celery
 from shardkit import ShardMap
 from shardkit.local import LocalServer
 
-MESSAGES = int(os.environ.get("MESSAGES", "2000"))
-ROUNDS = int(os.environ.get("ROUNDS", "5"))
+MESSAGES = int(os.environ.get("MESSAGES", "1000"))
+ROUNDS = int(os.environ.get("ROUNDS", "8"))
 PREFETCH = 64
 BODY = [[7, "x" * 200], {}, {"callbacks": None, "errbacks": None, "chain": None, "chord": None}]
 HEADERS = {

@@ -184,14 +184,14 @@ def test_tasks_of_killed_workers_run_again_and_no_others(
     site: Site, client: Callable[[str], Celery]
 ) -> None:
     app, tasks, kills = client("jobs"), 200, 2
-    site.work("jobs", "-P", "solo")
-    site.work("jobs", "-P", "solo")
+    site.work("jobs", "-P", "solo", "-c", "1")
+    site.work("jobs", "-P", "solo", "-c", "1")
     for number in range(tasks):
         send(app, number, 0.01, queue="celery")
     for kill in range(kills):
         assert eventually(lambda kill=kill: site.done.hlen("done") >= 40 * (kill + 1))
         site.kill(site.workers[0])
-        site.work("jobs", "-P", "solo")
+        site.work("jobs", "-P", "solo", "-c", "1")
     assert site.all_ran(tasks)
     assert sum(site.runs()) - tasks <= kills * 4, "each held its prefetch count"
 
@@ -440,7 +440,8 @@ def test_tasks_survive_kills_a_move_a_failover_and_a_split(
         app = client("jobs")
 
         def start() -> None:
-            long.work("jobs", "-P", "solo", "-Q", ",".join(queues), lease=5, prefetch=prefetch)
+            options = ("-P", "solo", "-c", "1", "-Q", ",".join(queues))
+            long.work("jobs", *options, lease=5, prefetch=prefetch)
 
         for _ in range(3):
             start()
