@@ -365,7 +365,7 @@ def test_an_unknown_component_is_refused_by_name_at_the_start(site: Site) -> Non
     worker = site.work("jobz", "-P", "solo")
     assert worker.wait(60 * PATIENCE) != 0
     [log] = site.logs.glob("*.log")
-    assert "unknown component 'jobz'" in log.read_text()
+    assert "config:redis:jobz" in log.read_text()
     site.workers.clear()
 
 
