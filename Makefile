@@ -151,7 +151,7 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server fleet growth heat; do \
+	  ads_and_jobs search social coordination config_server fleet growth heat celery_transport; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py
