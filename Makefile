@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: audit smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit celery smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -136,6 +136,9 @@ kills: setup  ## movers, failovers and servers killed at fifty moments each, und
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
 	  tests/admin/growth/test_killed_failovers.py tests/admin/growth/test_stopped_processes.py
 
+celery: setup  ## 10,000 tasks of Celery while workers are killed and servers move, fail over and split; TASKS=1000 for fewer
+	CELERY_TASKS=$(or $(TASKS),10000) $(BIN)/python -m pytest -q -s tests/integrations/test_celery.py -k survive
+
 operators: setup  ## two operators at random, whose commands and servers die, under clients that write, ten minutes; SECONDS=60 SEED=7 for others
 	OPERATORS_SECONDS=$(or $(SECONDS),600) OPERATORS_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/admin/growth/test_operators.py
 
@@ -151,7 +154,7 @@ schedules: setup  ## a thousand schedules of each of shardkit's protocols, on al
 bench: setup  ## the benchmarks; results as JSON in benchmarks/results, plots in docs/plots
 	$(BIN)/pip install -q -e '.[bench]'
 	for name in overhead memory memory_set codecs unique packed list sorted_set ip_to_city demo completion \
-	  ads_and_jobs search social coordination config_server fleet growth heat cached; do \
+	  ads_and_jobs search social coordination config_server fleet growth heat cached celery_transport; do \
 	  if [ -d benchmarks/$$name ]; then path=benchmarks/$$name; else path=benchmarks/$$name.py; fi; \
 	  $(BIN)/python $$path || exit 1; done
 	$(BIN)/python benchmarks/throughput/user_calls.py

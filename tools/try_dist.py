@@ -23,6 +23,7 @@ WORKS = {
     "codecs": "from shardkit.structures import codec; "
     "[codec(name) for name in ('msgpack', 'zstd', 'lz4')]",
     "dashboard": "import shardkit.dashboard",
+    "celery": "import shardkit.integrations.celery.backend, shardkit.integrations.celery.transport",
     "django": "import django, shardkit.integrations.django.cache",
     "geo": "import maxminddb, shardkit.geo",
     "local": "from shardkit.local import LocalServer; s = LocalServer(); s.start(); s.stop()",

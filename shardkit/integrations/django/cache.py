@@ -23,7 +23,6 @@ Values are pickled, as by Django's own backend: write access to the servers mean
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -40,11 +39,10 @@ from django.core.cache.backends.base import (
 from django.core.cache.backends.redis import RedisSerializer
 from django.utils.module_loading import import_string
 
-import shardkit
 from shardkit import log_records
 from shardkit.caching.values import PlainValues, lease_beside
 from shardkit.errors import ShardErrors, ShardFailure, ShardKitError
-from shardkit.kit.kit import ShardKit, default_kit
+from shardkit.integrations.kits import kit_of
 from shardkit.operations.arguments import Seconds, in_seconds
 from shardkit.operations.commands import (
     Argument,
@@ -64,19 +62,6 @@ logger = logging.getLogger("shardkit.integrations")
 
 _UNLINKED_AT_ONCE = 1000
 _SCANNED_AT_ONCE = 1000
-
-_kits: dict[str, ShardKit] = {}
-_kits_lock = threading.Lock()
-
-
-def kit_of(topology: str | None) -> ShardKit:
-    """Return the process's kit for a topology; of None the default kit."""
-    if topology is None:
-        return default_kit()
-    with _kits_lock:
-        if topology not in _kits:
-            _kits[topology] = shardkit.connect(topology)
-        return _kits[topology]
 
 
 class ShardKitCache(BaseCache):

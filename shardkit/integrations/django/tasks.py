@@ -45,7 +45,7 @@ from django.utils.crypto import get_random_string
 from django.utils.module_loading import import_string
 
 from shardkit.errors import NewerFormatError
-from shardkit.integrations.django.cache import kit_of
+from shardkit.integrations.kits import kit_of
 from shardkit.kit.kit import ShardKit
 from shardkit.queues import Worker
 from shardkit.queues.task_codec import Task as QueuedTask

@@ -1,0 +1,470 @@
+"""Celery's workers over shards, a server and a cluster, and kombu's transport by itself.
+
+``make celery`` runs the longest test with all its tasks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from faces import PATIENCE, eventually
+
+import shardkit
+from shardkit import ShardMap
+from shardkit.admin import push
+from shardkit.admin.growth import fail_over, start_move, start_split
+from shardkit.errors import ConfigError, InvalidArgumentError
+from shardkit.local import LocalServer, LocalServers
+
+pytest.importorskip("celery")
+
+from celery import Celery, chord, group
+from kombu import Connection, Exchange, Queue, pools
+
+import shardkit.integrations.celery
+
+pytestmark = pytest.mark.timeout(120 * PATIENCE)
+
+SERVERS = [{"host": "127.0.0.1", "port": port, "db": 1} for port in (7101, 7102)]
+COMPONENTS = {
+    "jobs": {"shards": {"count": 8, "over": SERVERS}},
+    "single": {"entry": {"host": "127.0.0.1", "port": 7103}},
+    "clustered": {"entry": {"host": "127.0.0.1", "port": 7104, "cluster": True}},
+}
+CONFIG = {"config_server": {"host": "127.0.0.1", "port": 7100}, "components": COMPONENTS}
+
+
+class Site:
+    """Servers, and workers on them that a test starts."""
+
+    def __init__(self, url: str, done: LocalServer, logs: Path) -> None:
+        self.url, self.done, self.logs = url, done.client(), logs
+        self.config = redis.Redis.from_url(url)
+        self.workers: list[subprocess.Popen[bytes]] = []
+        self._done = f"redis://{done.address}/0"
+
+    def work(
+        self, component: str, *options: str, lease: float = 2, prefetch: int = 4
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker."""
+        environment = {
+            **os.environ,
+            "CELERY_TEST_URL": f"shardkit://{component}",
+            "CELERY_TEST_DONE": self._done,
+            "CELERY_TEST_LEASE": str(lease * PATIENCE),
+            "CELERY_TEST_PREFETCH": str(prefetch),
+            "SHARDKIT_CONFIG": self.url,
+            "PYTHONPATH": str(Path(__file__).parent),
+            "PYTHONWARNINGS": "ignore",
+        }
+        name = f"w{len(self.workers)}@{component}"
+        command = [sys.executable, "-m", "celery", "-A", "celery_app", "worker", "-n", name]
+        with (self.logs / f"{name}.log").open("wb") as log:
+            worker = subprocess.Popen(
+                [*command, *options], env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+        self.workers.append(worker)
+        return worker
+
+    def kill(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill a worker, which a machine that fails does not announce."""
+        worker.kill()
+        worker.wait()
+        self.workers.remove(worker)
+
+    def runs(self) -> list[int]:
+        """Return how often each task ended."""
+        return [int(count) for count in self.done.hvals("done")]
+
+    def all_ran(self, count: int, seconds: float = 40) -> bool:
+        """Return whether all tasks ended in time."""
+        return bool(eventually(lambda: self.done.hlen("done") == count, seconds))
+
+
+@pytest.fixture(scope="module")
+def _servers() -> Iterator[tuple[str, LocalServer]]:
+    shard_map = ShardMap.decode(repr(CONFIG).encode(), "map")
+    with LocalServers(shard_map, ports="free") as servers, LocalServer() as done:
+        url = servers.shard_map.config_server.url()  # type: ignore[union-attr]
+        push(redis.Redis.from_url(url), servers.shard_map)
+        yield url, done
+
+
+@pytest.fixture
+def site(_servers: tuple[str, LocalServer], tmp_path: Path) -> Iterator[Site]:
+    url, done = _servers
+    made = Site(url, done, tmp_path)
+    made.done.flushall()
+    with shardkit.connect(url) as kit:
+        for component in COMPONENTS:
+            for shard in [*range(len(kit.component(component).shards))] or [None]:
+                kit.client(component, shard).flushdb()
+    shardkit.configure(url)
+    yield made
+    for worker in made.workers:
+        worker.kill()
+        worker.wait()
+    made.config.close()
+    made.done.close()
+    shardkit.configure(None)
+
+
+@pytest.fixture
+def client(site: Site) -> Iterator[Callable[[str], Celery]]:
+    """Make applications that send tasks to a component's workers."""
+    with ExitStack() as closing:
+
+        def make(component: str) -> Celery:
+            url = f"shardkit://{component}"
+            app = Celery("client", broker=url, backend=url, set_as_current=False)
+            app.conf.task_ignore_result = False
+            closing.callback(app.close)
+            closing.callback(pools.reset)
+            return app
+
+        yield make
+
+
+def send(app: Celery, number: int, seconds: float = 0, **options: Any) -> None:
+    app.send_task("celery_app.work", (number, seconds), ignore_result=True, **options)
+
+
+# ---- workers
+
+
+@pytest.mark.parametrize(
+    ("component", "pool"), [("jobs", "prefork"), ("single", "solo"), ("clustered", "threads")]
+)
+def test_workers_return_results_groups_and_chords_and_answer_pings(
+    site: Site, client: Callable[[str], Celery], component: str, pool: str
+) -> None:
+    app = client(component)
+    # Children are forked while threads of the worker run.
+    site.work(component, "-P", pool, "-c", "2", "-E", "--max-tasks-per-child", "5")
+    double, wait = app.signature("celery_app.double"), 40 * PATIENCE
+    assert double.delay(4).get(timeout=wait) == 8
+    header = [double.clone((number,)) for number in range(10)]
+    assert group(header, app=app)().get(timeout=wait) == [*range(0, 20, 2)]
+    total = app.signature("celery_app.total")
+    assert chord(header, total, app=app)().get(timeout=wait) == 90
+    failing = chord([double.clone((1,)), app.signature("celery_app.fail")], total, app=app)()
+    with pytest.raises(Exception, match="on purpose"):
+        failing.get(timeout=wait)
+    assert site.done.get("totals") == b"1"
+    events: list[str] = []
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(
+            connection, handlers={"*": lambda event: events.append(event["type"])}
+        )
+        listening = receiver.itercapture(limit=None, timeout=wait, wakeup=True)
+        next(listening)
+        double.delay(5)
+        while "task-succeeded" not in events:
+            next(listening)
+    [answer] = app.control.inspect(timeout=3 * PATIENCE, limit=1).ping().values()
+    assert answer == {"ok": "pong"}
+    [worker] = site.workers
+    worker.terminate()
+    assert worker.wait(20 * PATIENCE) == 0
+
+
+def test_tasks_of_killed_workers_run_again_and_no_others(
+    site: Site, client: Callable[[str], Celery]
+) -> None:
+    app, tasks, kills = client("jobs"), 200, 2
+    site.work("jobs", "-P", "solo", "-c", "1")
+    site.work("jobs", "-P", "solo", "-c", "1")
+    for number in range(tasks):
+        send(app, number, 0.01, queue="celery")
+    for kill in range(kills):
+        assert eventually(lambda kill=kill: site.done.hlen("done") >= 40 * (kill + 1))
+        site.kill(site.workers[0])
+        site.work("jobs", "-P", "solo", "-c", "1")
+    assert site.all_ran(tasks)
+    assert sum(site.runs()) - tasks <= kills * 4, "each held its prefetch count"
+
+
+def test_a_task_that_waits_for_longer_than_its_lease_runs_once(
+    site: Site, client: Callable[[str], Celery]
+) -> None:
+    app = client("single")
+    workers = [site.work("single", "-P", "threads", "-c", "1", lease=1) for _ in range(2)]
+    send(app, 0, countdown=4 * PATIENCE)
+    send(app, 1, 3 * PATIENCE)
+    assert site.all_ran(2)
+    assert all(worker.poll() is None for worker in workers)
+    assert sorted(site.done.lrange("started", 0, -1)) == [b"0", b"1"]
+
+
+def test_messages_of_a_lower_priority_number_run_first(
+    site: Site, client: Callable[[str], Celery]
+) -> None:
+    app = client("jobs")
+    for number, priority in enumerate((9, 6, 4, 3, 0, 9, 0)):
+        send(app, number, priority=priority)
+    site.work("jobs", "-P", "solo", prefetch=1)
+    assert site.all_ran(7)
+    assert site.done.lrange("started", 0, -1) == [b"4", b"6", b"2", b"3", b"1", b"0", b"5"]
+
+
+def test_no_task_is_lost_or_repeated_while_a_queue_moves(
+    site: Site, client: Callable[[str], Celery]
+) -> None:
+    app, sent, stop = client("jobs"), [0], threading.Event()
+    site.work("jobs", "-P", "solo")
+    site.work("jobs", "-P", "threads", "-c", "2")
+
+    def produce() -> None:
+        while not stop.wait(0.005):
+            send(app, sent[0])
+            sent[0] += 1
+
+    producer = threading.Thread(target=produce)
+    with LocalServer() as target:
+        producer.start()
+        try:
+            assert eventually(lambda: site.done.hlen("done") > 20)
+            with shardkit.connect(site.url) as kit:
+                component = kit.component("jobs")
+                entry = component.shards[component.place("kombu:{celery}")]
+            address, before = entry.url().split("//")[1].split("/")[0], sent[0]
+            start_move(site.config, address, target.address)
+            assert eventually(lambda: sent[0] > before + 20)
+        finally:
+            stop.set()
+            producer.join()
+        try:
+            assert site.all_ran(sent[0])
+            assert set(site.runs()) == {1}
+        finally:
+            for worker in list(site.workers):
+                site.kill(worker)
+            start_move(site.config, target.address, address)
+
+
+# ---- kombu
+
+
+@pytest.fixture
+def connection(site: Site) -> Iterator[Connection]:
+    with Connection("shardkit://jobs", transport_options={"lease": 30}) as connection:
+        yield connection
+
+
+def test_a_message_that_is_not_acknowledged_is_the_first_again_and_marked(
+    connection: Connection,
+) -> None:
+    with connection.SimpleQueue("mail") as queue:
+        queue.consumer.qos(prefetch_count=1)
+        queue.put({"n": 1})
+        queue.put({"n": 2})
+        first = queue.get(timeout=5 * PATIENCE)
+        assert (first.payload, first.delivery_info.get("redelivered")) == ({"n": 1}, None)
+        first.requeue()
+        again = queue.get(timeout=5 * PATIENCE)
+        assert (again.payload, again.delivery_info["redelivered"]) == ({"n": 1}, True)
+        again.ack()
+    with connection.SimpleQueue("mail") as queue:  # closing requeued what was fetched ahead
+        last = queue.get(timeout=5 * PATIENCE)
+        assert (last.payload, last.delivery_info.get("redelivered")) == ({"n": 2}, None)
+        last.ack()
+        assert queue.qsize() == 0
+        with pytest.raises(queue.Empty):
+            queue.get(timeout=0.1)
+
+
+def test_a_channel_holds_no_more_than_its_prefetch_count(connection: Connection) -> None:
+    channel, messages = connection.channel(), []
+    queue = Queue("mail", Exchange("mail", "direct"), "mail", channel=channel)
+    with connection.Producer() as producer, connection.Consumer([queue], channel) as consumer:
+        consumer.qos(prefetch_count=2)
+        consumer.register_callback(lambda _body, message: messages.append(message))
+        for number in range(5):
+            producer.publish(number, exchange=queue.exchange, routing_key="mail", declare=[queue])
+        for _ in range(2):
+            connection.drain_events(timeout=5 * PATIENCE)
+        with pytest.raises(TimeoutError):
+            connection.drain_events(timeout=0.7)
+        for message in messages:
+            message.ack()
+        for _ in range(2):
+            connection.drain_events(timeout=5 * PATIENCE)
+    assert [message.payload for message in messages] == [0, 1, 2, 3]
+
+
+def test_topic_and_fanout_exchanges_reach_queues_that_others_bound(site: Site) -> None:
+    with Connection("shardkit://jobs") as one, Connection("shardkit://jobs") as other:
+        topic, fanout = Exchange("news", "topic"), Exchange("all", "fanout")
+        with one.channel() as reading, other.Producer() as producer:
+            for name, exchange, key in (
+                *(("sport", topic, "sport.*"), ("every", topic, "#")),
+                *(("a", fanout, ""), ("b", fanout, "")),
+            ):
+                Queue(name, exchange, key, channel=reading).declare()
+            producer.publish("goal", exchange=topic, routing_key="sport.ball", declare=[topic])
+            producer.publish("rain", exchange=topic, routing_key="weather")
+            producer.publish("hello", exchange=fanout, declare=[fanout])
+
+            def read(queue: str) -> list[Any]:
+                got = iter(lambda: reading.basic_get(queue, no_ack=True), None)
+                return [message.payload for message in got]
+
+            assert (read("sport"), read("every")) == (["goal"], ["goal", "rain"])
+            assert (read("a"), read("b")) == (["hello"], ["hello"])
+            producer.publish("again", routing_key="a")
+            assert reading.queue_purge("a") == 1
+            assert reading.basic_get("a") is None
+
+
+def test_what_is_no_message_becomes_a_dead_letter(connection: Connection) -> None:
+    options = {"lease": 30, "attempts": 1}
+    kit = shardkit.default_kit()
+    kit.queues("kombu", component="jobs").enqueue("mail", "send", [1])
+    with Connection("shardkit://jobs", transport_options=options) as strict:
+        with strict.SimpleQueue("mail") as queue, pytest.raises(queue.Empty):
+            queue.get(timeout=PATIENCE)
+        [dead] = kit.queues("kombu", component="jobs").dead("mail")
+    assert dead.reason == "not a message of kombu"
+
+
+# ---- the URL, and results
+
+
+@pytest.mark.parametrize(
+    "url", ["shardkit://", "shardkit://jobs/1", "shardkit://a@jobs", "shardkit://jobs?config="]
+)
+def test_a_url_without_a_component_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="names no component"):
+        Connection(url).connect()
+    with pytest.raises(InvalidArgumentError, match="names no component"):
+        assert Celery("client", backend=url, set_as_current=False).backend
+
+
+@pytest.mark.parametrize("option", ["lease", "attempts", "priority_steps", "name"])
+def test_a_bad_transport_option_is_refused_by_name(site: Site, option: str) -> None:
+    bad = {"lease": 0, "attempts": 0, "priority_steps": [3, 17], "name": "{a}"}[option]
+    with pytest.raises(InvalidArgumentError, match=option):
+        Connection("shardkit://jobs", transport_options={option: bad}).connect()
+
+
+def test_an_unknown_component_is_refused_by_name_at_the_start(site: Site) -> None:
+    with pytest.raises(ConfigError, match="jobz"):
+        Connection("shardkit://jobz").connect()
+    worker = site.work("jobz", "-P", "solo")
+    assert worker.wait(60 * PATIENCE) != 0
+    [log] = site.logs.glob("*.log")
+    assert "config:redis:jobz" in log.read_text()
+    site.workers.clear()
+
+
+def test_urls_are_shown_without_the_address_of_the_config_server() -> None:
+    url = "shardkit://jobs?config=redis://:secret@10.0.0.1:6379/0"
+    app = Celery("client", broker=url, backend=url, set_as_current=False)
+    shown = (app.connection().as_uri(), app.backend.as_uri())
+    assert shown == ("shardkit://jobs", "shardkit://jobs")
+    app.close()
+
+
+def test_a_part_of_a_chord_that_returns_twice_counts_once(
+    client: Callable[[str], Celery],
+) -> None:
+    app, sent = client("jobs"), []
+    app.send_task = lambda name, args=(), *_, **__: sent.append((name, args))
+    backend, body = app.backend, app.signature("total")
+    backend.set_chord_size("g", 2)
+
+    def finish(number: int, times: int) -> None:
+        for _ in range(times):
+            request = SimpleNamespace(group="g", id=f"t{number}", group_index=number, chord=body)
+            backend.on_chord_part_return(request, "SUCCESS", number)
+
+    finish(1, 3)
+    assert not sent
+    finish(0, 2)
+    finish(1, 1)
+    assert sent == [("total", ([0, 1],))]
+
+
+def test_results_expire_and_are_forgotten(client: Callable[[str], Celery]) -> None:
+    app = client("clustered")
+    app.conf.result_expires = 50
+    backend = app.backend
+    for name in ("a", "b"):
+        backend.store_result(name, 7, "SUCCESS")
+    assert dict(backend.get_many(["a", "b"]))["b"]["result"] == 7
+    ttl = shardkit.default_kit().client("clustered").ttl(backend.get_key_for_task("a"))
+    assert 0 < ttl <= 50
+    app.AsyncResult("a").forget()
+    assert app.AsyncResult("a").state == "PENDING"
+
+
+# ---- `make celery`
+
+
+@pytest.mark.skipif("CELERY_TASKS" not in os.environ, reason="takes minutes: make celery")
+@pytest.mark.timeout(0)
+def test_tasks_survive_kills_a_move_a_failover_and_a_split(
+    tmp_path: Path, client: Callable[[str], Celery], site: Site
+) -> None:
+    tasks, kills, prefetch = int(os.environ["CELERY_TASKS"]), 5, 4
+    queues = [f"q{n}" for n in range(4)]
+    with ExitStack() as stack:
+        first, second, target, config = (
+            stack.enter_context(LocalServer(databases=64)) for _ in range(4)
+        )
+        replica = stack.enter_context(LocalServer(databases=64, replica_of=first))
+        done = stack.enter_context(LocalServer())
+        at = {"host": "127.0.0.1", "replicas": [{"host": "127.0.0.1", "port": replica.port}]}
+        shards = [
+            {**at, "port": first.port, "db": 1},
+            {"host": "127.0.0.1", "port": second.port, "db": 1},
+        ]
+        url = f"redis://{config.address}/0"
+        long = Site(url, done, tmp_path)
+        stack.callback(lambda: [worker.kill() or worker.wait() for worker in long.workers])
+        components = {"components": {"jobs": {"shards": shards}}}
+        push(long.config, ShardMap.decode(repr(components).encode(), "map"))
+        shardkit.configure(url)
+        app = client("jobs")
+
+        def start() -> None:
+            options = ("-P", "solo", "-c", "1", "-Q", ",".join(queues))
+            long.work("jobs", *options, lease=5, prefetch=prefetch)
+
+        for _ in range(3):
+            start()
+
+        def change() -> None:
+            start_move(long.config, second.address, target.address)
+            fail_over(long.config, first.address)
+            start_split(long.config, "jobs", shards=4, over=[target.address], hold=30)
+
+        deaths = {tasks * (n + 1) // (kills + 1) for n in range(kills)}
+        changing = stack.enter_context(ThreadPoolExecutor(1))
+        for number in range(tasks):
+            send(app, number, queue=queues[number % 4])
+            if number == tasks // 10:
+                changed = changing.submit(change)
+            if number in deaths:
+                long.kill(long.workers[0])
+                start()
+            time.sleep(0.003)
+        changed.result()
+        assert long.all_ran(tasks, 600)
+        repeats = sum(long.runs()) - tasks
+        print(f"{tasks} tasks, {kills} kills, a move, a failover, a split: {repeats} ran again")
+        assert repeats <= kills * prefetch
+        long.config.close()
+        long.done.close()
