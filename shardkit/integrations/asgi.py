@@ -36,6 +36,7 @@ from shardkit.integrations.web import PROBES, Sessions, error_answer
 from shardkit.kit.kit import AsyncShardKit, KitOptions, Where
 from shardkit.metrics.maintenance import MaintenanceState
 from shardkit.network.health import kit_in
+from shardkit.operations.arguments import Seconds
 
 __all__ = [
     "ETagMiddleware",
@@ -275,7 +276,7 @@ class SessionMiddleware:
         *,
         component: str,
         name: str = "session",
-        ttl: int = 14 * 86_400,
+        ttl: Seconds = 14 * 86_400,
         secure: bool = True,
         kit: AsyncShardKit | None = None,
     ) -> None:
@@ -285,7 +286,6 @@ class SessionMiddleware:
             kit, lambda kit: Sessions(kit.face_of(True)[0], component, name, ttl)
         )
         self._cookie = f"; Path=/; HttpOnly; SameSite=Lax{'; Secure' * secure}; Max-Age="
-        self._ttl = ttl
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -300,7 +300,7 @@ class SessionMiddleware:
             if message["type"] == "http.response.start":
                 await sessions.save(session)
                 if session.id or given:
-                    age = self._ttl if session.id else 0
+                    age = sessions.ttl if session.id else 0
                     cookie = f"{self._name}={session.id}{self._cookie}{age}".encode()
                     headers = [*message.get("headers", ()), (b"set-cookie", cookie)]
                     message = {**message, "headers": headers}

@@ -22,9 +22,10 @@ from shardkit.errors import (
     ShardKitError,
     ShardUnavailable,
 )
+from shardkit.operations.arguments import Seconds
 from shardkit.operations.commands import Argument
 from shardkit.operations.operation import Driver, Face, Operation, Structure, operation
-from shardkit.structures.base.arguments import check_integer
+from shardkit.structures.base.arguments import check_seconds
 
 logger = logging.getLogger("shardkit.integrations")
 
@@ -86,10 +87,9 @@ class Sessions(Structure[Face]):
         ttl: the seconds after its last use for which a session is kept.
     """
 
-    def __init__(self, driver: Driver, component: str, name: str, ttl: int) -> None:
+    def __init__(self, driver: Driver, component: str, name: str, ttl: Seconds) -> None:
         super().__init__(driver, component, name)
-        check_integer(name, "ttl", ttl, 1, 2**31)
-        self._ttl = ttl
+        self.ttl = int(check_seconds(name, "ttl", ttl, 1, 2**31))
 
     @operation
     def load(self, cookie: str) -> Operation[WebSession]:
@@ -97,7 +97,7 @@ class Sessions(Structure[Face]):
         session = WebSession()
         if _ID.fullmatch(cookie):
             key = f"{self.name}:{cookie}"
-            [found] = yield [self._at(key, "GETEX", key, "EX", self._ttl, idempotent=True)]
+            [found] = yield [self._at(key, "GETEX", key, "EX", self.ttl, idempotent=True)]
             if found is not None:
                 try:
                     session.update(json.loads(found))
@@ -122,6 +122,6 @@ class Sessions(Structure[Face]):
             only: tuple[Argument, ...] = ("XX",) if session.id else ()
             session.id = session.id or secrets.token_urlsafe(32)
             key = f"{self.name}:{session.id}"
-            commands.append(self._at(key, "SET", key, text, "EX", self._ttl, *only))
+            commands.append(self._at(key, "SET", key, text, "EX", self.ttl, *only))
         if commands:
             yield commands

@@ -22,6 +22,7 @@ from shardkit.errors import ShardKitError
 from shardkit.integrations.asgi import body_of, retry_after
 from shardkit.integrations.web import PROBES, Sessions, WebSession, error_answer
 from shardkit.kit.kit import KitOptions, ShardKit, Where
+from shardkit.operations.arguments import Seconds
 
 __all__ = ["FlaskSessions", "MaintenanceWSGI", "TimingWSGI", "init_flask"]
 
@@ -82,9 +83,8 @@ class FlaskSessions:
         ttl: the seconds after its last use for which a session is kept.
     """
 
-    def __init__(self, kit: ShardKit, *, component: str, ttl: int = 14 * 86_400) -> None:
+    def __init__(self, kit: ShardKit, *, component: str, ttl: Seconds = 14 * 86_400) -> None:
         self._sessions: Any = Sessions(kit.face_of(False)[0], component, "session", ttl)
-        self._ttl = ttl
 
     def open_session(self, app: Any, request: Any) -> WebSession:
         """Return the session of a request."""
@@ -108,7 +108,7 @@ class FlaskSessions:
             "httponly": settings["SESSION_COOKIE_HTTPONLY"],
         }
         if session.id:
-            response.set_cookie(name, session.id, max_age=self._ttl, **where)
+            response.set_cookie(name, session.id, max_age=self._sessions.ttl, **where)
         elif had:
             response.delete_cookie(name, **where)
 

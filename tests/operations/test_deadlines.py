@@ -90,7 +90,8 @@ async def test_once_it_has_passed_nothing_is_sent(
 async def test_it_covers_connecting(kind: str, own_server: LocalServer) -> None:
     with scripted(CLIENT=b"", HELLO=b"") as mute:  # accepts, and says nothing
         async with opened(kind, two(mute.port, own_server.port)) as face:
-            with at_most(0.2), face.kit.deadline(0.2):
+            seconds = 0.2 * PATIENCE
+            with at_most(seconds), face.kit.deadline(seconds):
                 failure, good = await face.send(on(0, "GET"), on(1, "INCR"))
             assert not failure.maybe_executed
             assert good == 1
