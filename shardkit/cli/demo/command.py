@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 
 import click
@@ -218,6 +219,45 @@ def cached(seconds: int, output: Output) -> int:
     for text, count in run.errors.items():
         output.line(f"{counted(count, 'call')}: {text}", BAD)
     return 0 if good else 1
+
+
+@command(
+    "shardkit demo celery",
+    "shardkit demo celery --tasks 10000 --json",
+    short_help="Run tasks of Celery while their queues move and a worker is killed.",
+    group=demo,
+)
+@number_option("--tasks", 2000, "How many tasks are sent.", least=100, most=1_000_000)
+def celery(tasks: int, output: Output) -> int:
+    """Run tasks of Celery on four queues, which move to another server; kill a worker with SIGKILL.
+
+    Starts three servers on free ports, and two workers. Needs the extra ``celery``. Exits with 1 if
+    a task is lost. Tasks in the hands of the killed worker may run twice.
+    """
+    from shardkit.cli.demo.celery import run_tasks, tasks_map
+
+    servers = LocalServers(tasks_map(), ports="free")
+    with started(output, servers) as url, output.busy("running tasks"):
+        run = run_tasks(url, servers, tasks)
+    if output.as_json:
+        output.document(asdict(run))
+        return 1 if run.lost else 0
+    table = Table.of(wordy("what"), number("how many"))
+    table.row("tasks sent", f"{run.sent:,}")
+    table.row("ran", f"{run.ran:,}")
+    table.row("lost", Styled(f"{run.lost:,}", BAD if run.lost else GOOD))
+    table.row("ran more than once", f"{run.again:,}")
+    output.table(table)
+    output.line()
+    plot = Table.of(number("second"), number("tasks"), wordy(""))
+    each = [now - before for before, now in pairwise((0, *run.slices))]
+    for n, count in enumerate(each):
+        bar = "█" * round(30 * count / max(1, *each))
+        if run.moved[0] < n + 1 and n < run.moved[1]:
+            bar += " queues move"
+        plot.row(f"{n}", f"{count:,}", bar + " a worker is killed" * (int(run.killed) == n))
+    output.table(plot)
+    return 1 if run.lost else 0
 
 
 def laptop_map() -> ShardMap:
