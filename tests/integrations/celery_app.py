@@ -25,7 +25,7 @@ done = redis.Redis.from_url(os.environ["CELERY_TEST_DONE"])
 def work(number: int, seconds: float = 0) -> None:
     """Note that a number's task has started, and that it has ended."""
     done.rpush("started", number)
-    time.sleep(seconds)
+    time.sleep(seconds)  # the task's work
     done.hincrby("done", str(number), 1)
 
 

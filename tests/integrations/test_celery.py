@@ -281,7 +281,7 @@ def test_a_message_that_is_not_acknowledged_is_the_first_again_and_marked(
         assert (last.payload, last.delivery_info.get("redelivered")) == ({"n": 2}, None)
         last.ack()
         assert queue.qsize() == 0
-        with pytest.raises(queue.Empty):
+        with pytest.raises(queue.Empty, match=r"^$"):
             queue.get(timeout=0.1)
 
 
@@ -295,7 +295,7 @@ def test_a_channel_holds_no_more_than_its_prefetch_count(connection: Connection)
             producer.publish(number, exchange=queue.exchange, routing_key="mail", declare=[queue])
         for _ in range(2):
             connection.drain_events(timeout=5 * PATIENCE)
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match="timed out"):
             connection.drain_events(timeout=0.7)
         for message in messages:
             message.ack()
@@ -333,7 +333,7 @@ def test_what_is_no_message_becomes_a_dead_letter(connection: Connection) -> Non
     kit = shardkit.default_kit()
     kit.queues("kombu", component="jobs").enqueue("mail", "send", [1])
     with Connection("shardkit://jobs", transport_options=options) as strict:
-        with strict.SimpleQueue("mail") as queue, pytest.raises(queue.Empty):
+        with strict.SimpleQueue("mail") as queue, pytest.raises(queue.Empty, match=r"^$"):
             queue.get(timeout=PATIENCE)
         [dead] = kit.queues("kombu", component="jobs").dead("mail")
     assert dead.reason == "not a message of kombu"

@@ -310,7 +310,7 @@ def test_get_or_set_computes_once(value: Any) -> None:
 
     def compute() -> Any:
         computed.append(1)
-        time.sleep(0.1)
+        time.sleep(0.1)  # the computation
         return value
 
     with ThreadPoolExecutor(32) as threads:

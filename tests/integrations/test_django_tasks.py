@@ -73,7 +73,7 @@ def test_a_task_that_fails_is_tried_again(kit: ShardKit) -> None:
     worker = make_worker(kit)
     worker.run(burst=True)
     assert kit.queues(component="few").counts("default").delayed == 1
-    time.sleep(1.1)
+    time.sleep(1.1)  # until it is due
     worker.run(burst=True)
     assert ran == [1, 2]
     assert finished == [
@@ -85,9 +85,9 @@ def test_a_task_that_fails_is_tried_again(kit: ShardKit) -> None:
 
 def test_what_cannot_be_queued_is_refused(kit: ShardKit) -> None:
     for changes in ({"priority": 5}, {"queue_name": "unknown"}):
-        with pytest.raises(InvalidTask):
+        with pytest.raises(InvalidTask, match="priority"):
             write.using(**changes)
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="JSON"):
         write.enqueue(object())
     kit.queues(component="few").enqueue("default", "os.getcwd", [[], {}])
     assert make_worker(kit).run(burst=True).released == 1

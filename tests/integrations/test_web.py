@@ -226,7 +226,7 @@ def test_the_pages_flask_application_serves_all_that_it_has(memory_kit: ShardKit
 
 
 def test_the_pages_test_passes(page: dict[str, Any], async_memory_kit: AsyncShardKit) -> None:
-    page["test_an_unknown_user_has_no_name"](async_memory_kit)
+    assert page["test_an_unknown_user_has_no_name"](async_memory_kit) is None, "it asserts itself"
 
 
 def test_the_pages_application_serves_all_that_it_has(
