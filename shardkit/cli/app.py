@@ -55,6 +55,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "exec": ("commands.clients:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
+        "apply": ("commands.apply:apply_", "Make a shard map true: move, split, attach, push."),
         "plan": ("commands.balance:plan", "Plan how a component grows."),
         "move": ("commands.move:move", "Move a server's data to another server, in use."),
         "split": ("commands.move:split", "Give a component another number of shards, in use."),

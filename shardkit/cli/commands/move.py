@@ -69,10 +69,10 @@ def _moving(command: Callable[..., object]) -> Callable[..., object]:
     return hold(_copy(_share(config_option(command))))
 
 
-def copying(command: Callable[..., object]) -> Callable[..., object]:
+def copying(command: Callable[..., object], keep: bool = True) -> Callable[..., object]:
     """Add the options of every command that may copy key by key."""
     command = _moving(command)
-    for name, does in reversed(_KEY_BY_KEY):
+    for name, does in reversed(_KEY_BY_KEY if keep else _KEY_BY_KEY[:-1]):
         command = click.option(name, is_flag=True, help=f"For shards: {does}")(command)
     return command
 
