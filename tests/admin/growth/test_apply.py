@@ -23,6 +23,8 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin.difference import compare
 from shardkit.admin.growth import ApplyPlan, apply_map, awaiting, moves, plan_apply
+from shardkit.admin.growth.databases import strays
+from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
 
@@ -182,8 +184,9 @@ def random_map(fleet: Fleet, chance: random.Random) -> dict[str, Any]:
 
 @contextmanager
 def counting(fleet: Fleet) -> Iterator[dict[str, int]]:
-    """Write counters of each component all the time; yield the acknowledged ones."""
+    """Increment counters of each component all the time; yield what was acknowledged last."""
     counts: dict[str, int] = {}
+    failures: list[Exception] = []
     stop = threading.Event()
 
     def write(name: str) -> None:
@@ -194,8 +197,8 @@ def counting(fleet: Fleet) -> Iterator[dict[str, int]]:
                 key = f"{name}:{chance.randrange(100)}"
                 try:
                     counts[key] = router[key].incr(key)
-                except (shardkit.ShardKitError, OSError, *shardkit.testing_errors()) as error:
-                    assert "closed" in str(error) or "READONLY" in str(error), error
+                except Exception as error:
+                    failures.append(error)
                 time.sleep(0.002)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in ("users", "feeds", "one")]
@@ -207,6 +210,25 @@ def counting(fleet: Fleet) -> Iterator[dict[str, int]]:
         stop.set()
         for thread in threads:
             thread.join()
+    # A killed process that has just decided a move leaves the data closed until it is resumed.
+    assert all("the database is closed" in str(error) for error in failures), failures
+
+
+def clean(fleet: Fleet) -> None:
+    """Delete keys that were left behind, as an operator who has checked them."""
+    if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
+        return
+    used = [
+        (entry.fields["port"], entry.fields.get("db", 0))
+        for component in read_components(fleet.config).values()
+        for _, entry in component.entries()
+    ]
+    for server in fleet.servers:
+        for db in range(16):
+            if (server.port, db) not in used:
+                with server.client(db=db) as client:
+                    for key in strays(client, 10_000):
+                        client.delete(key)
 
 
 @pytest.mark.timeout(60 + 90 * PAIRS)
@@ -223,6 +245,7 @@ def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
             wanted = random_map(farm, chance)
             path.write_text(json.dumps({"components": wanted}), encoding="utf-8")
             while not is_true(farm, map_of(wanted)):
+                clean(farm)
                 command = [sys.executable, "-m", "shardkit", "apply", str(path), "--yes"]
                 process = subprocess.Popen(
                     [*command, "--hold", str(PATIENT), "-c", farm.url],
@@ -239,4 +262,4 @@ def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
     with shardkit.connect(farm.url) as kit:
         for key, count in written.items():
             client = kit.key_sharded(key.partition(":")[0])[key]
-            assert int(client.get(key) or 0) >= count, key
+            assert int(client.get(key) or 0) in (count, count + 1), key  # one was in flight
