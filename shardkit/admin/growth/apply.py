@@ -14,7 +14,7 @@ A shard whose place is taken goes over a database that nothing uses, on another 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -143,7 +143,9 @@ def plan_apply(
                 problems += [f"{step}: {each}" for each in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
-            problems += [f"{step}: {each}" for each in differ.obstacles(step, before, vacated)]
+            problems += [
+                f"{step}: {each}" for each in differ.obstacles(step, before, vacated, filled)
+            ]
             vacated |= differ.places(before) - differ.places(state)
             steps.append(replace(step, plan=plan))
     except ShardKitError as error:
@@ -265,11 +267,9 @@ def _wait_for_the_killed(config: Any) -> None:
 
 
 def _open_moves(config: Any) -> list[Move]:
-    return [
-        each
-        for each in journal.current(journal.read_all(config))
-        if not each.is_over and each.phase != "kept"
-    ]
+    """Return the open moves of earlier runs; moves of others are refused as overlapping."""
+    runs = {each.id for each in read_changes(config) if each.kind == "apply"}
+    return [each for each in journal.read_all(config) if each.within in runs and not each.is_over]
 
 
 def _resumed(move: Move) -> ApplyStep:
@@ -627,8 +627,13 @@ class _Difference:
         found = zip(places, map(Place.parse, step.targets), strict=True)
         return {source.database: target.database for source, target in found if source is not None}
 
-    def obstacles(self, step: ApplyStep, state: Components, vacated: set[Place]) -> Iterator[str]:
-        """Yield what prevents a step that is no move, as far as it can be seen before."""
+    def obstacles(
+        self, step: ApplyStep, state: Components, vacated: set[Place], arriving: Container[Place]
+    ) -> Iterator[str]:
+        """Yield what prevents a step that is no move, as far as it can be seen before.
+
+        Databases where data is still arriving are not looked at.
+        """
         if step.kind == "attach":
             yield from obstacles(state, step.what[0], step.target)
         elif step.kind == "push":
@@ -636,8 +641,14 @@ class _Difference:
             for name in sorted(new.keys() - state.keys()):
                 if left := sorted(self.places({name: new[name]}) & vacated):
                     yield f"{name} would get {left[0]}, which others leave: choose another one"
+            later = {
+                entry.address
+                for each in new.values()
+                for _, entry in each.entries()
+                if self._place(entry) in arriving
+            }
             for finding in preflight(state, new):
-                if not finding.warning:
+                if not finding.warning and finding.address not in later:
                     yield f"{finding}: {finding.remedy}"
 
     def run(

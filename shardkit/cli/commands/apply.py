@@ -13,7 +13,7 @@ import click
 from shardkit.admin.growth import ApplyPlan, ApplyStep, apply_map, plan_apply
 from shardkit.cli.commands.move import copying
 from shardkit.cli.groups import INTERRUPTED
-from shardkit.cli.options import command, config_server
+from shardkit.cli.options import command, config_server, target_option
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, write_error
 from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
@@ -31,7 +31,7 @@ from shardkit.kit.config_client import config_client
 @click.option("--plan", "only_plan", is_flag=True, help="Show the steps; change nothing.")
 @click.option("--yes", is_flag=True, help="Do not ask; needed without a terminal.")
 @click.option("--prune", is_flag=True, help="Remove components that MAP lacks; their data stays.")
-@partial(copying, keep=False)
+@partial(copying, config=target_option, keep=False)
 def apply_(
     shard_map: Path,
     only_plan: bool,

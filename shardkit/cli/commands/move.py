@@ -32,6 +32,7 @@ from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY, progress_of
 from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
+    F,
     command,
     config_option,
     config_server,
@@ -64,14 +65,14 @@ hold = number_option(
 _copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
 
 
-def _moving(command: Callable[..., object]) -> Callable[..., object]:
+def _moving(command: F, config: Callable[[F], F] = config_option) -> F:
     """Add the options of every command that moves something."""
-    return hold(_copy(_share(config_option(command))))
+    return hold(_copy(_share(config(command))))
 
 
-def copying(command: Callable[..., object], keep: bool = True) -> Callable[..., object]:
+def copying(command: F, config: Callable[[F], F] = config_option, keep: bool = True) -> F:
     """Add the options of every command that may copy key by key."""
-    command = _moving(command)
+    command = _moving(command, config)
     for name, does in reversed(_KEY_BY_KEY if keep else _KEY_BY_KEY[:-1]):
         command = click.option(name, is_flag=True, help=f"For shards: {does}")(command)
     return command

@@ -24,6 +24,7 @@ from shardkit import ShardMap
 from shardkit.admin.difference import compare
 from shardkit.admin.growth import ApplyPlan, apply_map, awaiting, moves, plan_apply
 from shardkit.admin.growth.databases import strays
+from shardkit.admin.growth.relocation import Place
 from shardkit.config.store import read_components
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
@@ -216,13 +217,15 @@ def counting(fleet: Fleet) -> Iterator[dict[str, int]]:
 
 def clean(fleet: Fleet) -> None:
     """Delete keys that were left behind, as an operator who has checked them."""
-    if any(move.phase not in ("done", "aborted") for move in moves(fleet.config)):
-        return
     used = [
-        (entry.fields["port"], entry.fields.get("db", 0))
+        (entry.fields["port"], entry.fields["db"])
         for component in read_components(fleet.config).values()
         for _, entry in component.entries()
     ]
+    for move in moves(fleet.config):
+        if move.phase not in ("done", "aborted"):
+            places = map(Place.parse, (*move.sources, *move.targets))
+            used += [(place.server.port, place.database) for place in places]
     for server in fleet.servers:
         for db in range(16):
             if (server.port, db) not in used:
@@ -249,15 +252,15 @@ def test_random_maps_are_applied_under_load_by_processes_that_are_killed(
                 command = [sys.executable, "-m", "shardkit", "apply", str(path), "--yes"]
                 process = subprocess.Popen(
                     [*command, "--hold", str(PATIENT), "-c", farm.url],
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
                 )
                 is_killed = chance.random() < 0.5
                 if is_killed:
                     time.sleep(1 + 4 * chance.random())
                     process.send_signal(signal.SIGKILL)
-                _, error = process.communicate(timeout=120)
-                assert is_killed or process.returncode == 0, error.decode()
+                shown, _ = process.communicate(timeout=120)
+                assert is_killed or process.returncode == 0, shown.decode()
         written = dict(counts)
     with shardkit.connect(farm.url) as kit:
         for key, count in written.items():
