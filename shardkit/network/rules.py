@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -72,7 +72,7 @@ class Severity(IntEnum):
 
 
 _CRITICAL = {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
-_WARNINGS = {EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
+_WARNINGS = {REPLICAS, EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
 _OF_ENTRIES = {NO_DATABASE, WRONG_ROLE, CLOSED, SHARED, KEYS, SAMPLING}
 
 
@@ -207,11 +207,43 @@ def judge(
         if row.target.node and master and row.server.info.get("master_link_status") == "down":
             refused = refused_copy(master, row.server.info, row.server.reads_later)
             problems += [] if refused is None else [refused]
+        problems = [_with_role(each, row, rows) for each in problems]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
             JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
         )
     return Judgement(entries, list(_of_config_server(rows, config)))
+
+
+def _with_role(
+    problem: ServerProblem, row: SurveyedEntry, rows: Sequence[SurveyedEntry]
+) -> ServerProblem:
+    """Say of a dead server what its role makes of that: a master has a successor, or none."""
+    if problem.kind != UNREACHABLE or row.target.entry.is_cluster:
+        return problem
+    server = row.server.address
+    if row.target.node:
+        remedy = f"start it, or take it out: shardkit replicas detach {server}"
+        return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
+    if not row.target.entry.replicas:
+        return problem
+    there = [
+        each.server
+        for each in rows
+        if each.target.shard == row.target.shard
+        and each.target.node
+        and each.server.role == "replica"
+    ]
+    if not there:
+        return replace(problem, remedy=f"{problem.remedy}: none of its replicas answers")
+    best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
+    since = best.info.get("master_link_down_since_seconds")
+    missing = f"in the last {since} s" if since else "since the link broke"
+    return replace(
+        problem,
+        remedy=f"shardkit failover {server}: {best.address} takes over, and what it had not "
+        f"received of the writes {missing} is lost",
+    )
 
 
 # ---- a server

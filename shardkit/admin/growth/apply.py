@@ -41,10 +41,8 @@ from shardkit.admin.growth.relocation import (
     ServerAddress,
     address_of,
     cluster_at,
-    held,
     masters_in,
     moved,
-    relocated,
     with_replica,
     without_replica,
 )
@@ -99,7 +97,8 @@ class ApplyPlan:
     """What makes a shard map true.
 
     Attributes:
-        steps: the steps, in order; empty if the map is true.
+        steps: the steps, in order; empty if the map is true. If an earlier run was killed in a
+            move, only that is there: the others are planned when it is done.
         problems: what prevents it; empty if nothing does.
         left: the components that the map does not describe, which stay.
         hold: how long writers may wait at a time, in seconds.
@@ -129,6 +128,9 @@ def plan_apply(
     """
     hold, offline = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
     now = read_components(config, shard_map.components)
+    left = () if prune else tuple(sorted(now.keys() - shard_map.components.keys()))
+    if interrupted := tuple(map(_resumed, _open_moves(config))):
+        return ApplyPlan(interrupted, (), left, hold)
     differ = _Difference(config, shard_map, now, prune)
     steps: list[ApplyStep] = []
     problems: list[str] = []
@@ -152,7 +154,6 @@ def plan_apply(
         problems.append(f"{error.message}: {error.remedy}" if error.remedy else error.message)
     if steps and (stale := _stale(config, shard_map)):
         problems.append(stale)
-    left = () if prune else tuple(sorted(now.keys() - shard_map.components.keys()))
     return ApplyPlan(tuple(steps), tuple(dict.fromkeys(problems)), left, hold)
 
 
@@ -184,9 +185,6 @@ def apply_map(
     if options.get("keep"):
         raise InvalidArgumentError("keep=True would wait after a move", "leave keep out")
     _wait_for_the_killed(config)
-    plan = plan_apply(config, shard_map, prune=prune, **options)
-    if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
     tell: Progress = options.get("progress", lambda text: None)
     done: list[ApplyStep] = []
 
@@ -198,6 +196,9 @@ def apply_map(
     for move in _open_moves(config):
         resume_move(config, move.name, **options)
         note(_resumed(move))
+    plan = plan_apply(config, shard_map, prune=prune, **options)
+    if plan.problems:
+        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
     if not plan.steps:
         return done
     now = read_components(config, shard_map.components)
@@ -319,10 +320,6 @@ class _Difference:
 
     def chain(self, state: Components) -> Iterator[tuple[ApplyStep, Components, Components]]:
         """Yield each step with the components before it, and those that there will be after it."""
-        for move in _open_moves(self._config):
-            before = state
-            state = self._after_move(move, before)
-            yield _resumed(move), before, state
         for _ in range(_MOST_STEPS):
             found = self._next(state)
             if found is None:
@@ -335,16 +332,6 @@ class _Difference:
             if step.kind == "push":
                 return
         raise GrowthError("the map takes too many steps", "apply a part of it first")
-
-    def _after_move(self, move: Move, state: Components) -> Components:
-        if move.copying != KEYS:
-            servers = ServerAddress.parse(move.source), ServerAddress.parse(move.target)
-            return {**state, **relocated(state, *servers, self._same, keep_source=False)}
-        sources = list(map(Place.parse, move.sources))
-        targets = list(map(Place.parse, move.targets))
-        if not any(move.clusters):
-            state = {**state, **held(state, [*sources, *targets], None, self._same)}
-        return {**state, **rule_of(move).changed(state, self._same)}
 
     def _next(self, state: Components) -> tuple[ApplyStep, Components] | None:
         self._refuse(state)

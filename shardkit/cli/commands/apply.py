@@ -106,6 +106,8 @@ def _show(output: Output, plan: ApplyPlan) -> None:
             for note in moving.notes:
                 output.line(f"   note: {note}", WARN)
         output.line(f"   back: {step.back}", DIM)
+    if any(step.kind == "resume" for step in plan.steps):
+        output.line("the other steps are planned when that is done", DIM)
     if plan.left:
         output.line(f"not in the map, and stays (--prune): {', '.join(plan.left)}", DIM)
     for problem in plan.problems:
