@@ -227,13 +227,13 @@ def _with_role(
         return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
     if not row.target.entry.replicas:
         return problem
-    there = [
-        each.server
-        for each in rows
-        if each.target.shard == row.target.shard
-        and each.target.node
-        and each.server.role == "replica"
+    nodes = [
+        each.server for each in rows if each.target.node and each.target.shard == row.target.shard
     ]
+    there = [facts for facts in nodes if facts.role == "replica"]
+    if successor := next((facts for facts in nodes if facts.role == "master"), None):
+        remedy = f"{successor.address} is a master by now: shardkit config pull updates a map file"
+        return replace(problem, remedy=remedy)
     if not there:
         return replace(problem, remedy=f"{problem.remedy}: none of its replicas answers")
     best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
@@ -258,7 +258,10 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
         yield ServerProblem(LOADING, "is loading its data", "wait")
     if facts.info.get("master_link_status", "up") != "up":
         yield ServerProblem(
-            NO_LINK, "has lost its master", "start the master, or promote the replica"
+            NO_LINK,
+            "has lost its master",
+            "start the master, or replace it: shardkit failover "
+            f"{facts.info.get('master_host')}:{facts.info.get('master_port')}",
         )
     yield from _memory(facts)
     if facts.latency is not None and facts.latency > SLOW_PING:

@@ -110,8 +110,8 @@ def test_replicas_that_are_not_there_hurt(running: LocalServer, server: redis.Re
         report = looked_at(running, replicas=[{"port": other.port}])
     problems = [found.problem for found in report.findings]
     assert problems == [
-        "has 0 of the 1 replicas that its entry names",
         "is a master, with data of its own",
+        "has 0 of the 1 replicas that its entry names",
     ]
 
 

@@ -158,7 +158,7 @@ class Breaker:
         is_replaceable = any(getattr(each, "replaceable", False) for each in policies)
         remedy = failover_of(self.address) if is_replaceable else ""
         about = log_records.fields("server-unavailable", **about, cause=self._why, remedy=remedy)
-        text = f"{self._why}; {remedy}" if remedy else self._why
+        text = f"{self._why.rstrip('.')}. {remedy}" if remedy else self._why
         logger.warning("%s is unavailable: %s", place, text, extra=about)
 
     def _place(self, shard: object = None) -> tuple[str, dict[str, Any]]:
