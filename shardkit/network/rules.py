@@ -464,7 +464,8 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         yield ServerProblem(
             KEYS,
             f"holds keys that are not this shard's: {strange}",
-            "check the address; or it holds data of others, or of another number of shards",
+            "check the address; or it holds data of others, or of another number of shards; or "
+            "declare keys that functions place by another argument: route: 'any NAMES'",
             mild=target.component.entry is not None,
         )
 
@@ -525,14 +526,14 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
     address = component.shards[shard.number].address
     here = [n for n, entry in enumerate(component.shards) if entry.address == address]
     suffixes = tuple(b":%d" % n for n in here)  # of tags where structures place parts by number
+    routes = component.key_routes
+    placed = {key: component.place(routes.of(key)) for key in keys if routes.tells(key)}
     others = [
-        key
-        for key in keys
-        if component.place(key) not in here and not hash_tag(key).endswith(suffixes)
+        key for key, n in placed.items() if n not in here and not hash_tag(key).endswith(suffixes)
     ]
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
-    [(likely, count)] = Counter(map(component.place, others)).most_common(1)
+    [(likely, count)] = Counter(placed[key] for key in others).most_common(1)
     where = "other shards" if count < NEARLY * len(others) else f"shard {likely}"
     found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
     if sum(hash_tag(key) != key for key in others) < NEARLY * len(others):

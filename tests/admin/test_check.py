@@ -132,6 +132,33 @@ def test_wrong_databases_are_problems(running: LocalServer, server: redis.Redis)
     assert found.problem.endswith("of 40 sampled keys on shard 1")
 
 
+def test_keys_that_functions_place_by_another_argument_are_declared(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    shards = [{"host": "127.0.0.1", "port": running.port, "db": db} for db in (1, 2)]
+    routes = [r"user:(\d+):.*", "any visits:.*"]
+    silent, loud = (
+        map_of(data={"shards": shards, "route": route}) for route in (routes, routes[:1])
+    )
+    with shardkit.connect(silent) as kit:
+
+        @kit.sharded_connection("data")
+        def count_visit(conn: Any, session: int, key: str) -> None:
+            conn.pfadd(key, session)
+
+        @kit.sharded_connection("data")
+        def rename(conn: Any, user: int, name: str) -> None:
+            conn.set(f"user:{user}:name", name)
+
+        for n in range(100):
+            count_visit(n, f"visits:{n % 40}")
+            rename(n, "Ada")
+    assert check(silent.components.values()).findings == []
+    found = check(loud.components.values()).findings
+    assert found
+    assert all("declare keys that functions place" in each.remedy for each in found)
+
+
 def test_the_unusable_does_not_hide_the_rest(running: LocalServer, server: redis.Redis) -> None:
     report = looked_at(running, {"db": 1}, {"port": 1}, {"password": "${NOT_SET_HERE}"})
     assert report.servers == 1
