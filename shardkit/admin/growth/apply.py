@@ -14,16 +14,15 @@ A shard whose place is taken goes over a database that nothing uses, on another 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
-from typing import Any, Unpack
+from typing import Any, TypeAlias, Unpack
 
 from shardkit.admin.changes import LEASE, Change, now_of, read_changes, taking_part
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.attachment import attach_replica, detach_replica, obstacles
-from shardkit.admin.growth.cluster_nodes import masters_of
 from shardkit.admin.growth.databases import free_databases
 from shardkit.admin.growth.failover import HOLD
 from shardkit.admin.growth.journal import KEYS, Move
@@ -40,19 +39,18 @@ from shardkit.admin.growth.relocation import (
     Place,
     ServerAddress,
     address_of,
-    cluster_at,
     masters_in,
     moved,
     with_replica,
     without_replica,
 )
-from shardkit.admin.growth.rule import like_of, rule_of
+from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import KnownServers, touched
 from shardkit.admin.growth.split_plan import new_split, plan_split_of
 from shardkit.admin.preflight import preflight
 from shardkit.admin.push import push
 from shardkit.admin.retire import last_known, remove
-from shardkit.config.component import Component, entry_key
+from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.shard_map import ShardMap
@@ -61,6 +59,7 @@ from shardkit.errors import GrowthError, InvalidArgumentError, ShardKitError
 from shardkit.operations.arguments import in_seconds
 
 _MOST_STEPS = 10_000
+_ROLLBACK = "shardkit config rollback EPOCH"
 _WAIT = LEASE + 2.0  # seconds: by then a process that was killed holds nothing any more
 
 
@@ -131,24 +130,24 @@ def plan_apply(
     left = () if prune else tuple(sorted(now.keys() - shard_map.components.keys()))
     if interrupted := tuple(map(_resumed, _open_moves(config))):
         return ApplyPlan(interrupted, (), left, hold)
-    differ = _Difference(config, shard_map, now, prune)
+    find = _Steps(config, shard_map, now, prune)
     steps: list[ApplyStep] = []
     problems: list[str] = []
     state: Components = now
     filled: dict[Place, tuple[float, float]] = {}  # keys and bytes, by earlier steps
     vacated: set[Place] = set()
     try:
-        for step, before, state in differ.chain(now):
-            plan, work = None, differ.planner(step, before, hold, offline, vacated)
-            if work is not None:
-                plan = _with_loads(work(), filled)
+        for step, before, state, work in find.chain(now):
+            plan = None
+            if work.plan is not None:
+                plan = _with_loads(work.plan(before, hold, offline, vacated), filled)
                 problems += [f"{step}: {each}" for each in plan.problems]
                 if step.targets and plan.targets and set(plan.targets) != set(step.targets):
                     problems.append(f"{step}: a database of {step.target} is used")
             problems += [
-                f"{step}: {each}" for each in differ.obstacles(step, before, vacated, filled)
+                f"{step}: {each}" for each in find.obstacles(step, before, vacated, filled)
             ]
-            vacated |= differ.places(before) - differ.places(state)
+            vacated |= find.places(before) - find.places(state)
             steps.append(replace(step, plan=plan))
     except ShardKitError as error:
         problems.append(f"{error.message}: {error.remedy}" if error.remedy else error.message)
@@ -202,20 +201,20 @@ def apply_map(
     if not plan.steps:
         return done
     now = read_components(config, shard_map.components)
-    differ = _Difference(config, shard_map, now, prune)
+    find = _Steps(config, shard_map, now, prune)
     change = Change(
-        kind="apply", name=shard_map.source, phase=_digest(shard_map), databases=differ.touched()
+        kind="apply", name=shard_map.source, phase=_digest(shard_map), databases=find.touched()
     )
     with taking_part(config, change):
-        while (link := next(differ.chain(now), None)) is not None:
-            step, before, _ = link
+        while (link := next(find.chain(now), None)) is not None:
+            step, _, _, work = link
             if step in done:
                 raise GrowthError(
                     f"{step}: is done, and still to do: another process changes the entries",
                     "see: shardkit config history",
                 )
             tell(f"step {len(done) + 1} of {max(len(plan.steps), len(done) + 1)}: {step}")
-            differ.run(step, before, change.id, **options)
+            work.run(change.id, options)
             note(step)
             now = read_components(config, shard_map.components)
         change.phase = "done"
@@ -278,7 +277,22 @@ def _resumed(move: Move) -> ApplyStep:
     return ApplyStep("resume", (move.name,), move.source, move.target, tuple(move.targets), back)
 
 
-class _Difference:
+@dataclass(frozen=True)
+class _Work:
+    """What carries out a step, as one of a change with some id, and what plans it.
+
+    A plan is made of the components as they will be, ``hold``, ``offline`` and vacated databases.
+    """
+
+    run: Callable[[str, MoveOptions], object]
+    plan: Callable[[Components, float, bool, Collection[Place]], MovePlan] | None = None
+
+
+_Found: TypeAlias = tuple[ApplyStep, Components, _Work] | None
+"""A step, the components that change by it, and its work; None if nothing is left to do."""
+
+
+class _Steps:
     """Finds the steps from entries to a map."""
 
     def __init__(self, config: Any, shard_map: ShardMap, now: Components, prune: bool) -> None:
@@ -288,7 +302,6 @@ class _Difference:
         self._servers: list[ServerAddress] = []
         for server, _, _ in masters_in(now.values()):
             self._known(server)
-        self._moves: dict[str, Move] = {}
 
     # ---- where entries lead
 
@@ -318,107 +331,105 @@ class _Difference:
 
     # ---- the chain of steps
 
-    def chain(self, state: Components) -> Iterator[tuple[ApplyStep, Components, Components]]:
-        """Yield each step with the components before it, and those that there will be after it."""
+    def chain(self, state: Components) -> Iterator[tuple[ApplyStep, Components, Components, _Work]]:
+        """Yield each step with the components before and after it, and its work."""
         for _ in range(_MOST_STEPS):
-            found = self._next(state)
+            ways, names = self._ways(state)
+            found = (
+                self._detached(state)
+                or self._moved(state, ways, names)
+                or self._split(state)
+                or self._made_room(state, ways, names)
+                or self._attached(state)
+                or self._retired(state)
+                or self._pushed(state)
+            )
             if found is None:
                 return
-            step, after = found
-            yield step, state, {**state, **after}
-            state = {**state, **after}
+            step, changed, work = found
+            after = {**state, **changed}
             if step.kind == "retire":
-                state = {name: each for name, each in state.items() if name not in step.what}
+                after.pop(step.what[0])
+            yield step, state, after, work
             if step.kind == "push":
                 return
-        raise GrowthError("the map takes too many steps", "apply a part of it first")
+            state = after
+        raise GrowthError("the map takes too many steps", "use one with fewer changes first")
 
-    def _next(self, state: Components) -> tuple[ApplyStep, Components] | None:
-        self._refuse(state)
-        return (
-            self._detached(state)
-            or self._moved(state)
-            or self._split(state)
-            or self._moved(state, over=True)
-            or self._attached(state)
-            or self._retired(state)
-            or self._pushed(state)
-        )
-
-    def _pairs(self, state: Components) -> Iterator[tuple[Component, Component]]:
-        """Yield the components that there are and stay: as they are, and as the map has them."""
+    def _pairs(self, state: Components) -> Iterator[tuple[Component, Component, bool]]:
+        """Yield components as they are and as the map has them, and whether that is a split."""
         for name, wanted in sorted(self._wanted.items()):
             if name in state:
-                yield state[name].without_problem(), wanted
+                now = state[name].without_problem()
+                layouts = [
+                    (len(each.shards), each.placement)
+                    if each.shards
+                    else (0, bool(each.entry and each.entry.is_cluster))
+                    for each in (now, wanted)
+                ]
+                yield now, wanted, layouts[0] != layouts[1]
 
-    def _refuse(self, state: Components) -> None:
-        for now, wanted in self._pairs(state):
-            if self._is_split(now, wanted):
-                continue
+    # ---- moves
+
+    def _ways(self, state: Components) -> tuple[dict[Place, Place], dict[Place, list[str]]]:
+        """Return where databases go, and the shards in each; refuse what does not move."""
+        ways: dict[Place, Place] = {}
+        names: dict[Place, list[str]] = {}
+        for now, wanted, is_split in self._pairs(state):
             there = dict(wanted.entries())
-            for shard, entry in now.entries():
+            for shard, entry in () if is_split else now.entries():
                 if shard not in there:
                     raise GrowthError(
                         f"{shard}: the map has no such entry, and its data would be left behind",
                         "add the entry to the map, or move its keys into the shards first",
                     )
-                is_known = None not in (self._place(entry), self._place(there[shard]))
-                if not (is_known or entry.address == there[shard].address):
-                    if entry.is_cluster and there[shard].is_cluster:
+                source, target = self._place(entry), self._place(there[shard])
+                if source is None or target is None:
+                    if entry.address == there[shard].address:
                         continue
                     raise GrowthError(
                         f"{shard}: from {entry.address} to {there[shard].address}: sockets, "
-                        "Sentinels, references and databases of clusters do not move",
-                        "write host, port and db into both entries",
+                        "Sentinels, references and clusters do not move",
+                        "write host, port and db into both entries, or push the map if no data "
+                        "has to move",
                     )
-                target = self._place(there[shard])
-                if target and any(
-                    self._same(address_of(each), target.server) for each in entry.replicas
-                ):
+                if any(self._same(address_of(each), target.server) for each in entry.replicas):
                     raise GrowthError(
                         f"{shard}: the map has a replica, {target.server}, as the master",
-                        f"shardkit failover {entry.address.rpartition('/')[0] or entry.address} "
-                        f"--to {target.server}",
+                        f"use: shardkit failover {source.server} --to {target.server}",
                     )
-
-    # ---- moves
-
-    def _moved(self, state: Components, over: bool = False) -> tuple[ApplyStep, Components] | None:
-        """Return a move of databases; with ``over``, of one that has to make room."""
-        ways: dict[Place, Place] = {}
-        names: dict[Place, list[str]] = {}
-        for now, wanted in self._pairs(state):
-            if self._is_split(now, wanted):
-                continue
-            there = dict(wanted.entries())
-            for shard, entry in now.entries():
-                source, target = self._place(entry), self._place(there[shard])
-                if source is None or target is None:
-                    continue
+                names.setdefault(source, []).append(str(shard))
                 if source != target and now.shards and shard.number is None:
                     raise GrowthError(
                         f"{shard}: an entry beside shards does not move from {source} to {target}",
                         "move its whole server (shardkit move server), and apply the map again",
                     )
-                names.setdefault(source, []).append(str(shard))
                 if source != target and ways.setdefault(source, target) != target:
                     raise GrowthError(
                         f"{shard}: shares database {source}, and the map separates them",
                         "move the keys of one by their names first",
                     )
+        return ways, names
+
+    def _moved(
+        self, state: Components, ways: Mapping[Place, Place], names: Mapping[Place, list[str]]
+    ) -> _Found:
+        """Return the move of all databases that can go from one server to another."""
         used = self.places(state)
         free = {source: to for source, to in ways.items() if to not in used}
-        for source, target in () if over else free.items():
-            if source.server == target.server:
-                continue
-            group = {
-                each: to
-                for each, to in free.items()
-                if (each.server, to.server) == (source.server, target.server)
-            }
-            return self._move(state, group, names)
-        if not over or not ways:
+        pairs = [(a.server, b.server) for a, b in free.items() if a.server != b.server]
+        if not pairs:
             return None
+        group = {a: b for a, b in free.items() if (a.server, b.server) == pairs[0]}
+        return self._move(state, group, names)
+
+    def _made_room(
+        self, state: Components, ways: Mapping[Place, Place], names: Mapping[Place, list[str]]
+    ) -> _Found:
+        """Return the move of a database whose place is taken, or whose number alone changes."""
+        if not ways:
+            return None
+        used = self.places(state)
         for source, target in ways.items():
             if target in used and target not in ways:
                 raise GrowthError(
@@ -426,23 +437,26 @@ class _Difference:
                     f"{', '.join(names.get(target, ['another component']))} uses and keeps",
                     "choose a database that nothing uses",
                 )
-        wanted_places = set(ways.values())
-        source = next(
-            (each for each in free if each in ways),  # only the database changes
-            next((each for each in ways if each in wanted_places), next(iter(ways))),
-        )
-        target = self._between(state, names[source][0], source.server, ways[source].server)
-        return self._move(state, {source: target}, names)
+        taken = set(ways.values())
+        order = sorted(ways, key=lambda each: (ways[each] in used, each not in taken))
+        source, final = order[0], ways[order[0]].server
+        over = self._between(state, names[source][0], source.server, final)
+        return self._move(state, {source: over}, names)
 
     def _between(
-        self, state: Components, name: str, left: ServerAddress, final: ServerAddress
+        self,
+        state: Components,
+        name: str,
+        left: ServerAddress,
+        final: ServerAddress,
+        taken: Collection[Place] = (),
     ) -> Place:
         """Return a database that nothing uses or will use, on a server other than ``left``."""
         both = {**state, **{f"wanted {n}": each for n, each in self._wanted.items()}}
         logins = {self._known(at): (like, where) for at, like, where in masters_in(both.values())}
         for server in sorted(logins, key=lambda at: at == final):
-            if server != left:
-                for number in free_databases(both, server, *logins[server], self._same):
+            for number in free_databases(both, server, *logins[server], self._same):
+                if server != left and Place(server, number) not in taken:
                     return Place(server, number)
         raise GrowthError(
             f"{name}: its database in the map is used, and no other server has one to go over",
@@ -451,168 +465,134 @@ class _Difference:
 
     def _move(
         self, state: Components, ways: Mapping[Place, Place], names: Mapping[Place, list[str]]
-    ) -> tuple[ApplyStep, Components]:
+    ) -> _Found:
+        config = self._config
         shards = tuple(name for source in ways for name in names[source])
-        [source, *_], [target, *_] = list(ways), list(ways.values())
-        places = tuple(map(str, dict.fromkeys(ways.values())))
-        step = ApplyStep(
-            "move",
-            shards,
-            str(source.server),
-            str(target.server),
-            places,
-            f"shardkit move reverse {shards[0]}",
-        )
-        return step, moved(state, ways, self._same)
+        numbers = {source.database: target.database for source, target in ways.items()}
+        [(source, target), *_] = [(a.server, b.server) for a, b in ways.items()]
+        back, places = f"shardkit move reverse {shards[0]}", tuple(map(str, ways.values()))
+        step = ApplyStep("move", shards, str(source), str(target), places, back)
+
+        def run(within: str, options: MoveOptions) -> None:
+            work = planned_move(config, shards, str(target), numbers, within=within)
+            started(config, work, **options)
+
+        def plan(now: Components, hold: float, offline: bool, gone: Collection[Place]) -> MovePlan:
+            return plan_of(config, now, shards, target, hold, offline, numbers, gone)
+
+        return step, moved(state, ways, self._same), _Work(run, plan)
 
     # ---- splits and merges
 
-    def _is_split(self, now: Component, wanted: Component) -> bool:
-        if bool(now.shards) != bool(wanted.shards):
-            return True
-        if now.shards:
-            return (len(now.shards), now.placement) != (len(wanted.shards), wanted.placement)
-        assert now.entry is not None
-        assert wanted.entry is not None
-        if not now.entry.is_cluster and not wanted.entry.is_cluster:
-            return False
-        if now.entry.is_cluster != wanted.entry.is_cluster:
-            return True
-        if now.entry.address == wanted.entry.address:
-            return False
-        clusters = []
-        for entry in (now.entry, wanted.entry):
-            node = address_of(entry)
-            assert node is not None
-            clusters.append(masters_of(node, entry, entry_key(now.name))[0].keys())
-        return clusters[0] != clusters[1]
+    def _split(self, state: Components) -> _Found:
+        for now, wanted, is_split in self._pairs(state):
+            if is_split:
+                move = self._new_split(state, now, wanted)
+                break
+        else:
+            return None
+        config = self._config
+        kind = "merge" if len(wanted.shards) < len(now.shards) else "split"
+        back, places = f"shardkit move reverse {now.name}", tuple(move.targets)
+        step = ApplyStep(kind, (now.name,), move.source, move.target, places, back)
 
-    def _split(self, state: Components) -> tuple[ApplyStep, Components] | None:
-        for now, wanted in self._pairs(state):
-            if not self._is_split(now, wanted):
-                continue
-            name = now.name
-            if wanted.entry and wanted.entry.is_cluster and not wanted.shards:
-                node = address_of(wanted.entry)
-                move = new_split(state, name, None, None, (), to_cluster=str(node))
-                like, where = like_of(now)
-                assert node is not None
-                after = replace(now, entry=cluster_at(like, node, where), shards=())
-                return self._split_step(move, {name: after}, "split")
-            if now.shards and now.entry and not wanted.shards:
-                raise GrowthError(
-                    f"{name}: the map has no shards, and there are an entry and shards",
-                    "keep the shards in the map, or retire the component",
-                )
-            used, targets = self.places(state), list[Place]()
-            for shard in wanted.all_shards():
-                place = self._place(wanted.entry_of(shard))
-                if place is None:
-                    raise GrowthError(
-                        f"{shard}: its new entry does not name its server and database",
-                        "write host, port and db into it",
-                    )
-                if place in used | set(targets):
-                    taken = {f"taken {each}": self._at(wanted, each) for each in targets}
-                    place = self._between(
-                        {**state, **taken}, str(shard), place.server, place.server
-                    )
-                targets.append(place)
-            rule = wanted.placement if wanted.shards else ""
-            move = new_split(
-                state, name, len(targets), rule, (), wanted.routes or None, places=targets
+        def run(within: str, options: MoveOptions) -> None:
+            started(
+                config, planned_split(config, lambda _: replace(move, within=within)), **options
             )
-            if all(sources := [self._place(now.entry_of(shard)) for shard in now.all_shards()]):
-                move = replace(move, sources=list(map(str, sources)))
-            kind = "merge" if len(targets) < max(1, len(now.shards)) else "split"
-            return self._split_step(move, rule_of(move).changed(state, self._same), kind)
-        return None
 
-    @staticmethod
-    def _at(like: Component, place: Place) -> Component:
-        server = place.server
-        fields = {"host": server.host, "port": server.port, "db": place.database}
-        return Component(like.name, Entry(fields))
+        def plan(now: Components, *how: Any) -> MovePlan:
+            return plan_split_of(config, now, move, *how)
 
-    def _split_step(self, move: Move, after: Components, kind: str) -> tuple[ApplyStep, Components]:
-        step = ApplyStep(
-            kind,
-            (move.name,),
-            move.source,
-            move.target,
-            tuple(move.targets),
-            f"shardkit move reverse {move.name}",
-        )
-        self._moves[str(step)] = move
-        return step, after
+        return step, rule_of(move).changed(state, self._same), _Work(run, plan)
+
+    def _new_split(self, state: Components, now: Component, wanted: Component) -> Move:
+        if wanted.entry is not None and wanted.entry.is_cluster:
+            node = str(address_of(wanted.entry))
+            return new_split(state, now.name, None, None, (), to_cluster=node)
+        if now.entry and now.shards and not wanted.shards:
+            raise GrowthError(
+                f"{now.name}: the map has no shards, and there are an entry and shards",
+                "keep the shards in the map, or retire the component",
+            )
+        used, targets = self.places(state), list[Place]()
+        for shard in wanted.all_shards():
+            place = self._place(wanted.entry_of(shard))
+            if place is None:
+                raise GrowthError(
+                    f"{shard}: its new entry does not name its server and database",
+                    "write host, port and db into it",
+                )
+            if place in used or place in targets:
+                place = self._between(state, str(shard), place.server, place.server, targets)
+            targets.append(place)
+        rule = wanted.placement if wanted.shards else ""
+        routes = wanted.routes or None
+        move = new_split(state, now.name, len(targets), rule, (), routes, places=targets)
+        if all(sources := [self._place(now.entry_of(shard)) for shard in now.all_shards()]):
+            move = replace(move, sources=list(map(str, sources)))
+        return move
 
     # ---- replicas, retirements, pushes
 
-    def _replicas(self, components: Components) -> dict[tuple[ServerAddress, ServerAddress], str]:
-        """Return each replica that entries name: its master and itself; and one of the entries."""
-        return {
-            (self._known(master), self._known(at)): where
+    def _replicas(self, components: Components) -> list[tuple[ServerAddress, ServerAddress]]:
+        """Return the replicas that entries name, each after its master."""
+        return [
+            (self._known(master), self._known(at))
             for master, entry, where in masters_in(components.values())
             for at in map(address_of, entry.replicas)
             if at is not None
-        }
+        ]
 
-    def _detached(self, state: Components) -> tuple[ApplyStep, Components] | None:
+    def _detached(self, state: Components) -> _Found:
         stay = {name: each for name, each in state.items() if name not in self._wanted}
         kept = {replica for _, replica in self._replicas({**stay, **self._wanted})}
-        for master, replica in self._replicas(state):
-            if replica not in kept:
-                back = f"shardkit replicas attach {replica} --to {master}, once it is empty"
-                step = ApplyStep("detach", (str(replica),), str(master), back=back)
-                return step, without_replica(state, replica, self._same)
-        return None
+        gone = [pair for pair in self._replicas(state) if pair[1] not in kept]
+        if not gone:
+            return None
+        master, replica = gone[0]
+        back = f"shardkit replicas attach {replica} --to {master}, once it is empty"
+        step = ApplyStep("detach", (str(replica),), str(master), back=back)
+        work = _Work(lambda at, _: detach_replica(self._config, str(replica), within=at))
+        return step, without_replica(state, replica, self._same), work
 
-    def _attached(self, state: Components) -> tuple[ApplyStep, Components] | None:
+    def _attached(self, state: Components) -> _Found:
         there = self._replicas(state)
         masters = {self._known(server) for server, _, _ in masters_in(state.values())}
-        for master, replica in self._replicas(self._wanted):
-            if (master, replica) not in there and master in masters:
-                back = f"shardkit replicas detach {replica}"
-                step = ApplyStep("attach", (str(replica),), target=str(master), back=back)
-                return step, with_replica(state, master, replica, self._same)
-        return None
-
-    def _retired(self, state: Components) -> tuple[ApplyStep, Components] | None:
-        for name in sorted(state.keys() - self._wanted.keys()) if self._prune else ():
-            return ApplyStep("retire", (name,), back="shardkit config rollback EPOCH"), {}
-        return None
-
-    def _pushed(self, state: Components) -> tuple[ApplyStep, Components] | None:
-        differing = tuple(
-            name for name, each in sorted(self._wanted.items()) if not each.same_as(state.get(name))
-        )
-        if not differing:
+        new = [
+            pair
+            for pair in self._replicas(self._wanted)
+            if pair not in there and pair[0] in masters
+        ]
+        if not new:
             return None
-        step = ApplyStep("push", differing, back="shardkit config rollback EPOCH")
-        return step, {name: self._wanted[name] for name in differing}
+        master, replica = new[0]
+        step = ApplyStep(
+            "attach",
+            (str(replica),),
+            target=str(master),
+            back=f"shardkit replicas detach {replica}",
+        )
+        work = _Work(
+            lambda at, _: attach_replica(self._config, str(replica), str(master), within=at)
+        )
+        return step, with_replica(state, master, replica, self._same), work
 
-    # ---- a step's plan, and its work
+    def _retired(self, state: Components) -> _Found:
+        gone = sorted(state.keys() - self._wanted.keys()) if self._prune else []
+        if not gone:
+            return None
+        text = f"apply {self._map.source}"
+        work = _Work(lambda *_: remove(self._config, last_known(self._config, gone[0]), text))
+        return ApplyStep("retire", (gone[0],), back=_ROLLBACK), {}, work
 
-    def planner(
-        self, step: ApplyStep, state: Components, hold: float, offline: bool, vacated: set[Place]
-    ) -> Callable[[], MovePlan] | None:
-        """Return what plans a move or split, from components as they will be by then."""
-        if step.kind == "move":
-            server = ServerAddress.parse(step.target)
-            numbers = self._numbers(step, state)
-            return lambda: plan_of(
-                self._config, state, step.what, server, hold, offline, numbers, vacated
-            )
-        if (move := self._moves.get(str(step))) is not None:
-            return lambda: plan_split_of(self._config, state, move, hold, offline, vacated)
-        return None
-
-    def _numbers(self, step: ApplyStep, state: Components) -> dict[int, int]:
-        """Return which database each of a move's databases goes to."""
-        order = {str(shard): entry for each in state.values() for shard, entry in each.entries()}
-        places = dict.fromkeys(self._place(order[name]) for name in step.what)
-        found = zip(places, map(Place.parse, step.targets), strict=True)
-        return {source.database: target.database for source, target in found if source is not None}
+    def _pushed(self, state: Components) -> _Found:
+        new = {n: each for n, each in self._wanted.items() if not each.same_as(state.get(n))}
+        if not new:
+            return None
+        text, wanted = f"apply {self._map.source}", replace(self._map, epoch=None)
+        work = _Work(lambda *_: push(self._config, wanted, message=text))
+        return ApplyStep("push", tuple(sorted(new)), back=_ROLLBACK), new, work
 
     def obstacles(
         self, step: ApplyStep, state: Components, vacated: set[Place], arriving: Container[Place]
@@ -628,34 +608,8 @@ class _Difference:
             for name in sorted(new.keys() - state.keys()):
                 if left := sorted(self.places({name: new[name]}) & vacated):
                     yield f"{name} would get {left[0]}, which others leave: choose another one"
-            later = {
-                entry.address
-                for each in new.values()
-                for _, entry in each.entries()
-                if self._place(entry) in arriving
-            }
+            entries = [entry for each in new.values() for _, entry in each.entries()]
+            later = {entry.address for entry in entries if self._place(entry) in arriving}
             for finding in preflight(state, new):
                 if not finding.warning and finding.address not in later:
                     yield f"{finding}: {finding.remedy}"
-
-    def run(
-        self, step: ApplyStep, state: Components, within: str, **options: Unpack[MoveOptions]
-    ) -> None:
-        """Carry out a step."""
-        config = self._config
-        if step.kind == "move":
-            numbers = self._numbers(step, state)
-            work = planned_move(config, step.what, step.target, numbers, within=within)
-            started(config, work, **options)
-        elif (move := self._moves.get(str(step))) is not None:
-            move = replace(move, within=within)
-            started(config, planned_split(config, lambda _: move), **options)
-        elif step.kind == "detach":
-            detach_replica(config, step.what[0], within=within)
-        elif step.kind == "attach":
-            attach_replica(config, step.what[0], step.target, within=within)
-        elif step.kind == "retire":
-            remove(config, last_known(config, step.what[0]), f"apply {self._map.source}")
-        else:
-            message = f"apply {self._map.source}"
-            push(config, replace(self._map, epoch=None), message=message)
