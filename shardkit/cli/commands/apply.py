@@ -11,11 +11,10 @@ from typing import Any
 import click
 
 from shardkit.admin.growth import ApplyPlan, ApplyStep, apply_map, plan_apply
-from shardkit.cli.commands.move import copying
+from shardkit.cli.commands.move import copying, show_load
 from shardkit.cli.groups import INTERRUPTED
 from shardkit.cli.options import command, config_server, target_option
 from shardkit.cli.output import BAD, DIM, GOOD, WARN, Output, write_error
-from shardkit.cli.text import size
 from shardkit.config.shard_map import ShardMap
 from shardkit.errors import counted
 from shardkit.kit.config_client import config_client
@@ -92,20 +91,11 @@ def _show(output: Output, plan: ApplyPlan) -> None:
     for number, step in enumerate(plan.steps, 1):
         output.line(f"{number}. {step}")
         if (moving := step.plan) is not None:
-            keys = counted(sum(moving.keys.values()), "key")
-            output.line(
-                f"   {keys}, {size(moving.memory)}, about {moving.expected}; writers wait at most "
-                f"{plan.hold:g} s, readers do not"
-            )
-            for server, each in moving.connections.items():
-                output.line(
-                    f"   {server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} "
-                    f"at the cutover, of {each['allowed']:,}",
-                    DIM,
-                )
+            show_load(output, moving)
+            output.line(f"writers wait at most {plan.hold:g} s, readers do not")
             for note in moving.notes:
-                output.line(f"   note: {note}", WARN)
-        output.line(f"   back: {step.back}", DIM)
+                output.line(f"note: {note}", WARN)
+        output.line(f"back: {step.back}", DIM)
     if any(step.kind == "resume" for step in plan.steps):
         output.line("the other steps are planned when that is done", DIM)
     if plan.left:

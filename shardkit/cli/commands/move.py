@@ -223,6 +223,18 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     if output.as_json:
         output.document(asdict(plan))
         return 1 if plan.problems else 0
+    show_load(output, plan)
+    for count, step in enumerate(plan.steps, 1):
+        output.line(f"{count}. {step}")
+    for note in plan.notes:
+        output.line(f"note: {note}", WARN)
+    for problem in plan.problems:
+        output.line(f"cannot be done: {problem}", BAD)
+    return 1 if plan.problems else 0
+
+
+def show_load(output: Output, plan: MovePlan) -> None:
+    """Show how much a move copies, and the connections that it needs."""
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
     output.line(f"{plan.memory:,} bytes, about {plan.expected} to copy and compare")
@@ -231,13 +243,6 @@ def show_plan(output: Output, plan: MovePlan) -> int:
             f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "
             f"cutover, of {each['allowed']:,} allowed"
         )
-    for count, step in enumerate(plan.steps, 1):
-        output.line(f"{count}. {step}")
-    for note in plan.notes:
-        output.line(f"note: {note}", WARN)
-    for problem in plan.problems:
-        output.line(f"cannot be done: {problem}", BAD)
-    return 1 if plan.problems else 0
 
 
 def run(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from faces import eventually
 from growth_helpers import FAST, PATIENT, Fleet, follow
 
 import shardkit
@@ -148,6 +149,28 @@ def test_what_no_step_does_is_refused_before_anything_is_changed(farm: Fleet) ->
     assert "shardkit config pull" in problems({"one": {"entry": farm.at(3, db=1)}}, epoch=0)
     assert farm.config.get("config:epoch") == epoch
     assert not moves(farm.config)
+
+
+def test_an_interrupted_run_says_what_is_done_and_the_next_one_continues(
+    farm: Fleet, tmp_path: Path
+) -> None:
+    farm.describe({"users": {"shards": [farm.at(0, db=1), farm.at(0, db=2)]}})
+    fill(farm, "users", 3000)
+    wanted = {"users": {"shards": [farm.at(0, db=1), farm.at(1, db=2)]}}
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps({"components": wanted}), encoding="utf-8")
+    command = [sys.executable, "-m", "shardkit", "apply", str(path), "--yes", "--share", "0.01"]
+    process = subprocess.Popen([*command, "-c", farm.url], stderr=subprocess.PIPE)
+    assert eventually(lambda: moves(farm.config), 30)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert b"interrupted: 0 steps of about 1 done; give the command again" in said
+    assert process.returncode == 130
+    assert "resume users:1" in farm.run("apply", str(path), "--plan").output
+    shown = farm.run("apply", str(path), "--yes", "--hold", str(PATIENT)).output
+    assert "the map is true: 1 step done" in shown
+    assert is_true(farm, map_of(wanted))
+    check(farm, "users", 3000)
 
 
 async def test_a_map_is_applied_in_an_event_loop(farm: Fleet) -> None:
