@@ -42,6 +42,7 @@ FORMAT = 3  # 1 and 2 were those of moves alone
 LEASE = 10.0  # seconds that a change stays open after its process renewed it
 KEPT = 30 * 86400.0  # seconds for which changes that are over are kept
 COMMANDS: Mapping[str, str] = {
+    "apply": "apply",
     "move server": "move",
     "move shards": "move",
     "move reverse": "move",
@@ -100,14 +101,17 @@ WITHOUT: Mapping[str, str] = {
 
 KINDS = tuple(dict.fromkeys(COMMANDS.values()))
 _PAIRS = (
-    ("move split retire restore", "move split retire restore"),
+    ("move split apply retire restore", "move split apply retire restore"),
     # As a copy, these rewrite what the others copy.
-    ("convert replan upgrade", "move split retire restore"),
-    ("attach detach", "move split restore"),
-    ("rotate", "move split restore attach detach rotate"),  # these log in as entries said at first
-    ("persistence doctor", "move split restore"),  # CONFIG SET has a move copy again
-    ("balance", "move split restore balance"),  # its plan is one for servers as they are
-    ("adopt", "move split restore"),  # it looks for keys where entries lead
+    ("convert replan upgrade", "move split apply retire restore"),
+    ("attach detach", "move split apply restore"),
+    (
+        "rotate",
+        "move split apply restore attach detach rotate",
+    ),  # these log in as entries said at first
+    ("persistence doctor", "move split apply restore"),  # CONFIG SET has a move copy again
+    ("balance", "move split apply restore balance"),  # its plan is one for servers as they are
+    ("adopt", "move split apply restore"),  # it looks for keys where entries lead
     ("failover backup", "restore"),
 )
 APART: Mapping[str, frozenset[str]] = {
@@ -217,6 +221,7 @@ def begin(
             for other in known:
                 if (
                     other.id not in (change.id, change.undoes, change.within)
+                    and other.within != change.id  # its own steps
                     and other.is_open(now)
                     and other.kind in APART.get(change.kind, ())
                     and change.touches(other)

@@ -20,10 +20,13 @@ from redis.exceptions import NoPermissionError
 from shardkit.admin.doctor.check import check_all
 from shardkit.admin.doctor.scan import scan
 from shardkit.config.component import Component
-from shardkit.config.store import read_epoch
+from shardkit.config.shard_map import ShardMap
+from shardkit.config.store import read_components, read_epoch, read_history
+from shardkit.config.stored import whole_component_of
 from shardkit.errors import ConfigError, ConfigServerError, ShardKitError
 from shardkit.kit.kit import ShardKit
 from shardkit.network.rules import (
+    CONFIG,
     CheckFinding,
     ConfigFacts,
     JudgedEntry,
@@ -155,6 +158,34 @@ def config_facts(config: Any) -> ConfigFacts:
     )
 
 
+def stale_map(config: Any, shard_map: ShardMap) -> list[CheckFinding]:
+    """Return the finding that a shard map is older than the entries; nothing if it is not.
+
+    A map that was changed, and not pushed yet, is not older.
+
+    Raises:
+        ConfigError: the entries or the history cannot be read.
+    """
+    now = read_components(config, shard_map.components)
+    differing = {
+        name: each for name, each in shard_map.components.items() if not each.same_as(now.get(name))
+    }
+    for record in read_history(config) if differing else ():
+        for name, each in differing.items():
+            if each.same_as(whole_component_of(name, record.before.get(name) or {})):
+                return [
+                    CheckFinding(
+                        shard_map.source,
+                        f"is older than the entries: {name} changed at epoch {record.epoch} "
+                        f"({record.message or record.source})",
+                        f"shardkit config pull -o {shard_map.source}",
+                        warning=True,
+                        kind=CONFIG,
+                    )
+                ]
+    return []
+
+
 def check_structures(
     kit: ShardKit,
     components: Mapping[str, Component],
@@ -189,5 +220,9 @@ def check_structures(
         )
         for each in checked
         if each.unchecked
+    ]
+    findings += [
+        CheckFinding(shard, f"was not read: {error}", "see the server's findings", True, "unread")
+        for shard, error in seen.failures.items()
     ]
     return findings, len(checked)

@@ -15,7 +15,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from getpass import GetPassWarning
 from importlib import import_module
@@ -55,6 +55,7 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "exec": ("commands.clients:exec_", "Run a command on many servers."),
     },
     "Growth and failures": {
+        "apply": ("commands.apply:apply_", "Make a shard map true: move, split, attach, push."),
         "plan": ("commands.balance:plan", "Plan how a component grows."),
         "move": ("commands.move:move", "Move a server's data to another server, in use."),
         "split": ("commands.move:split", "Give a component another number of shards, in use."),
@@ -120,6 +121,15 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
 }
 
+# What the first screen shows, by task.
+FIRST = {
+    "Look": ("status", "check", "locate", "dashboard"),
+    "Change": ("apply", "config", "failover", "changes"),
+    "Try": ("init", "up", "demo"),
+    "Help": ("completion",),
+}
+_EVERY = "shardkit.every_command"
+
 
 class Application(CommandGroup):
     """A group that imports its commands lazily, and shows errors in one line."""
@@ -165,10 +175,12 @@ class Application(CommandGroup):
             ctx.exit(READER_GONE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups of commands."""
+        """Write the first commands by task, or with ``--help-all`` the groups of all."""
         there = set(self.list_commands(ctx))
-        for title, commands in self._sections.items():
-            rows = [(name, text) for name, (_, text) in commands.items() if name in there]
+        texts = {n: text for each in self._sections.values() for n, (_, text) in each.items()}
+        shown: Mapping[str, Iterable[str]] = self._sections if _EVERY in ctx.meta else FIRST
+        for title, names in shown.items():
+            rows = [(name, texts[name]) for name in names if name in there]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -306,6 +318,13 @@ class _WarningHandler(logging.Handler):
             click.echo("".join(traceback.format_exception(*record.exc_info)), err=True, nl=False)
 
 
+def _show_every_command(ctx: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        ctx.meta[_EVERY] = True
+        click.echo(ctx.get_help(), color=ctx.color)
+        ctx.exit()
+
+
 @click.group(
     PROGRAM,
     cls=Application,
@@ -314,9 +333,17 @@ class _WarningHandler(logging.Handler):
     epilog=examples(
         "shardkit demo",
         "shardkit up configs/local.yaml",
-        "shardkit config push configs/local.yaml",
+        "shardkit apply configs/production.yaml --plan",
         "shardkit locate -h",
     ),
+)
+@click.option(
+    "--help-all",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_every_command,
+    help="Show all commands, by group.",
 )
 @click.version_option(shardkit.__version__, prog_name=PROGRAM, message="%(prog)s %(version)s")
 def app() -> None:

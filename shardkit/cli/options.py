@@ -223,6 +223,7 @@ class OpenTopology:
     kit: ShardKit
     config_server: Entry | None
     name: str
+    shard_map: ShardMap | None = None
 
     def component(self, name: str, sharding: ShardOptions | None) -> Component:
         """Read one component; see `components`."""
@@ -288,7 +289,7 @@ def opened(where: str | None) -> Iterator[OpenTopology]:
         if isinstance(place, Entry):
             yield OpenTopology(kit, place, f"config server {place.address}")
         else:
-            yield OpenTopology(kit, place.config_server, place.source)
+            yield OpenTopology(kit, place.config_server, place.source, place)
 
 
 def topology_of(where: str | None) -> Entry | ShardMap:

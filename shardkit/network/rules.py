@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any
 
@@ -72,7 +72,7 @@ class Severity(IntEnum):
 
 
 _CRITICAL = {UNUSABLE, UNREACHABLE, REFUSED, LOADING, NO_DATABASE, WRONG_ROLE, CLOSED}
-_WARNINGS = {EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
+_WARNINGS = {REPLICAS, EVICTS, NO_INFO, NEARLY_FULL, LAG, CLOCK, RESTART, SAMPLING}
 _OF_ENTRIES = {NO_DATABASE, WRONG_ROLE, CLOSED, SHARED, KEYS, SAMPLING}
 
 
@@ -207,11 +207,43 @@ def judge(
         if row.target.node and master and row.server.info.get("master_link_status") == "down":
             refused = refused_copy(master, row.server.info, row.server.reads_later)
             problems += [] if refused is None else [refused]
+        problems = [_with_role(each, row, rows) for each in problems]
         problems.sort(key=lambda problem: -problem.severity)
         entries.append(
             JudgedEntry(row, tuple(p for p in problems if shown is None or p.kind in shown))
         )
     return Judgement(entries, list(_of_config_server(rows, config)))
+
+
+def _with_role(
+    problem: ServerProblem, row: SurveyedEntry, rows: Sequence[SurveyedEntry]
+) -> ServerProblem:
+    """Say of a dead server what its role makes of that: a master has a successor, or none."""
+    if problem.kind != UNREACHABLE or row.target.entry.is_cluster:
+        return problem
+    server = row.server.address
+    if row.target.node:
+        remedy = f"start it, or take it out: shardkit replicas detach {server}"
+        return replace(problem, text=f"is a replica that {problem.text}", remedy=remedy, mild=True)
+    if not row.target.entry.replicas:
+        return problem
+    nodes = [
+        each.server for each in rows if each.target.node and each.target.shard == row.target.shard
+    ]
+    there = [facts for facts in nodes if facts.role == "replica"]
+    if successor := next((facts for facts in nodes if facts.role == "master"), None):
+        remedy = f"{successor.address} is a master by now: shardkit config pull updates a map file"
+        return replace(problem, remedy=remedy)
+    if not there:
+        return replace(problem, remedy=f"{problem.remedy}: none of its replicas answers")
+    best = max(there, key=lambda facts: int(facts.info.get("slave_repl_offset", 0)))
+    since = best.info.get("master_link_down_since_seconds")
+    missing = f"in the last {since} s" if since else "since the link broke"
+    return replace(
+        problem,
+        remedy=f"shardkit failover {server}: {best.address} takes over, and what it had not "
+        f"received of the writes {missing} is lost",
+    )
 
 
 # ---- a server
@@ -226,7 +258,10 @@ def of_server(facts: ServerFacts, replicas: int = 0) -> Iterator[ServerProblem]:
         yield ServerProblem(LOADING, "is loading its data", "wait")
     if facts.info.get("master_link_status", "up") != "up":
         yield ServerProblem(
-            NO_LINK, "has lost its master", "start the master, or promote the replica"
+            NO_LINK,
+            "has lost its master",
+            "start the master, or replace it: shardkit failover "
+            f"{facts.info.get('master_host')}:{facts.info.get('master_port')}",
         )
     yield from _memory(facts)
     if facts.latency is not None and facts.latency > SLOW_PING:
@@ -429,7 +464,8 @@ def of_entry(row: SurveyedEntry, config: ConfigFacts = ConfigFacts()) -> Iterato
         yield ServerProblem(
             KEYS,
             f"holds keys that are not this shard's: {strange}",
-            "check the address; or it holds data of others, or of another number of shards",
+            "check the address; or it holds data of others, or of another number of shards; or "
+            "declare keys that functions place by another argument: route: 'any NAMES'",
             mild=target.component.entry is not None,
         )
 
@@ -490,14 +526,14 @@ def keys_of_other_shards(component: Component, shard: Shard, keys: Sequence[byte
     address = component.shards[shard.number].address
     here = [n for n, entry in enumerate(component.shards) if entry.address == address]
     suffixes = tuple(b":%d" % n for n in here)  # of tags where structures place parts by number
+    routes = component.key_routes
+    placed = {key: component.place(routes.of(key)) for key in keys if routes.tells(key)}
     others = [
-        key
-        for key in keys
-        if component.place(key) not in here and not hash_tag(key).endswith(suffixes)
+        key for key, n in placed.items() if n not in here and not hash_tag(key).endswith(suffixes)
     ]
     if len(others) <= MISPLACED_SHARE * len(keys):
         return ""
-    [(likely, count)] = Counter(map(component.place, others)).most_common(1)
+    [(likely, count)] = Counter(placed[key] for key in others).most_common(1)
     where = "other shards" if count < NEARLY * len(others) else f"shard {likely}"
     found = f"{component.placement} places {len(others)} of {len(keys)} sampled keys on {where}"
     if sum(hash_tag(key) != key for key in others) < NEARLY * len(others):

@@ -4,6 +4,7 @@ r"""Rules that find the routing key in a key's name.
 
     visits:(\d+)                   visits:42 is placed by 42
     pair followers:(\d+):(\d+)     followers:9:42 is placed as the pair of 9 and 42
+    any visits:.*                  visits:2026-11-29 is placed by an argument that it does not have
 
 A key that no rule matches is placed by its name. The first rule that matches the whole name counts.
 """
@@ -18,7 +19,7 @@ from shardkit.errors import ConfigError
 from shardkit.operations.commands import Key
 from shardkit.routing.keys import pair_key
 
-_PAIR = "pair "
+_PAIR, _ANY = "pair ", "any "
 
 
 class KeyRoutes:
@@ -29,7 +30,8 @@ class KeyRoutes:
     """
 
     def __init__(self, rules: Sequence[str]) -> None:
-        self._rules = [_compiled(rule) for rule in rules]
+        self._rules = [_compiled(rule, 1) for rule in rules if not rule.startswith(_ANY)]
+        self._any = [_compiled(rule, 0) for rule in rules if rule.startswith(_ANY)]
 
     def of_all(self, names: Sequence[bytes]) -> Sequence[Key]:
         """Return the routing key of each name."""
@@ -43,20 +45,24 @@ class KeyRoutes:
                 return pair_key(match[1], match[2]) if is_pair else match[1]
         return name
 
+    def tells(self, name: bytes) -> bool:
+        """Return whether a name tells its key's place; not if an ``any`` rule matches it."""
+        return not any(rule.fullmatch(name) for rule, _ in self._any)
+
 
 key_routes = lru_cache(maxsize=256)(KeyRoutes)
 
 
-def _compiled(rule: str) -> tuple[re.Pattern[bytes], bool]:
+def _compiled(rule: str, groups: int) -> tuple[re.Pattern[bytes], bool]:
     is_pair = rule.startswith(_PAIR)
-    text = rule.removeprefix(_PAIR).strip()
+    text = rule.removeprefix(_PAIR).removeprefix(_ANY).strip()
     if text[:1] == text[-1:] and text[:1] in ("'", '"'):
         text = text[1:-1]
     try:
         compiled = re.compile(text.encode())
     except re.error as error:
         raise ConfigError(f"route {rule!r}: {error}", "correct the regular expression") from None
-    if compiled.groups != 1 + is_pair:
+    if groups and compiled.groups != groups + is_pair:
         what = "two groups, one for each id" if is_pair else "one group, the routing key"
         raise ConfigError(f"route {rule!r} has {compiled.groups} groups", f"write {what}")
     return compiled, is_pair

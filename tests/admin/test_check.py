@@ -110,8 +110,8 @@ def test_replicas_that_are_not_there_hurt(running: LocalServer, server: redis.Re
         report = looked_at(running, replicas=[{"port": other.port}])
     problems = [found.problem for found in report.findings]
     assert problems == [
-        "has 0 of the 1 replicas that its entry names",
         "is a master, with data of its own",
+        "has 0 of the 1 replicas that its entry names",
     ]
 
 
@@ -130,6 +130,33 @@ def test_wrong_databases_are_problems(running: LocalServer, server: redis.Redis)
     found = only(looked_at(running, {"db": 1}, {"db": 2}))
     assert found.where == f"data:0 (127.0.0.1:{running.port}/1)"
     assert found.problem.endswith("of 40 sampled keys on shard 1")
+
+
+def test_keys_that_functions_place_by_another_argument_are_declared(
+    running: LocalServer, server: redis.Redis
+) -> None:
+    shards = [{"host": "127.0.0.1", "port": running.port, "db": db} for db in (1, 2)]
+    routes = [r"user:(\d+):.*", "any visits:.*"]
+    silent, loud = (
+        map_of(data={"shards": shards, "route": route}) for route in (routes, routes[:1])
+    )
+    with shardkit.connect(silent) as kit:
+
+        @kit.sharded_connection("data")
+        def count_visit(conn: Any, session: int, key: str) -> None:
+            conn.pfadd(key, session)
+
+        @kit.sharded_connection("data")
+        def rename(conn: Any, user: int, name: str) -> None:
+            conn.set(f"user:{user}:name", name)
+
+        for n in range(100):
+            count_visit(n, f"visits:{n % 40}")
+            rename(n, "Ada")
+    assert check(silent.components.values()).findings == []
+    found = check(loud.components.values()).findings
+    assert found
+    assert all("declare keys that functions place" in each.remedy for each in found)
 
 
 def test_the_unusable_does_not_hide_the_rest(running: LocalServer, server: redis.Redis) -> None:

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 import shardkit
 from shardkit.__main__ import main
-from shardkit.cli.app import COMMANDS, app
+from shardkit.cli.app import COMMANDS, FIRST, app
 from shardkit.errors import ConfigError, LocalServerError, ShardErrors, ShardUnavailable
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -71,7 +71,7 @@ def test_every_command_has_help_with_an_example(cli: Cli) -> None:
 
 
 def test_commands_are_listed_in_groups_of_at_most_seven_and_nothing_is_cut(cli: Cli) -> None:
-    listed = cli("--help").out
+    listed = cli("--help-all").out
     for title, commands in COMMANDS.items():
         assert f"\n{title}:\n" in listed
         assert len(commands) <= 7
@@ -80,6 +80,16 @@ def test_commands_are_listed_in_groups_of_at_most_seven_and_nothing_is_cut(cli: 
             assert line.endswith(".")
             assert "..." not in line
     assert "..." not in cli("config", "--help").out.partition("Commands:")[2]
+
+
+def test_the_first_screen_has_the_commands_of_daily_tasks(cli: Cli) -> None:
+    first = cli("--help").out
+    names = [name for each in FIRST.values() for name in each]
+    assert len(names) <= 12
+    for title in FIRST:
+        assert f"\n{title}:\n" in first
+    assert re.findall(r"^  ([a-z][a-z-]*)  ", first, re.MULTILINE) == names
+    assert "--help-all" in first
 
 
 @pytest.mark.parametrize(
@@ -186,7 +196,7 @@ def test_a_command_that_is_not_part_of_the_installation_is_not_listed(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(app._lazy, "absent", "shardkit.cli.absent:absent")
-    assert "absent" not in cli("--help").out
+    assert "absent" not in cli("--help-all").out
     assert "no such command 'absent'" in cli("absent").error()
 
 

@@ -250,7 +250,10 @@ def test_a_replica_without_its_master_is_not_well(cli: Cli, tmp_path: Path) -> N
         result = cli("status", "-c", path)
     assert result.code == 1
     assert "no link" in result.lines[2]
-    assert "has lost its master (a); start the master, or promote the replica" in result.lines[-1]
+    assert (
+        "has lost its master (a); start the master, or replace it: shardkit failover"
+        in (result.lines[-1])
+    )
 
 
 MANY_KINDS = f"""

@@ -50,6 +50,7 @@ class RunbookFleet:
         self.servers = {name: self.server(name, REDIS) for name in HOSTS}
         self.servers["standby"] = self.server("standby")
         self.config = LocalServer(name="config")
+        self.dead: set[str] = set()
         self.output: list[str] = []
 
     def __enter__(self) -> RunbookFleet:
@@ -124,7 +125,7 @@ class RunbookFleet:
             name, _, port = word.partition(":")
             if port == "6379":
                 words[n] = self.servers[name].address
-        self.shardkit(*words[1:], **environment)
+        self.shardkit(*words[1:], code=None if self.dead else 0, **environment)
 
     def shardkit(self, *words: str, code: int | None = 0, **environment: str) -> str:
         """Run a command of ours; it must end with the exit code, or with 0 or 1 for None."""
@@ -164,7 +165,12 @@ class RunbookFleet:
         standby = self.map_text(["standby", "standby"], first=4)
         (self.directory / "configs" / "standby.yaml").write_text(standby)
 
+    def kill(self, name: str) -> None:
+        self.servers[name].kill()
+        self.dead.add(name)
+
     def restart(self, name: str) -> None:
+        self.dead.discard(name)
         self.servers[name].restart()
 
     def stop(self, name: str) -> None:
@@ -198,6 +204,7 @@ class RunbookFleet:
 
 HANDS: dict[str, Callable[..., None]] = {
     r"write the new password into configs/production\.yaml": RunbookFleet.new_password,
+    r"(redis\d) dies": RunbookFleet.kill,
     r"restart (redis\d)": RunbookFleet.restart,
     r"stop (redis\d)": RunbookFleet.stop,
     r"start (redis\d), empty": RunbookFleet.start,

@@ -175,6 +175,8 @@ class _Scanner:
                 with self._lock:
                     if dead is not None:
                         self._result.failures.setdefault(str(database.shard), dead)
+                        # Not the name of the first shard for the next ones.
+                        dead = getattr(dead, "error", None) or dead
                     self._done += 1
                     self._progress(what, self._done, len(databases))
 
@@ -272,16 +274,17 @@ class _Scanner:
         if groups.isdigit():
             keys += [f"{name}:{{{tag}}}:0" for tag in islice(tags(int(groups)), _PROBED)]
         component = self._components[structure.component]
-        try:
-            owned_by: dict[Shard, list[str]] = {}
-            for key in keys:
-                owned_by.setdefault(component.shard_of(key), []).append(key)
-            for shard, owned in owned_by.items():
+        owned_by: dict[Shard, list[str]] = {}
+        for key in keys:
+            owned_by.setdefault(component.shard_of(key), []).append(key)
+        for shard, owned in owned_by.items():
+            try:
                 found = self._kit.driver.run(inspect_keys(shard, owned))
-                limits = next(iter(self._result.limits_of(component.name)), None)
-                self._add(shard, limits, found, 1.0)
-        except (ShardErrors, ShardKitError) as error:
-            self._result.failures.setdefault(component.name, error)
+            except (ShardErrors, ShardKitError) as error:
+                self._result.failures.setdefault(str(shard), error)
+                continue
+            limits = next(iter(self._result.limits_of(component.name)), None)
+            self._add(shard, limits, found, 1.0)
 
 
 def _repack(shard: Shard, keys: Sequence[bytes]) -> Operation[list[KeyEncoding]]:

@@ -1,6 +1,7 @@
 """Growing a fleet while it is in use: failover, and moving servers; see docs/growth.md."""
 
 from shardkit.admin.growth.adopt import AdoptedServer, Adoption, RuleFit, adopt
+from shardkit.admin.growth.apply import ApplyPlan, ApplyStep, apply_map, plan_apply
 from shardkit.admin.growth.attachment import (
     AttachedReplica,
     ReplicaNode,
@@ -45,6 +46,8 @@ from shardkit.admin.growth.verify import VerifiedReplica, verify_replica, verify
 __all__ = [
     "AdoptedServer",
     "Adoption",
+    "ApplyPlan",
+    "ApplyStep",
     "AttachedReplica",
     "BalanceMove",
     "BalancePlan",
@@ -68,6 +71,7 @@ __all__ = [
     "adopt",
     "apply_balance",
     "apply_fences",
+    "apply_map",
     "attach_replica",
     "compare",
     "complete_move",
@@ -78,6 +82,7 @@ __all__ = [
     "moves",
     "open_database",
     "pending_fences",
+    "plan_apply",
     "plan_balance",
     "plan_growth",
     "plan_move",

@@ -73,7 +73,13 @@ class AttachedReplica:
 
 
 def attach_replica(
-    config: Any, replica: str, to: str, *, zone: str | None = None, copy: Seconds = COPY
+    config: Any,
+    replica: str,
+    to: str,
+    *,
+    zone: str | None = None,
+    copy: Seconds = COPY,
+    within: str = "",
 ) -> AttachedReplica:
     """Make an empty server a replica; when it is filled, entries name it.
 
@@ -84,6 +90,7 @@ def attach_replica(
             its replicas, ``host:port``. Entries do not name a replica of a replica.
         zone: where it is, for `read_from="zone"`.
         copy: how long the copy may take, in seconds.
+        within: the id of the change that this is a step of.
 
     Raises:
         GrowthError: it cannot replicate that server, or was not filled in time. Then it follows
@@ -100,18 +107,11 @@ def attach_replica(
         source, like, where = _followed(components, to)
         master = stack.enter_context(connected_to(source, like, where))
         new = stack.enter_context(connected_to(target, like, where))
-        role, info = role_of(new), master.info()
+        role = role_of(new)
         databases = touched({target: "*", source: "*"}, lambda _: (like, where))
-        change = Change(kind="attach", name=str(target), databases=databases)
+        change = Change(kind="attach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
-        problems = unfit((source, master, info), (target, new, new.info()))
-        if role.is_master:
-            problems += mismatched_tls(new, target, like, where)
-        if same(source, target):
-            problems = [f"{source} and {target} are one server"]
-        if info.get("cluster_enabled"):
-            problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
-        if problems:
+        if problems := _obstacles(master, new, (source, target), like, where, same):
             raise GrowthError("; ".join(problems), "correct that, or choose another server")
         if role.is_master:
             replicate(new, source, like, where, held.order)
@@ -128,7 +128,46 @@ def attach_replica(
     return AttachedReplica(target, source, named, epoch)
 
 
-def detach_replica(config: Any, replica: str, *, force: bool = False) -> AttachedReplica:
+def obstacles(components: Mapping[str, Component], replica: str, to: str) -> list[str]:
+    """Return what prevents `attach_replica`."""
+    target = ServerAddress.parse(replica)
+    same = KnownServers(components.values(), target).same
+    if entries_on(components.values(), target, same):
+        return [f"entries name {target} as a master"]
+    source, like, where = _followed(components, to)
+    try:
+        with (
+            connected_to(source, like, where) as master,
+            connected_to(target, like, where) as new,
+        ):
+            return _obstacles(master, new, (source, target), like, where, same)
+    except (RedisError, OSError) as error:
+        return [f"{target} or {source} cannot be asked ({error})"]
+
+
+def _obstacles(
+    master: Any,
+    new: Any,
+    servers: tuple[ServerAddress, ServerAddress],
+    like: Entry,
+    where: str,
+    same: Same,
+) -> list[str]:
+    source, target = servers
+    if same(*servers):
+        return [f"{source} and {target} are one server"]
+    info = master.info()
+    problems = unfit((source, master, info), (target, new, new.info()))
+    if role_of(new).is_master:
+        problems += mismatched_tls(new, target, like, where)
+    if info.get("cluster_enabled"):
+        problems.append(f"{source} is a node of a cluster: CLUSTER REPLICATE")
+    return problems
+
+
+def detach_replica(
+    config: Any, replica: str, *, force: bool = False, within: str = ""
+) -> AttachedReplica:
     """Detach a replica, after entries no longer name it and clients have left it.
 
     It keeps its data and takes writes again. A server that is down is only removed from entries.
@@ -137,6 +176,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
         config: a client of the config server.
         replica: the server, ``host:port``.
         force: detach it even if its master refuses writes without it (``min-replicas-to-write``).
+        within: the id of the change that this is a step of.
 
     Raises:
         GrowthError: it is a master, others follow it, or its master would refuse writes.
@@ -150,7 +190,7 @@ def detach_replica(config: Any, replica: str, *, force: bool = False) -> Attache
             raise GrowthError(f"entries name {target} as a master", "fail over first")
         source, like, where = _followed_by(components, target, same)
         databases = touched({target: "*", source: "*"}, lambda _: (like, where))
-        change = Change(kind="detach", name=str(target), databases=databases)
+        change = Change(kind="detach", name=str(target), databases=databases, within=within)
         stack.enter_context(taking_part(config, change))
         role = None
         client = stack.enter_context(connected_to(target, like, where))

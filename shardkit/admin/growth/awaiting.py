@@ -7,8 +7,8 @@
     move = await awaiting.start_move(config, ["timelines:3"], "new.internal:6379")
 
 Each runs in a thread of its own with the given blocking client of the config server, so the event
-loop continues. ``progress`` is called in the event loop. Cancelling the task does not stop the
-work, because half of a move helps nobody.
+loop continues. ``progress`` and ``finished`` are called in the event loop. Cancelling the task does
+not stop the work, because half of a move helps nobody.
 """
 
 from __future__ import annotations
@@ -23,9 +23,23 @@ from typing import Any, ParamSpec, TypeVar
 
 from shardkit.admin import growth
 
-__all__ = ["abort_move", "adopt", "apply_balance", "apply_fences", "attach_replica"]
-__all__ += ["complete_move", "detach_replica", "fail_over", "measure_balance", "moves"]
-__all__ += ["pending_fences", "plan_balance", "plan_move", "plan_split", "replica_tree"]
+__all__ = ["abort_move", "adopt", "apply_balance", "apply_fences", "apply_map"]
+__all__ += [
+    "attach_replica",
+    "complete_move",
+    "detach_replica",
+    "fail_over",
+    "measure_balance",
+    "moves",
+]
+__all__ += [
+    "pending_fences",
+    "plan_apply",
+    "plan_balance",
+    "plan_move",
+    "plan_split",
+    "replica_tree",
+]
 __all__ += ["resume_move", "reverse_move", "start_move", "start_split", "verify_move"]
 __all__ += ["verify_replica", "verify_replicas"]
 
@@ -43,9 +57,9 @@ def _awaiting(function: Callable[P, R]) -> Callable[P, Coroutine[Any, Any, R]]:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(function, *args)
 
-        progress = options.get("progress")
-        if callable(progress):
-            options["progress"] = partial(in_loop, progress)
+        for name in ("progress", "finished"):
+            if callable(call := options.get(name)):
+                options[name] = partial(in_loop, call)
 
         def finish(result: R | None, error: BaseException | None) -> None:
             if done.cancelled():
@@ -75,6 +89,7 @@ abort_move = _awaiting(growth.abort_move)
 adopt = _awaiting(growth.adopt)
 apply_balance = _awaiting(growth.apply_balance)
 apply_fences = _awaiting(growth.apply_fences)
+apply_map = _awaiting(growth.apply_map)
 attach_replica = _awaiting(growth.attach_replica)
 complete_move = _awaiting(growth.complete_move)
 detach_replica = _awaiting(growth.detach_replica)
@@ -84,6 +99,7 @@ measure_balance = _awaiting(growth.measure_balance)
 moves = _awaiting(growth.moves)
 open_database = _awaiting(growth.open_database)
 pending_fences = _awaiting(growth.pending_fences)
+plan_apply = _awaiting(growth.plan_apply)
 plan_balance = _awaiting(growth.plan_balance)
 plan_move = _awaiting(growth.plan_move)
 plan_split = _awaiting(growth.plan_split)

@@ -120,7 +120,7 @@ def start_move(
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
-    return _started(config, _planned_move(config, what, to, within=within), **options)
+    return started(config, planned_move(config, what, to, within=within), **options)
 
 
 _Components: TypeAlias = Mapping[str, Component]
@@ -128,7 +128,7 @@ _Planned: TypeAlias = Callable[[_Components, float, bool], tuple[Move, MovePlan]
 """Returns a move and its plan, by the components, the hold, and whether it is ``offline``."""
 
 
-def _planned_move(
+def planned_move(
     config: Any,
     what: str | Sequence[str],
     to: str,
@@ -150,7 +150,9 @@ def _planned_move(
     return planned
 
 
-def _planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Planned:
+def planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Planned:
+    """Plan a split, or the reversal of one."""
+
     def planned(components: _Components, *limits: Any) -> tuple[Move, MovePlan]:
         split = split_of(components)
         if split.undoes and any(split.clusters):
@@ -160,7 +162,7 @@ def _planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Pla
     return planned
 
 
-def _started(config: Any, planned: _Planned, **options: Unpack[MoveOptions]) -> Move:
+def started(config: Any, planned: _Planned, **options: Unpack[MoveOptions]) -> Move:
     """Carry out a plan, unless something prevents it."""
     with journal.lease(config) as lease:
         components = read_components(config)
@@ -249,8 +251,8 @@ def start_split(
         InvalidArgumentError: as `plan_split`.
     """
     given = component, shards, placement, over, routes, to_cluster
-    split = _planned_split(config, lambda components: new_split(components, *given))
-    return _started(config, split, **options)
+    split = planned_split(config, lambda components: new_split(components, *given))
+    return started(config, split, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -309,13 +311,13 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     if move.phase == "kept":
         return _reverse_kept(config, move, **options)
     if move.placements:
-        split = _planned_split(config, lambda components: reversed_move(move))
-        return _started(config, split, **options)
+        split = planned_split(config, lambda components: reversed_move(move))
+        return started(config, split, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     places = zip(map(Place.parse, move.targets), map(Place.parse, move.sources), strict=True)
     numbers = {now.database: before.database for now, before in places}
-    back = _planned_move(config, what, move.source, numbers, name=move.name, undoes=move.id)
-    return _started(config, back, **options)
+    back = planned_move(config, what, move.source, numbers, name=move.name, undoes=move.id)
+    return started(config, back, **options)
 
 
 def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:

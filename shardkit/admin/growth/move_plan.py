@@ -150,15 +150,17 @@ def plan_of(
     hold: float,
     offline: bool = False,
     wanted: Mapping[int, int] = MappingProxyType({}),
+    vacated: Collection[Place] = (),
 ) -> MovePlan:
     """Plan the move of a server, or of a list of shards.
 
     ``wanted`` has the databases that shards go to, by theirs now; others keep their numbers.
+    ``vacated`` are databases that will be empty by then.
     """
     if isinstance(what, str):
         plan = _plan_server(components, ServerAddress.parse(what), target, hold)
     else:
-        plan = _plan_shards(components, what, target, hold, offline, wanted)
+        plan = _plan_shards(components, what, target, hold, offline, wanted, vacated)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 
@@ -241,6 +243,7 @@ def _plan_shards(
     hold: float,
     offline: bool,
     wanted: Mapping[int, int],
+    vacated: Collection[Place],
 ) -> MovePlan:
     servers = KnownServers(components.values(), target)
     same = servers.same
@@ -268,7 +271,9 @@ def _plan_shards(
         f" (database {moved})" if moved else ""
     )
     push += f", without the replicas {replicas}" if replicas else ""
-    return plan_copy(move, lambda server: (like, where), hold, push, problems, offline=offline)
+    return plan_copy(
+        move, lambda server: (like, where), hold, push, problems, offline=offline, vacated=vacated
+    )
 
 
 def _numbers_at(
@@ -300,6 +305,7 @@ def plan_copy(
     notes: Sequence[str] = (),
     *,
     offline: bool = False,
+    vacated: Collection[Place] = (),
 ) -> MovePlan:
     """Plan the copy of databases, key by key.
 
@@ -375,7 +381,7 @@ def plan_copy(
             {server: len(numbers) for server, numbers in {**sources, **targets}.items()},
             problems,
         )
-    for place in rule.targets:
+    for place in set(rule.targets) - set(vacated):
         with (
             suppress(RedisError, OSError),
             database_client(place.server, *login(place.server), place.database) as client,

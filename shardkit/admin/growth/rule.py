@@ -134,7 +134,11 @@ class ByPlacement(CopyRule):
     def misplaced(self, source: Place, keys: Sequence[bytes]) -> list[bytes]:
         """Return which keys of a database are not where their names say."""
         numbers = self._place_old(keys)
-        return [key for key, n in zip(keys, numbers, strict=True) if self._old[n] != source]
+        return [
+            key
+            for key, n in zip(keys, numbers, strict=True)
+            if self._old[n] != source or not self._route.tells(key)
+        ]
 
     def _placing(
         self, placement: str, places: Sequence[Place], slots: Mapping[str, Ranges]

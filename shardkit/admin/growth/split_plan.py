@@ -10,7 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -43,8 +43,11 @@ def new_split(
     over: Sequence[str],
     routes: Sequence[str] | None = None,
     to_cluster: str | None = None,
+    places: Sequence[Place] = (),
 ) -> Move:
     """Return the split of a component, whose targets are databases that nothing uses, or nodes.
+
+    With ``places``, each new shard has that database, or the one entry if ``rule`` is empty.
 
     Raises:
         InvalidArgumentError: there is no such component, or nothing would change.
@@ -60,19 +63,19 @@ def new_split(
             "specify --to-cluster alone, or --shards, --placement and --over",
         )
     before = component.placement if component.shards else ""
-    after = rule or before or DEFAULT
+    after = rule if places and rule is not None else rule or before or DEFAULT
     there = len(component.shards) or 1
     count = there if count is None else count
     if not 1 <= count <= MAX_SHARDS:
         raise InvalidArgumentError(f"shards={count!r}", f"specify 1 to {MAX_SHARDS:,}")
-    placement_of_all(after, count)  # raises ConfigError
+    placement_of_all(after or DEFAULT, count)  # raises ConfigError
     left = _cluster_of(component)
-    if left is not None and not (over or to_cluster):
+    if left is not None and not (over or to_cluster or places):
         raise InvalidArgumentError(
             f"{name} is in a cluster, whose nodes have one database each",
             "specify --over, the servers of the new shards",
         )
-    if (count, after) == (there, before) and not (over or to_cluster):
+    if (count, after) == (there, before) and not (over or to_cluster or places):
         raise InvalidArgumentError(
             f"{name} already has {counted(there, 'shard')} and placement {after}",
             "specify --shards, --placement or --over",
@@ -91,6 +94,8 @@ def new_split(
         targets = list(map(Place.parse, nodes))
         slots |= nodes
         after = ""
+    elif places:
+        entered, targets = None, list(places)
     else:
         entered = None
         sources, targets = _placed(components, component, sources, over, count)
@@ -181,7 +186,12 @@ def _place(entry: Entry, where: str) -> Place:
 
 
 def plan_split_of(
-    config: Any, components: Components, split: Move, hold: float, offline: bool = False
+    config: Any,
+    components: Components,
+    split: Move,
+    hold: float,
+    offline: bool = False,
+    vacated: Collection[Place] = (),
 ) -> MovePlan:
     """Plan a split."""
     component = components[split.name]
@@ -238,7 +248,7 @@ def plan_split_of(
     if to_cluster:
         push = f"push one entry with cluster: true and epoch + 1, for {split.clusters[1]}"
     rule.changed({split.name: component}, same)  # raises ConfigError
-    plan = plan_copy(split, login, hold, push, problems, notes, offline=offline)
+    plan = plan_copy(split, login, hold, push, problems, notes, offline=offline, vacated=vacated)
     return replace(plan, problems=(*plan.problems, *noting(config)))
 
 

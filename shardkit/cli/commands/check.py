@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from shardkit.admin.check import CheckReport, check, check_structures
+from shardkit.admin.check import CheckReport, check, check_structures, stale_map
 from shardkit.cli.options import (
     ShardOptions,
     command,
@@ -62,6 +62,8 @@ def check_command(
         else:
             with config_client(topology.config_server) as config:
                 report = check(chosen.values(), timeout, config=config)
+                if topology.shard_map is not None:
+                    report.findings += stale_map(config, topology.shard_map)
         structures_read = 0
         if structures:
             with progress("structures") as report_progress:

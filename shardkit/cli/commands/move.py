@@ -32,6 +32,7 @@ from shardkit.admin.growth.journal import KEYS
 from shardkit.admin.growth.mover import COPY, progress_of
 from shardkit.cli.groups import CommandGroup
 from shardkit.cli.options import (
+    F,
     command,
     config_option,
     config_server,
@@ -64,15 +65,15 @@ hold = number_option(
 _copy = number_option("--copy", COPY, "How long the copy may take.", least=1.0, unit="SECONDS")
 
 
-def _moving(command: Callable[..., object]) -> Callable[..., object]:
+def _moving(command: F, config: Callable[[F], F] = config_option) -> F:
     """Add the options of every command that moves something."""
-    return hold(_copy(_share(config_option(command))))
+    return hold(_copy(_share(config(command))))
 
 
-def copying(command: Callable[..., object]) -> Callable[..., object]:
+def copying(command: F, config: Callable[[F], F] = config_option, keep: bool = True) -> F:
     """Add the options of every command that may copy key by key."""
-    command = _moving(command)
-    for name, does in reversed(_KEY_BY_KEY):
+    command = _moving(command, config)
+    for name, does in reversed(_KEY_BY_KEY if keep else _KEY_BY_KEY[:-1]):
         command = click.option(name, is_flag=True, help=f"For shards: {does}")(command)
     return command
 
@@ -222,6 +223,18 @@ def show_plan(output: Output, plan: MovePlan) -> int:
     if output.as_json:
         output.document(asdict(plan))
         return 1 if plan.problems else 0
+    show_load(output, plan)
+    for count, step in enumerate(plan.steps, 1):
+        output.line(f"{count}. {step}")
+    for note in plan.notes:
+        output.line(f"note: {note}", WARN)
+    for problem in plan.problems:
+        output.line(f"cannot be done: {problem}", BAD)
+    return 1 if plan.problems else 0
+
+
+def show_load(output: Output, plan: MovePlan) -> None:
+    """Show how much a move copies, and the connections that it needs."""
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
     output.line(f"{plan.memory:,} bytes, about {plan.expected} to copy and compare")
@@ -230,13 +243,6 @@ def show_plan(output: Output, plan: MovePlan) -> int:
             f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "
             f"cutover, of {each['allowed']:,} allowed"
         )
-    for count, step in enumerate(plan.steps, 1):
-        output.line(f"{count}. {step}")
-    for note in plan.notes:
-        output.line(f"note: {note}", WARN)
-    for problem in plan.problems:
-        output.line(f"cannot be done: {problem}", BAD)
-    return 1 if plan.problems else 0
 
 
 def run(

@@ -269,6 +269,8 @@ def failover(
             how += f", writers waited at most {1000 * done.held:.0f} ms"
         output.line(f"{done.target} is the master in place of {done.source} ({how})", GOOD)
         output.line(f"shards: {', '.join(done.shards) or 'none'}; epoch {done.epoch}")
+        map_file = where if where and "://" not in where else "MAP"
+        output.line(f"the map file is older now: shardkit config pull -o {map_file}", WARN)
         if done.followers:
             output.line(f"follow it: {', '.join(done.followers)}")
         for server, why in done.failed.items():

@@ -25,6 +25,7 @@ from shardkit.cli.output import BAD, DIM, WARN, Cell, Column, Output, Styled, Ta
 from shardkit.cli.rows import Field, column_only, json_row, json_rows, table_of
 from shardkit.cli.text import shard_list, size
 from shardkit.config.entry import Entry
+from shardkit.config.shard_map import ShardMap
 from shardkit.config.store import read_epoch
 from shardkit.errors import ConfigError, counted, few
 from shardkit.kit.config_client import config_client
@@ -134,9 +135,10 @@ def _survey(
         chosen, broken = topology.components(names, sharding)
         server = topology.config_server
         config = ConfigFacts() if server is None else _config_facts(server)
+        stale = [] if server is None else _stale_map(server, topology.shard_map)
     rows = survey(targets_of(chosen.values(), None if names else server), timeout)
     judgement = judge(rows, config, QUICK)
-    return _Fleet(judgement.entries, judgement.findings, broken)
+    return _Fleet(judgement.entries, [*judgement.findings, *stale], broken)
 
 
 def _config_facts(server: Entry) -> ConfigFacts:
@@ -155,6 +157,16 @@ def _config_facts(server: Entry) -> ConfigFacts:
         return ConfigFacts()
 
 
+def _stale_map(server: Entry, shard_map: ShardMap | None) -> list[CheckFinding]:
+    if shard_map is None:
+        return []
+    from shardkit.admin.check import stale_map  # loads all of admin/
+
+    with suppress(ConfigError), config_client(server) as client:
+        return stale_map(client, shard_map)
+    return []
+
+
 def _check(output: Output, fleet: _Fleet) -> int:
     """Write the one line for monitoring systems; return the exit code."""
     code = 2 if fleet.broken else max(0, fleet.severity - 1)
@@ -165,7 +177,12 @@ def _check(output: Output, fleet: _Fleet) -> int:
         (row for row in fleet.rows if row.severity > Severity.WARNING),
         key=lambda row: -row.severity,
     )
-    texts = [f"{_name(row)} {row.server.address} {row.problems[0].text}" for row in wrong]
+    texts = [
+        f"{_name(row)} {row.server.address} {problem.text}"
+        + f"; {problem.remedy}" * problem.remedy.startswith("shardkit failover")
+        for row in wrong
+        for problem in row.problems[:1]
+    ]
     texts += [f"{finding}; {finding.remedy}" for finding in fleet.findings if not finding.warning]
     texts += [f"{name} cannot be used: {error}" for name, error in fleet.broken.items()]
     text = few(texts, "; ") if texts else counted(len(fleet.rows), "shard")

@@ -67,6 +67,12 @@ class BreakerSettings:
     max_interval: float = 2.0
 
 
+def failover_of(address: str) -> str:
+    """Return what to do about a server with replicas that stays away."""
+    server = address.partition("/")[0]
+    return f"If it stays away: shardkit failover {server}, which loses what no replica has received"
+
+
 class Breaker:
     """The circuit breaker of one server. Thread-safe. ``probe`` reaches the server, or raises."""
 
@@ -148,8 +154,12 @@ class Breaker:
             return
         self._away_at = time.time()
         place, about = self._place(shard)
-        about = log_records.fields("server-unavailable", **about, cause=self._why)
-        logger.warning("%s is unavailable: %s", place, self._why, extra=about)
+        policies = (getattr(pool, "policy", None) for pool in list(self.pools))
+        is_replaceable = any(getattr(each, "replaceable", False) for each in policies)
+        remedy = failover_of(self.address) if is_replaceable else ""
+        about = log_records.fields("server-unavailable", **about, cause=self._why, remedy=remedy)
+        text = f"{self._why.rstrip('.')}. {remedy}" if remedy else self._why
+        logger.warning("%s is unavailable: %s", place, text, extra=about)
 
     def _place(self, shard: object = None) -> tuple[str, dict[str, Any]]:
         """Return the shards in use on the server, and the server: as text, and as fields."""

@@ -18,7 +18,7 @@ from shardkit.errors import (
     ShardTimeout,
     ShardUnavailable,
 )
-from shardkit.network.connections.breaker import Breaker
+from shardkit.network.connections.breaker import Breaker, failover_of
 from shardkit.network.connections.databases import DatabaseMovedError
 from shardkit.operations.commands import Shard
 from shardkit.operations.deadlines import earliest, in_use
@@ -47,6 +47,7 @@ class CallPolicy:
     retries: int = 0  # of commands that were not executed, or are idempotent
     backoff: Any = None
     max_waiting: int = MAX_WAITING
+    replaceable: bool = False  # whether a replica can take the server's place
     node: Callable[[str, int], Breaker] | None = None  # makes the breaker of a cluster's node
     _nodes: dict[tuple[str, int], CallPolicy] = field(default_factory=dict)
 
@@ -64,6 +65,7 @@ class CallPolicy:
             retries=asked.get("retries", 0),
             backoff=_backoff(asked),
             max_waiting=fields.get("max_waiting", MAX_WAITING),
+            replaceable=bool(fields.get("replicas")),
             **more,
         )
 
@@ -109,7 +111,8 @@ class CallPolicy:
             error, ShardUnavailable
         ):
             arrived = getattr(error, "maybe_executed", False) if sent is None else sent
-            return unreached(self.shard, self.address, error, sent=bool(arrived))
+            replaceable = self.replaceable
+            return unreached(self.shard, self.address, error, replaceable, sent=bool(arrived))
         if isinstance(error, redis.ResponseError | redis.ConnectionError) and error.args:
             text, *rest = error.args
             error.args = (f"{text} [{self.shard}, {self.address}]", *rest)
@@ -144,10 +147,17 @@ NO_POLICY = CallPolicy()
 
 
 def unreached(
-    shard: object, address: str, error: Exception, *, sent: bool, **details: Any
+    shard: object,
+    address: str,
+    error: Exception,
+    replaceable: bool,
+    *,
+    sent: bool,
+    **details: Any,
 ) -> ShardUnavailable:
     """Return the failure of a command without a reply; ``sent`` if it may have arrived.
 
+    If the server is ``replaceable``, the error names the failover.
     It is a `ShardTimeout` or another kind of `ShardUnavailable` if the error is of that kind.
     """
     if isinstance(error, ShardUnavailable) and error.error is not None:
@@ -165,6 +175,8 @@ def unreached(
         elif isinstance(error, MaxConnectionsError):
             what = "got no command"
     text, better = meaning(error) or (str(error), "")
+    if replaceable and not isinstance(error, DeadlineExceeded | MaxConnectionsError):
+        remedy += f". {failover_of(address)}"
     kind: type[ShardUnavailable] = ShardUnavailable
     if isinstance(error, ShardUnavailable):
         kind = type(error)

@@ -420,7 +420,8 @@ class ServerRequest:
 
     def failure(self, request: Command | Transaction, error: Exception, sent: bool) -> ShardFailure:
         """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-        return failure(self.shard, self.address, request, error, sent)
+        replaceable = self.endpoints[0].policy.replaceable
+        return failure(self.shard, self.address, request, error, sent, replaceable)
 
     def refusal(self, request: Command | Transaction, error: Exception) -> ShardFailure:
         """Return the failure for a request to which the server answered with an error."""
@@ -445,10 +446,15 @@ class ServerRequest:
 
 
 def failure(
-    shard: object, address: str, request: Command | Transaction, error: Exception, sent: bool
+    shard: object,
+    address: str,
+    request: Command | Transaction,
+    error: Exception,
+    sent: bool,
+    replaceable: bool = False,
 ) -> ShardFailure:
     """Return the failure for a request without a reply; ``sent`` if it may have arrived."""
-    return unreached(shard, address, error, sent=sent, **_details(request))
+    return unreached(shard, address, error, replaceable, sent=sent, **_details(request))
 
 
 def _picked(values: Sequence[Any], slices: Sequence[slice]) -> list[Any]:

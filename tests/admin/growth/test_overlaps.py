@@ -83,6 +83,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, dict
         yield (
             fleet,
             {
+                "apply": [str(where), "--yes"],
                 "move server": [fleet.name(0), "--to", fleet.name(1)],
                 "move shards": ["users:1", "--to", fleet.name(1)],
                 "move reverse": ["moved"],
