@@ -31,14 +31,19 @@ _SERVER = {"host": "localhost", "port": DEFAULT_PORT, "unix_socket_path": None, 
 _DATABASE = {**_SERVER, "db": 0}
 
 
-def distinct(component: Component, by: str = "database") -> dict[Shard, list[Shard]]:
-    """Return a shard for each database or server, with all shards that live there."""
+def by_place(component: Component, by: str) -> dict[tuple[str, ...], list[Shard]]:
+    """Return the shards that live in each ``server`` or ``database``."""
     defaults = _SERVER if by == "server" else _DATABASE
     groups: dict[tuple[str, ...], list[Shard]] = {}
     for shard in component.all_shards():
         fields = defaults | component.entry_of(shard).resolved(entry_key(*shard))
         groups.setdefault(tuple(repr(fields[name]) for name in defaults), []).append(shard)
-    return {shards[0]: shards for shards in groups.values()}
+    return groups
+
+
+def distinct(component: Component, by: str = "database") -> dict[Shard, list[Shard]]:
+    """Return a shard for each database or server, with all shards that live there."""
+    return {shards[0]: shards for shards in by_place(component, by).values()}
 
 
 def tags_of_masters(client: Any) -> list[str]:

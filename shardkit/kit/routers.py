@@ -35,6 +35,7 @@ from shardkit.kit.all_shards import AllShards, AsyncAllShards, distinct
 from shardkit.kit.key_commands import AsyncKeyCommands, KeyCommands, checked, owner
 from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, Plane
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
+from shardkit.kit.pubsub import AsyncPubSub, PubSub, publish_command
 from shardkit.network.connections.clients import AsyncClient, Client
 from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
@@ -331,6 +332,19 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
         client: Any = self._plane.client(self._site, key)
         return client.execute_command(*args, **options)
 
+    def pubsub(self, ignore_subscribe_messages: bool = False) -> PubSub:
+        """Return redis-py's pub/sub over all shards, with gaps reported; see `PubSub`."""
+        return PubSub(self, ignore_subscribe_messages)
+
+    def publish(self, channel: Key, message: Argument) -> int:
+        """Publish a message at the shard of a channel's name; return how many received it.
+
+        On a cluster, channels are sharded channels.
+        """
+        client: Any = self._plane.client(self._site, channel)
+        command = publish_command(self._now(), channel)
+        return client.execute_command(command, channel, message)  # type: ignore[no-any-return]
+
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards, in their order.
 
@@ -458,6 +472,17 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
         return await client.execute_command(*args, **options)
+
+    def pubsub(self, ignore_subscribe_messages: bool = False) -> AsyncPubSub:
+        """Return redis-py's awaiting pub/sub over all shards; see `KeyShardedConnection.pubsub`."""
+        return AsyncPubSub(self, ignore_subscribe_messages)
+
+    async def publish(self, channel: Key, message: Argument) -> int:
+        """Publish a message; see `KeyShardedConnection.publish`."""
+        await self.load()
+        client: Any = self._plane.cached_client(self._site, channel)
+        command = publish_command(self._now(), channel)
+        return await client.execute_command(command, channel, message)  # type: ignore[no-any-return]
 
     async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards; see `KeyShardedConnection.mget`."""
