@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: audit operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: audit events operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -132,6 +132,9 @@ damage: setup  ## every damage to what structures store, one at a time, and ever
 kills: setup  ## movers, failovers and servers killed at fifty moments each, under clients that write; KILLS=500 for more
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
 	  tests/admin/growth/test_killed_failovers.py tests/admin/growth/test_stopped_processes.py
+
+events: setup  ## a million messages while servers are killed and shards move: each once or in a reported gap; EVENTS=50000 for fewer
+	EVENTS=$(or $(EVENTS),1000000) $(BIN)/python -m pytest -q -s tests/kit/test_pubsub.py -k once_or_in_a_gap
 
 operators: setup  ## two operators at random, whose commands and servers die, under clients that write, ten minutes; SECONDS=60 SEED=7 for others
 	OPERATORS_SECONDS=$(or $(SECONDS),600) OPERATORS_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/admin/growth/test_operators.py

@@ -7,7 +7,7 @@ several shards share is asked once, and a cluster by each of its masters that ha
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from redis.commands import AsyncCoreCommands, CoreCommands
 
@@ -22,9 +22,6 @@ from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
 from shardkit.operations.deadlines import call
 from shardkit.routing.command_keys import command_name, key_positions
 from shardkit.routing.placement import SLOTS, slot_of
-
-if TYPE_CHECKING:
-    from shardkit.kit.routers import AwaitingRouter, BlockingRouter
 
 # The fields that tell one server from another.
 _SERVER = {"host": "localhost", "port": DEFAULT_PORT, "unix_socket_path": None, "sentinel": None}
@@ -57,7 +54,7 @@ def tags_of_masters(client: Any) -> list[str]:
     return list(masters.values())
 
 
-class _Target(NamedTuple):
+class _Recipient(NamedTuple):
     shard: Shard
     key: str  # by which a cluster chooses the node
     shards: Sequence[Shard]  # that live there
@@ -65,10 +62,10 @@ class _Target(NamedTuple):
 
 def _targets(
     component: Component, merge: OfAll, tags: Mapping[Shard, Sequence[str]]
-) -> list[_Target]:
+) -> list[_Recipient]:
     """Return where to send a command, given the keys of the masters of each cluster."""
     return [
-        _Target(shard, tag, shards)
+        _Recipient(shard, tag, shards)
         for shard, shards in distinct(component, merge.by).items()
         for tag in tags.get(shard, ("",))
     ]
@@ -78,7 +75,7 @@ def _clusters(component: Component, merge: OfAll) -> list[Shard]:
     return [s for s in distinct(component, merge.by) if component.entry_of(s).is_cluster]
 
 
-class _AllShards:
+class _ForAllShards:
     """What both faces share."""
 
     _event_dispatcher: Any = None  # expected by redis-py's commands
@@ -100,11 +97,11 @@ class _AllShards:
             raise InvalidArgumentError(
                 f"{name} deletes everything in the databases of {self._router.component!r}, "
                 f"but confirm={word!r:.80}",
-                f"confirm it with the component's name: confirm={self._router.component!r}",
+                f"use confirm={self._router.component!r} if that is intended",
             )
         return merge
 
-    def _batch(self, merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Target]) -> Partial:
+    def _batch(self, merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Recipient]) -> Partial:
         if len(args) == 1:
             args += merge.more
         return Partial([as_command(target.shard, target.key, args) for target in targets])
@@ -114,7 +111,7 @@ class _AllShards:
         merge: OfAll,
         name: Any,
         options: dict[str, Any],
-        targets: Sequence[_Target],
+        targets: Sequence[_Recipient],
         replies: Replies,
         component: Component,
         awaiting: bool,
@@ -137,7 +134,7 @@ class _AllShards:
         return merge(values)
 
 
-class AllShards(_AllShards, CoreCommands):
+class AllShards(_ForAllShards, CoreCommands):
     """redis-py's methods for all shards at once; made by ``router.all``.
 
     ::
@@ -155,7 +152,7 @@ class AllShards(_AllShards, CoreCommands):
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to all shards; return the merged reply."""
         merge = self._checked(args, options)
-        router: BlockingRouter[Any] = self._router
+        router = self._router
         component, plane = router._now(), router._plane.plane()
         with call(), observed("all"):
             tags = {}
@@ -174,7 +171,7 @@ class AllShards(_AllShards, CoreCommands):
         return self._router.scan_iter(*args, **options)  # type: ignore[no-any-return]
 
 
-class AsyncAllShards(_AllShards, AsyncCoreCommands):  # type: ignore[misc]
+class AsyncAllShards(_ForAllShards, AsyncCoreCommands):  # type: ignore[misc]
     """The awaiting `AllShards`."""
 
     _is_async_client: Literal[True] = True
@@ -182,7 +179,7 @@ class AsyncAllShards(_AllShards, AsyncCoreCommands):  # type: ignore[misc]
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to all shards; return the merged reply."""
         merge = self._checked(args, options)
-        router: AwaitingRouter[Any] = self._router
+        router = self._router
         await router.load()
         component, plane = router._now(), router._plane.plane()
         with call(), observed("all"):

@@ -53,7 +53,7 @@ class Split:
         raise NotImplementedError
 
 
-class Values(Split):
+class InOrder(Split):
     """A value for each key, in the order of the keys."""
 
     def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
@@ -68,7 +68,7 @@ class Count(Split):
         return sum(replies)
 
 
-class Written(Split):
+class AllWritten(Split):
     """True if all shards succeeded."""
 
     def _merged(self, args: Args, keys: Indexes, replies: Sequence[Reply]) -> Reply:
@@ -105,11 +105,11 @@ class Streams(Split):
 
 
 SPLIT: Mapping[str, Split] = {
-    "MGET": Values(),
-    "JSON.MGET": Values(tail=1),
-    "TS.MADD": Values(width=3),
+    "MGET": InOrder(),
+    "JSON.MGET": InOrder(tail=1),
+    "TS.MADD": InOrder(width=3),
     **dict.fromkeys(("DEL", "UNLINK", "EXISTS", "TOUCH"), Count()),
-    "MSET": Written(width=2),
+    "MSET": AllWritten(width=2),
     **dict.fromkeys(("XREAD", "XREADGROUP"), Streams()),
 }
 
@@ -151,7 +151,7 @@ class Each(OfAll):
         return list(replies)
 
 
-class Total(OfAll):
+class Summed(OfAll):
     """The sum."""
 
     def _merged(self, replies: Sequence[Reply]) -> Reply:
@@ -190,8 +190,8 @@ OF_ALL: Mapping[str, OfAll] = {
     **dict.fromkeys(("PING", "INFO", "CONFIG GET", "TIME", "LASTSAVE", "ROLE"), Each()),
     **dict.fromkeys(("CLIENT LIST", "FUNCTION LIST", "FUNCTION STATS", "MODULE LIST"), Each()),
     **dict.fromkeys(("MEMORY STATS", "MEMORY DOCTOR", "SLOWLOG GET", "LATENCY LATEST"), Each()),
-    "DBSIZE": Total("database"),
-    **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), Total()),
+    "DBSIZE": Summed("database"),
+    **dict.fromkeys(("SLOWLOG LEN", "PUBSUB NUMPAT"), Summed()),
     "KEYS": Joined("database"),
     "PUBSUB CHANNELS": Joined(),
     "RANDOMKEY": One("database"),

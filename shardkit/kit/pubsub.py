@@ -9,13 +9,14 @@
 
 What was published before a server answered a PING has arrived. A connection that is lost, silent or
 no longer its shard's is replaced. The time between its last answered PING and the new subscription
-is given as a message of type ``gap``. After a move the former place is heard for a while, because
+is given as a message of type ``gap``. After a move the former place counts for a while, because
 publishers may learn of the move later. On clusters, channels are sharded channels.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
 import threading
@@ -70,7 +71,7 @@ class _Topic(NamedTuple):
     name: bytes
 
 
-class _Place(NamedTuple):
+class _Host(NamedTuple):
     """A server, or a cluster's node."""
 
     topics: dict[_Topic, dict[Shard, int]]  # the shards for which it is asked, and their databases
@@ -78,12 +79,15 @@ class _Place(NamedTuple):
     sharded: bool  # whether it is a cluster's
 
 
-class _Feed:
+_Home: TypeAlias = tuple[Hashable, _Topic, Shard, int]  # a server, and what is heard there
+
+
+class _Listener:
     """A subscribed connection."""
 
     def __init__(self, pool: Any, words: Words) -> None:
         self.confirmed = 0.0  # what was published before this time has come; 0 if unknown
-        self._changed = float("inf")  # when it subscribed last
+        self._changed = math.inf  # when it subscribed last
         self._words: Words = set()
         self._asked: deque[float] = deque()  # when unanswered PINGs were sent
         self._reader = hiredis.Reader(notEnoughData=_NOTHING)
@@ -175,13 +179,13 @@ class _Events:
         self._messages: deque[tuple[_Topic | None, Message]] = deque()
         self._component: Component | None = None  # that has decided the places
         self._unknown: Exception | None = None  # why they are unknown
-        self._places: dict[Hashable, _Place] = {}
-        self._feeds: dict[Hashable, _Feed] = {}
-        self._leaving: dict[_Feed, float] = {}  # and until when
+        self._places: dict[Hashable, _Host] = {}
+        self._feeds: dict[Hashable, _Listener] = {}
+        self._lingering: dict[_Home, float] = {}  # what has moved away, and until when it counts
         self._since: dict[tuple[Hashable, Shard], float] = {}  # when messages began to be missed
         self._unconfirmed: list[_Topic] = []
         self._retry: dict[Hashable, float] = {}
-        self._made: deque[tuple[Hashable, _Feed | Exception]] = deque()
+        self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
         self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
         self._turned, self._slots_moved, self._decodes = 0.0, False, False
 
@@ -192,8 +196,8 @@ class _Events:
 
     def close(self) -> None:
         """End all subscriptions and close their connections."""
-        closing: list[Any] = [*self._ends, *self._feeds.values(), *self._leaving]
-        closing += [made for _, made in self._made if isinstance(made, _Feed)]
+        closing: list[Any] = [*self._ends, *self._feeds.values()]
+        closing += [made for _, made in self._made if isinstance(made, _Listener)]
         self._reset()
         for each in closing:
             each.close()
@@ -218,7 +222,7 @@ class _Events:
             if is_pattern and clustered and not events:
                 raise InvalidArgumentError(
                     f"{name!r:.80}: the sharded channels of a cluster have no patterns",
-                    "subscribe to the channels by name",
+                    "use subscribe() with their names",
                 )
         self._topics |= topics
         self._unconfirmed += topics
@@ -250,29 +254,40 @@ class _Events:
 
     def _regroup(self, component: Component) -> None:
         """Find the place of each topic, and note what has moved."""
-        former = self._places
+        former, now = self._places, time.monotonic()
         try:
             places = self._found(component)
         except _FAILURES as error:
             self._unknown = error
             return
-        for server, topic, shard, _ in _homes(places) - _homes(former):
+        found, known = _homes(places), _homes(former)
+        ends = dict.fromkeys(known - found, now + LINGER) | self._lingering
+        self._lingering = {
+            home: end
+            for home, end in ends.items()
+            if end > now and home in known - found and home[1] in self._topics
+        }
+        for server, topic, shard, number in self._lingering:
+            place = places.setdefault(server, former[server]._replace(topics={}))
+            place.topics.setdefault(topic, {}).setdefault(shard, number)
+        for server, topic, shard, _ in found - known:
             before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
-            known = [self._feeds[s].confirmed for s in before if s in self._feeds]
-            known += [self._since[s, shard] for s in before if (s, shard) in self._since]
+            heard = [self._feeds[s].confirmed for s in before if s in self._feeds]
+            heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
             if before:
-                self._miss(server, shard, min([time.time() - LINGER, *filter(None, known)]))
+                self._miss(server, shard, min([time.time() - LINGER, *filter(None, heard)]))
+        for server, shard in [key for key in self._since if key[0] not in places]:
+            self._tell_gap(server, shard)
         for server in self._feeds.keys() - places:
-            self._leaving[self._feeds.pop(server)] = time.monotonic() + LINGER
-        self._since = {key: since for key, since in self._since.items() if key[0] in places}
+            self._feeds.pop(server).close()
         self._places, self._component, self._slots_moved = places, component, False
         self._unknown = None
         for server in list(self._feeds):
             self._add(server)
 
-    def _found(self, component: Component) -> dict[Hashable, _Place]:
+    def _found(self, component: Component) -> dict[Hashable, _Host]:
         """Return the places of all topics; connects to a cluster to learn its slots."""
-        places: dict[Hashable, _Place] = {}
+        places: dict[Hashable, _Host] = {}
         servers: dict[Shard, list[Hashable]] = {}
         numbers: dict[Shard, int] = {}
         clusters: dict[Shard, Any] = {}  # their clients
@@ -286,7 +301,7 @@ class _Events:
                 self._router._plane.plane().clients.get, component, first.number, True
             )
             if not entry.is_cluster:
-                places[address] = _Place({}, client_of, False)
+                places[address] = _Host({}, client_of, False)
                 servers |= {shard: [address] for shard in shards}
                 continue
             clusters[first] = client = client_of()
@@ -295,7 +310,7 @@ class _Events:
             servers[first] = [(first, node.name) for node in client.get_primaries()]
             for node in client.get_primaries():
                 node_client = partial(client.get_redis_connection, node)
-                places[first, node.name] = _Place({}, node_client, True)
+                places[first, node.name] = _Host({}, node_client, True)
         for topic in self._topics:
             wanted = servers
             if not topic.is_pattern:
@@ -327,7 +342,8 @@ class _Events:
     def _pumping(self, seconds: float) -> Steps[None]:
         """Read what has come; wait if there is nothing."""
         component = self._router._now()
-        if self._slots_moved or component is not self._component:
+        moved = self._slots_moved or component is not self._component
+        if moved or min(self._lingering.values(), default=math.inf) < time.monotonic():
             yield partial(self._regroup, component)
         self._turn()
         if not self._messages and seconds > 0:
@@ -335,8 +351,7 @@ class _Events:
             self._turn()
 
     def _sockets(self) -> list[socket.socket]:
-        feeds = (*self._feeds.values(), *self._leaving)
-        return [*self._ends[:1], *(feed.socket for feed in feeds)]
+        return [*self._ends[:1], *(feed.socket for feed in self._feeds.values())]
 
     def _turn(self) -> None:
         """Read what has come, and keep the connections as they should be."""
@@ -356,22 +371,14 @@ class _Events:
                 self._lose(server)
                 if isinstance(error, CommandRefused):
                     raise
-        for feed, until in list(self._leaving.items()):
-            with suppress(*_FAILURES):
-                for reply in feed.read():
-                    self._take(reply, None)
-                if now <= until:
-                    continue
-            del self._leaving[feed]
-            feed.close()
         for server, place in self._places.items():
             if server not in self._feeds and self._retry.get(server, 0) <= now:
-                self._retry[server] = float("inf")
+                self._retry[server] = math.inf
                 args = (self._made, self._ends[1], server, place.client, self._words(server))
                 start_thread(threading.Thread(target=_connect, args=args, daemon=True))
         self._settle()
 
-    def _install(self, server: Hashable, made: _Feed | Exception) -> None:
+    def _install(self, server: Hashable, made: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
         if isinstance(made, AuthenticationError | NoPermissionError | ClosedError):
             raise made
@@ -403,10 +410,7 @@ class _Events:
         """Give the gaps that have ended, and the topics that all their servers have confirmed."""
         settled = {server for server, feed in self._feeds.items() if feed.settled}
         for server, shard in [key for key in self._since if key[0] in settled]:
-            since, until = self._since.pop((server, shard)), time.time()
-            text = f"nothing was heard from {shard} between {since:.3f} and {until:.3f}"
-            span = {"shard": str(shard), "since": since, "until": until}
-            self._put(None, "gap", None, None, text, span)
+            self._tell_gap(server, shard)
         for topic in list(self._unconfirmed):
             asked = {s for s, place in self._places.items() if topic in place.topics}
             if asked and asked <= settled:
@@ -415,9 +419,15 @@ class _Events:
 
     # ---- messages
 
+    def _tell_gap(self, server: Hashable, shard: Shard) -> None:
+        since, until = self._since.pop((server, shard)), time.time()
+        text = f"nothing was heard from {shard} between {since:.3f} and {until:.3f}"
+        span = {"shard": str(shard), "since": since, "until": until}
+        self._put(None, "gap", None, None, text, span)
+
     def _take(self, reply: Any, server: Hashable) -> None:
         if isinstance(reply, Exception):
-            if str(reply).startswith("MOVED") or server is None:
+            if str(reply).startswith("MOVED"):
                 raise OSError(str(reply))
             shards = next(iter(self._places[server].topics.values()))
             shard = str(min(shards))
@@ -451,7 +461,7 @@ class _Events:
             self._messages.append((topic, {"type": kind, **values, **dict(more)}))
 
     def _getting(self, ignore: bool, timeout: float | None) -> Steps[Message | None]:
-        until = float("inf") if timeout is None else time.monotonic() + timeout
+        until = math.inf if timeout is None else time.monotonic() + timeout
         while True:
             if not self._messages or time.monotonic() - self._turned > _TURN:
                 yield from self._pumping(until - time.monotonic())
@@ -472,7 +482,7 @@ def _name(given: Any) -> bytes:
     return key_bytes(bytes(given) if isinstance(given, memoryview) else given)
 
 
-def _homes(places: dict[Hashable, _Place]) -> set[tuple[Hashable, _Topic, Shard, int]]:
+def _homes(places: dict[Hashable, _Host]) -> set[_Home]:
     return {
         (server, topic, shard, number)
         for server, place in places.items()
@@ -486,14 +496,14 @@ def _connect(
 ) -> None:
     """Connect and subscribe in a thread, because a server may hang."""
     try:
-        result: _Feed | Exception = _Feed(client().connection_pool, words)
+        result: _Listener | Exception = _Listener(client().connection_pool, words)
     except Exception as error:
         result = error
     made.append((server, result))
     try:
         end.send(b"x")
     except OSError:  # closed in the meantime
-        if isinstance(result, _Feed):
+        if isinstance(result, _Listener):
             result.close()
 
 
