@@ -374,7 +374,7 @@ def _split(
     if name in _TRANSACTIONS:
         raise no_transaction(name)
     if name in _SUBSCRIPTIONS:
-        raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router[key].pubsub()")
+        raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router.pubsub()")
     if not positions:
         raise RoutingError(
             f"{name} has no key to route by", "use router.all, or a client: for client in router"

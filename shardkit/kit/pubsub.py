@@ -55,6 +55,7 @@ _RECEIVE = 64 * 1024
 _AT_ONCE = 500  # channels of one SUBSCRIBE
 _NOTHING = object()
 _FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
+_FINAL = (AuthenticationError, NoPermissionError, ClosedError)
 _PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
 
 T = TypeVar("T")
@@ -380,9 +381,9 @@ class _Events:
 
     def _install(self, server: Hashable, made: _Listener | Exception) -> None:
         self._retry[server] = time.monotonic() + _RETRY
-        if isinstance(made, AuthenticationError | NoPermissionError | ClosedError):
+        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *_FAILURES)):
             raise made
-        if isinstance(made, Exception):
+        if not isinstance(made, _Listener):
             self._slots_moved |= server in self._places and self._places[server].sharded
         elif server in self._places:
             self._feeds[server] = made
