@@ -45,13 +45,15 @@ def distinct(component: Component, by: str = "database") -> dict[Shard, list[Sha
 
 def tags_of_masters(client: Any) -> list[str]:
     """Return a key of each master of a cluster that has slots."""
-    masters = {nodes_of_slot(client, slot)[0].name: "" for slot in range(SLOTS)}
-    tags: Iterator[str] = map(str, range(100 * SLOTS))
-    while not all(masters.values()):
-        tag = next(tags)
-        name = nodes_of_slot(client, slot_of(tag))[0].name
-        masters[name] = masters[name] or tag
-    return list(masters.values())
+    owners = [nodes_of_slot(client, slot) for slot in range(SLOTS)]
+    left, tags = {nodes[0].name for nodes in owners if nodes}, []
+    for tag in map(str, range(100 * SLOTS)):
+        if (nodes := owners[slot_of(tag)]) and nodes[0].name in left:
+            left.remove(nodes[0].name)
+            tags.append(tag)
+        if not left:
+            break
+    return tags
 
 
 class _Recipient(NamedTuple):
@@ -73,6 +75,11 @@ def _targets(
 
 def _clusters(component: Component, merge: OfAll) -> list[Shard]:
     return [s for s in distinct(component, merge.by) if component.entry_of(s).is_cluster]
+
+
+def _batch(merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Recipient]) -> Partial:
+    args += merge.more if len(args) == 1 else ()
+    return Partial([as_command(target.shard, target.key, args) for target in targets])
 
 
 class _ForAllShards:
@@ -100,11 +107,6 @@ class _ForAllShards:
                 f"use confirm={self._router.component!r} if that is intended",
             )
         return merge
-
-    def _batch(self, merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Recipient]) -> Partial:
-        if len(args) == 1:
-            args += merge.more
-        return Partial([as_command(target.shard, target.key, args) for target in targets])
 
     def _finish(
         self,
@@ -163,7 +165,7 @@ class AllShards(_ForAllShards, CoreCommands):
                 tags[shard] = tags_of_masters(client)
             targets = _targets(component, merge, tags)
             link = plane.link(raw=False, read_from=router._site.read_from)
-            replies = plane.sender(link, component)(self._batch(merge, args, targets))
+            replies = plane.sender(link, component)(_batch(merge, args, targets))
         return self._finish(merge, args[0], options, targets, replies, component, False)
 
     def scan_iter(self, *args: Any, **options: Any) -> Iterator[Any]:
@@ -190,7 +192,7 @@ class AsyncAllShards(_ForAllShards, AsyncCoreCommands):  # type: ignore[misc]
                 tags[shard] = tags_of_masters(client)
             targets = _targets(component, merge, tags)
             link = plane.alink(raw=False, read_from=router._site.read_from)
-            replies = await plane.sender(link, component)(self._batch(merge, args, targets))
+            replies = await plane.sender(link, component)(_batch(merge, args, targets))
         return self._finish(merge, args[0], options, targets, replies, component, True)
 
     def scan_iter(self, *args: Any, **options: Any) -> Any:

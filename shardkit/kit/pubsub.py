@@ -55,7 +55,7 @@ _RECEIVE = 64 * 1024
 _AT_ONCE = 500  # channels of one SUBSCRIBE
 _NOTHING = object()
 _FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
-_FINAL = (AuthenticationError, NoPermissionError, ClosedError)
+_FINAL = (AuthenticationError, NoPermissionError, ClosedError, InvalidArgumentError)
 _PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
 
 T = TypeVar("T")
@@ -96,6 +96,10 @@ class _Listener:
         self._connection = pool.get_connection()
         try:
             self.socket: socket.socket = socket_of(self._connection)
+            if not isinstance(self.socket, socket.socket):
+                raise InvalidArgumentError(
+                    "in-memory servers have no pub/sub over shards", "use shardkit.local"
+                )
             self.add(words)
         except BaseException:
             self.close()
@@ -207,6 +211,51 @@ class _Events:
         with suppress(Exception):
             self.close()
 
+    def _run(self, steps: Steps[Any]) -> Any:
+        raise NotImplementedError
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> Any:
+        """Subscribe to channels, handlers as keyword arguments.
+
+        Waits until the servers have confirmed it, at most two seconds; what a server confirms later
+        has a gap until then.
+
+        Raises:
+            InvalidArgumentError: a channel names key events; use ``psubscribe``.
+            CommandRefused: a server refuses a subscription.
+        """
+        return self._run(self._subscribing(False, args, kwargs))
+
+    def psubscribe(self, *args: Any, **kwargs: Any) -> Any:
+        """Subscribe to patterns on all shards; see `subscribe`.
+
+        ``__keyspace@*__:…`` and ``__keyevent@*__:…`` mean each shard's own database.
+        """
+        return self._run(self._subscribing(True, args, kwargs))
+
+    def unsubscribe(self, *args: Any) -> Any:
+        """Unsubscribe from channels; without arguments, from all."""
+        return self._run(self._removing(False, args))
+
+    def punsubscribe(self, *args: Any) -> Any:
+        """Unsubscribe from patterns; without arguments, from all."""
+        return self._run(self._removing(True, args))
+
+    def get_message(
+        self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
+    ) -> Any:
+        """Return the next message; None if none came in time or a handler got it.
+
+        Args:
+            ignore_subscribe_messages: whether to skip confirmations.
+            timeout: seconds to wait; None for ever.
+
+        Raises:
+            CommandRefused: a server refuses a subscription.
+        """
+        ignore = ignore_subscribe_messages or self.ignore_subscribe_messages
+        return self._run(self._getting(ignore, timeout))
+
     # ---- topics and their places
 
     def _subscribing(self, is_pattern: bool, args: Any, kwargs: Any) -> Steps[None]:
@@ -240,7 +289,7 @@ class _Events:
                     for shard in place.topics.get(topic, ()):
                         self._miss(server, shard, time.time())
 
-    def _remove(self, is_pattern: bool, args: Any) -> None:
+    def _removing(self, is_pattern: bool, args: Any) -> Steps[None]:
         names = {_name(name) for name in parse_pubsub_subscriptions(args, {})}
         for topic in [t for t in self._topics if t.is_pattern is is_pattern]:
             if topic.name in names or not names:
@@ -252,6 +301,7 @@ class _Events:
                 self._confirm(topic, "unsubscribe")
         self._unconfirmed = [topic for topic in self._unconfirmed if topic in self._topics]
         self._component = None
+        yield from ()
 
     def _regroup(self, component: Component) -> None:
         """Find the place of each topic, and note what has moved."""
@@ -430,8 +480,7 @@ class _Events:
         if isinstance(reply, Exception):
             if str(reply).startswith("MOVED"):
                 raise OSError(str(reply))
-            shards = next(iter(self._places[server].topics.values()))
-            shard = str(min(shards))
+            shard = str(min(next(iter(self._places[server].topics.values()))))
             raise CommandRefused(
                 f"{shard}: a subscription was refused: {reply}",
                 "grant the user the channels, or unsubscribe from them",
@@ -528,48 +577,6 @@ class PubSub(_Events):
             value: T = done.value
             return value
 
-    def subscribe(self, *args: Any, **kwargs: Any) -> None:
-        """Subscribe to channels, handlers as keyword arguments.
-
-        Waits until the servers have confirmed it, at most two seconds; what a server confirms later
-        has a gap until then.
-
-        Raises:
-            InvalidArgumentError: a channel names key events; use ``psubscribe``.
-            CommandRefused: a server refuses a subscription.
-        """
-        self._run(self._subscribing(False, args, kwargs))
-
-    def psubscribe(self, *args: Any, **kwargs: Any) -> None:
-        """Subscribe to patterns on all shards; see `subscribe`.
-
-        ``__keyspace@*__:…`` and ``__keyevent@*__:…`` mean each shard's own database.
-        """
-        self._run(self._subscribing(True, args, kwargs))
-
-    def unsubscribe(self, *args: Any) -> None:
-        """Unsubscribe from channels; without arguments, from all."""
-        self._remove(False, args)
-
-    def punsubscribe(self, *args: Any) -> None:
-        """Unsubscribe from patterns; without arguments, from all."""
-        self._remove(True, args)
-
-    def get_message(
-        self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
-    ) -> Message | None:
-        """Return the next message; None if none came in time or a handler got it.
-
-        Args:
-            ignore_subscribe_messages: whether to skip confirmations.
-            timeout: seconds to wait; None for ever.
-
-        Raises:
-            CommandRefused: a server refuses a subscription.
-        """
-        ignore = ignore_subscribe_messages or self.ignore_subscribe_messages
-        return self._run(self._getting(ignore, timeout))
-
     def listen(self) -> Iterator[Message]:
         """Iterate over messages as long as there are subscriptions."""
         while self.subscribed:
@@ -587,6 +594,8 @@ class AsyncPubSub(_Events):
     """The awaiting `PubSub`, with the methods of redis-py's awaiting one; for one task."""
 
     async def _run(self, steps: Steps[T]) -> T:
+        if self._component is None:
+            await self._router.load()
         try:
             while True:
                 step = next(steps)
@@ -611,33 +620,6 @@ class AsyncPubSub(_Events):
         finally:
             for each in sockets:
                 loop.remove_reader(each)
-
-    async def subscribe(self, *args: Any, **kwargs: Any) -> None:
-        """Subscribe to channels; see `PubSub.subscribe`."""
-        await self._router.load()
-        await self._run(self._subscribing(False, args, kwargs))
-
-    async def psubscribe(self, *args: Any, **kwargs: Any) -> None:
-        """Subscribe to patterns on all shards; see `PubSub.psubscribe`."""
-        await self._router.load()
-        await self._run(self._subscribing(True, args, kwargs))
-
-    async def unsubscribe(self, *args: Any) -> None:
-        """Unsubscribe from channels; without arguments, from all."""
-        self._remove(False, args)
-
-    async def punsubscribe(self, *args: Any) -> None:
-        """Unsubscribe from patterns; without arguments, from all."""
-        self._remove(True, args)
-
-    async def get_message(
-        self,
-        ignore_subscribe_messages: bool = False,
-        timeout: float | None = 0.0,  # noqa: ASYNC109 - redis-py's
-    ) -> Message | None:
-        """Return the next message; see `PubSub.get_message`."""
-        ignore = ignore_subscribe_messages or self.ignore_subscribe_messages
-        return await self._run(self._getting(ignore, timeout))
 
     async def listen(self) -> AsyncIterator[Message]:
         """Iterate over messages as long as there are subscriptions."""
