@@ -15,12 +15,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from report import RESULTS, save
 
-from growth import moves, replicas, splits, streams
+from growth import estimates, moves, replicas, splits, streams
 
 CASES: dict[str, Callable[[], dict[str, Any]]] = {
     "moves": moves.run,
     "splits": splits.run,
     "streams": streams.run,
+    "estimates": estimates.run,
     "reads": replicas.reads,
     "durable": replicas.durable,
 }

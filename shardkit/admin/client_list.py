@@ -25,7 +25,7 @@ from shardkit.operations.arguments import Seconds, in_seconds
 
 _NAME = re.compile(
     r"shardkit:(?:waiting/|reading/)?"
-    r"(?:config-server/(?P<epoch>[0-9]+)|(?P<components>[^;@]+)(?:;[0-9,-]+)?)"
+    r"(?:config-server/(?P<epoch>[0-9]+)|operator|(?P<components>[^;@]+)(?:;[0-9,-]+)?)"
     r"@(?P<host>[^@/]+)/(?P<pid>[0-9]+)"
 )
 _LIBRARY = re.compile(r"(?P<lib>[^(]*)\(shardkit_v(?P<version>[^;)]+)")
@@ -130,7 +130,7 @@ def _count(each: Mapping[str, str], found: dict[tuple[str, int, str], ClientProc
     process.users.add(each.get("user", "default"))
     if named and named["epoch"]:
         process.epoch = max(process.epoch or 0, int(named["epoch"]))
-    elif named:
+    elif named and named["components"]:
         for label in named["components"].split(","):
             name, _, made_for = label.partition("/")
             process.components[name] = min(idle, process.components.get(name, idle))

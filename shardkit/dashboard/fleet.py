@@ -25,7 +25,7 @@ from shardkit.config.store import read_epoch
 from shardkit.errors import RoutingError, ShardKitError, natural
 from shardkit.kit.config_client import config_client
 from shardkit.kit.kit import ShardKit
-from shardkit.network.connections.redis_private import slot_owners
+from shardkit.network.connections.redis_private import learn_slots, slot_owners
 from shardkit.network.rules import ConfigFacts, judge
 from shardkit.network.server_queries import ServerErrors, client_of, query_all
 from shardkit.network.survey import (
@@ -45,7 +45,7 @@ logger = logging.getLogger("shardkit.dashboard")
 
 INTERVAL = 2.0  # seconds between two samples
 TIMEOUT = 1.0  # seconds for an answer
-_ENTRIES = 5.0  # seconds between two readings of the entries
+_ENTRIES = 5.0  # seconds between two readings of the entries, and of a cluster's nodes
 _CHECK = 30.0  # seconds between two checks of the whole fleet, and readings of slow logs
 _KEPT = 1800  # samples of a server: an hour at the usual interval
 _EVENTS = 200
@@ -278,9 +278,14 @@ class FleetWatch:
             try:
                 with client_of(server.fields, TIMEOUT) as client:
                     logs = [(*log, 0) for log in _LOGS]
-                    checked = 0.0
+                    checked, learned = 0.0, time.monotonic()
+                    known: dict[str, Any] = {}  # nodes, also those that the cluster calls failed
                     while not server.stopped.is_set() and not self._closed.is_set():
-                        self._sample(server, client)
+                        in_cluster = not isinstance(client, redis.Redis)
+                        if in_cluster and time.monotonic() - learned >= _ENTRIES:
+                            learned = time.monotonic()
+                            learn_slots(client)
+                        self._sample(server, client, known)
                         if time.monotonic() - checked >= _CHECK:
                             checked = time.monotonic()
                             logs = list(self._read_logs(server.address, client, logs))
@@ -294,12 +299,12 @@ class FleetWatch:
                 server.error = str(error) or type(error).__name__
                 server.stopped.wait(self.interval)
 
-    def _sample(self, server: ServerWatch, client: Any) -> None:
+    def _sample(self, server: ServerWatch, client: Any, known: dict[str, Any]) -> None:
         began = time.monotonic()
         if isinstance(client, redis.Redis):
             info = client.info()
         else:
-            info, server.nodes = _of_nodes(client)
+            info, server.nodes = _of_nodes(client, known)
         latency, now, before = time.monotonic() - began, time.time(), server.info
         if server.state != "up":
             if server.state == "down":
@@ -487,8 +492,12 @@ def _log_fault(server: str) -> None:
     logger.exception("the dashboard cannot show %s", server, extra=about)
 
 
-def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _of_nodes(
+    cluster: Any, nodes_before: dict[str, Any]
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return the INFO of a cluster's masters, numbers added, and the state of each node.
+
+    Nodes that were there before are still asked; the present ones are added to them.
 
     Raises:
         RedisError, OSError: no master answers.
@@ -497,7 +506,8 @@ def _of_nodes(cluster: Any) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     nodes: list[dict[str, Any]] = []
     slots = Counter(owners[0].name for owners in slot_owners(cluster).values())
     failure: Exception | None = None
-    found = sorted(cluster.get_nodes(), key=lambda each: (each.server_type, each.name))
+    nodes_before |= {node.name: node for node in cluster.get_nodes()}
+    found = sorted(nodes_before.values(), key=lambda each: (each.server_type, each.name))
     answers = query_all(
         {node.name: partial(cluster.info, target_nodes=node) for node in found}, TIMEOUT
     )

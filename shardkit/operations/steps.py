@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator
 from functools import wraps
+from operator import call
 from typing import Any, TypeVar
 
 from shardkit.operations.interruptions import reraise_handlers
@@ -15,8 +16,8 @@ N = TypeVar("N")
 T = TypeVar("T")
 
 
-def run_steps(steps: Generator[N, Any, T], provide: Callable[[N], Any]) -> T:
-    """Run the steps to their end, and return their value."""
+def run_steps(steps: Generator[N, Any, T], provide: Callable[[Any], Any] = call) -> T:
+    """Run the steps to their end, and return their value; by default, what they yield is called."""
     resume: Callable[[Any], N] = steps.send
     answer: Any = None
     try:
@@ -34,7 +35,9 @@ def run_steps(steps: Generator[N, Any, T], provide: Callable[[N], Any]) -> T:
         steps.close()
 
 
-async def arun_steps(steps: Generator[N, Any, T], provide: Callable[[N], Awaitable[Any]]) -> T:
+async def arun_steps(
+    steps: Generator[N, Any, T], provide: Callable[[Any], Awaitable[Any]] = call
+) -> T:
     """Run the steps to their end, awaiting what they need; see `run_steps`."""
     resume: Callable[[Any], N] = steps.send
     answer: Any = None

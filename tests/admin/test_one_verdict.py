@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from click.testing import CliRunner
 
 from shardkit import ShardMap
 from shardkit.admin import push
+from shardkit.admin.changes import CHANGES_KEY, text_of
 from shardkit.admin.growth import Move, start_move
 from shardkit.admin.growth.fence import fence_value
 from shardkit.cli.app import app
@@ -121,17 +122,16 @@ def test_moves_are_warnings_or_if_unreadable_problems(servers: list[LocalServer]
         push(client, ShardMap.parse(json.dumps({"components": {"one": {"entry": shard}}})))
         data.set("config:fence", fence_value("id", "attempt", target.address))
         move = Move(source.address, "replication", source.address, target.address, [])
-        text = json.dumps({"format": 1, **asdict(move)})
-        client.set(f"config:growth:move:{source.address}", text)
+        client.hset(CHANGES_KEY, move.id, text_of(replace(move, kind="move")))
         client.set("config:growth:lease", "host/1/token")
         code, checked = run("check", "one", "-c", url)
         assert code == 0
         assert {each["kind"] for each in checked["findings"]} == {"closed", "move"}
-        client.set(f"config:growth:move:{source.address}", "no JSON")
+        client.hset(CHANGES_KEY, move.id, "no JSON")
         code, checked = run("check", "one", "-c", url)
         assert code == 1
         assert "does not describe a move" in checked["findings"][0]["problem"]
-        client.delete(f"config:growth:move:{source.address}", "config:growth:lease")
+        client.delete(CHANGES_KEY, "config:growth:lease")
         data.delete("config:fence")
 
 

@@ -29,6 +29,7 @@ from shardkit.admin.growth import (
     Takeover,
     VerifiedReplica,
 )
+from shardkit.admin.growth.mover import Expected
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.rotate import PasswordRotation, PendingProcess
 from shardkit.cli.app import COMMANDS
@@ -278,8 +279,11 @@ PLANNED = Move(str(OLD), "replication", str(OLD), str(NEW), [], keys={"0": 1500,
 SERVER_MOVE = replace(PLANNED, id="1", phase="done", held=0.0123, epoch=7)
 COPIED = Move("users:1", "keys", str(OLD), str(NEW), ["users:1", "users:2"], [1, 2])
 SHARD_MOVE = replace(COPIED, phase="done", keys={"1": 9}, epoch=8)
-PLAN = MovePlan(str(OLD), str(NEW), ("users:1",), {"0": 1500, "1": 20}, 4096, 2.4, ("x", "y"))
-FULL = replace(PLAN, keys={"0": 9}, memory=99, seconds=0, steps=(), problems=("it is full",))
+EXPECTED = Expected(2.4, 1.6, 3.6)
+PLAN = MovePlan(str(OLD), str(NEW), ("users:1",), {"0": 1500, "1": 20}, 4096, EXPECTED, ("x", "y"))
+FULL = replace(
+    PLAN, keys={"0": 9}, memory=99, expected=Expected(0, 0, 0), steps=(), problems=("it is full",)
+)
 SAME = {"same": True, "epoch": 7, "keys_now": 1500, "digest": "f00d", "changing": 0}
 UNLIKE = {**SAME, "same": False, "differing": 1200, "different": ["0 one", "0 two"]}
 ROTATED = PasswordRotation(
@@ -381,13 +385,13 @@ a.internal:6379  r:6      no answer in time                          -
 """),
     (f"move server {OLD} --to {NEW} --dry-run", {"plan_move": PLAN}, 0, """
 1 shard (users:1), 1,520 keys
-4,096 bytes, about 2 s to copy and compare
+4,096 bytes, about 2 s (2 to 4 s) to copy and compare
 1. x
 2. y
 """),
     (f"move shards users:1 --to {NEW} --dry-run", {"plan_move": FULL}, 1, """
 1 shard (users:1), 9 keys
-99 bytes, about 0 s to copy and compare
+99 bytes, about 0 s (0 to 0 s) to copy and compare
 cannot be done: it is full
 """),
     (

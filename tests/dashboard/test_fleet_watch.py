@@ -82,4 +82,14 @@ def test_a_cluster_is_shown_by_node_even_when_one_is_away() -> None:
             assert len(view["nodes"]) == 6
         cluster.nodes[5].kill()
         until(lambda: "down" in {each["state"] for each in server.nodes})
-        assert server.state == "up"
+        with cluster.nodes[0].client() as asked:
+            failed = "slave,fail"
+            until(lambda: failed in [n["flags"] for n in asked.cluster("NODES").values()])
+        with closing(FleetWatch(kit, interval=0.2)) as later:
+            until(lambda: any(len(each.nodes) == 5 for each in later.servers.values()))
+            assert [each["role"] for each in server.nodes] == roles
+            assert server.state == "up"
+            cluster.nodes[5].restart()
+            [beside] = later.servers.values()
+            for each in (server, beside):
+                until(lambda each=each: [node["state"] for node in each.nodes] == ["up"] * 6)

@@ -145,7 +145,7 @@ def adopt(
         component: the name that the component will have.
         on: the servers in the order of the shards, ``host:port/database`` or URLs, which may hold
             references such as ``${PASSWORD}``; without them, the component's own entries.
-        config: a client of the config server, to read the entries.
+        config: a client of the config server, to read the entries and to record the work.
         sample: how many keys of each server to sample at most.
         names: the servers' names as the other program has them, shard 0's first.
         placements: the only rules to try, such as ``'jedis {"names":["a","b"]}'``.

@@ -342,7 +342,7 @@ def plan_balance(
         shards = tuple(shard for each in databases for shard in each.shards)
         plan = plan_move(config, shards, target)
         size = sum(each.bytes for each in databases)
-        moves.append(BalanceMove(source, target, shards, size, plan.seconds))
+        moves.append(BalanceMove(source, target, shards, size, plan.expected.seconds))
         problems += [each for each in plan.problems if each not in problems]
     return BalancePlan(
         by,

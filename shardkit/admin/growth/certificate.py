@@ -15,6 +15,7 @@ all the time is counted separately.
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import time
 from collections import defaultdict
@@ -35,6 +36,7 @@ from shardkit.admin.growth.exchange import (
     at_work,
     one_connection,
 )
+from shardkit.errors import GrowthError, counted
 from shardkit.network.connections.redis_private import reply_callbacks
 
 D = TypeVar("D")
@@ -184,11 +186,15 @@ def compare(
     return result
 
 
-def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
+def differing(one: Any, other: Any, keys: Sequence[bytes], until: float = math.inf) -> list[str]:
     """Return which of some keys differ on two servers to which nobody writes, and how.
 
     Only values that their servers DUMP in different ways are compared in detail; of streams that
     two versions pack differently, all but the entries.
+
+    Raises:
+        GrowthError: some must be compared in detail although it is later than ``until``, so that
+            clients write again.
     """
     lines: list[str] = []
     slices = Slices(_SLICE)
@@ -205,6 +211,11 @@ def differing(one: Any, other: Any, keys: Sequence[bytes]) -> list[str]:
             left, its = (each[len(part) + n] for each in said)
             if _difference(("", packed, left), ("", there, its)):
                 rest.append(key)
+        if rest and time.monotonic() > until:
+            raise GrowthError(
+                f"{counted(len(rest), 'key')} could not be compared while writers were held",
+                "allow more time: --hold",
+            )
         [found] = _settled([(one, other, rest, lambda keys: None)], _EXPIRING)
         lines += [
             f"{key.decode(errors='backslashreplace')}: {why}"

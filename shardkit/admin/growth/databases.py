@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 from shardkit.admin.growth.exchange import accepted, one_connection
 from shardkit.admin.growth.fence import is_own
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
-from shardkit.admin.growth.servers import connected_to
+from shardkit.admin.growth.servers import OPERATOR, connected_to
 from shardkit.config.component import Component
 from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
@@ -24,7 +24,8 @@ R = TypeVar("R")
 
 MOST_NAMED = 20
 USUAL_DATABASES = 16  # of a server
-_OWN = "shardkit-move/"  # names of the mover's own connections
+# Last commands of connections that have sent nothing but a greeting.
+_GREETING = frozenset({"NULL", "auth", "hello", "client", "client|setinfo"})
 _TIMEOUT = 10.0  # seconds for one answer
 _PAGE = 100  # keys that are listed and deleted at a time, while other clients wait
 
@@ -32,9 +33,7 @@ _PAGE = 100  # keys that are listed and deleted at a time, while other clients w
 @contextmanager
 def database_client(server: ServerAddress, like: Entry, where: str, number: int) -> Iterator[Any]:
     """Yield a client of a database, with the user and TLS of an entry."""
-    with connected_to(
-        server, like, where, timeout=_TIMEOUT, database=number, client_name=f"{_OWN}{number}"
-    ) as client:
+    with connected_to(server, like, where, timeout=_TIMEOUT, database=number) as client:
         yield client
 
 
@@ -100,18 +99,26 @@ def connections_to(client: Any, databases: Collection[int]) -> list[Mapping[str,
     """Return the connections that may use databases of a server, as CLIENT LIST has them.
 
     shardkit's say in their names which they use (see `network/connections/databases.py`), others
-    use the one that they are in. Connections that wait at the fence, subscribers and a mover's own
-    are left out.
+    use the one that they are in. Connections that wait at the fence, subscribers and operators' own
+    are left out, and those that have only greeted the server: they are as good as not yet there.
     """
     numbers = set(databases)
     return [
         each
-        for each in client.client_list()
+        for each in ({"name": "", **line} for line in client.client_list())
         if numbers & {int(each["db"]), *numbers_in(each["name"])}
-        and not each["name"].startswith((_OWN, WAITING))
+        and not each["name"].startswith((OPERATOR, WAITING))
         and not set(each["flags"]) & set("SM")
         and not (each.get("resp") != "3" and "P" in each["flags"])
+        and not _only_greets(each)
     ]
+
+
+def _only_greets(connection: Mapping[str, str]) -> bool:
+    """Whether a connection has sent nothing yet but who it is, and not even its name."""
+    age, idle = int(connection.get("age", 0)), int(connection.get("idle", 0))
+    is_greeting = connection.get("cmd", "") in _GREETING and age - idle <= 1
+    return is_greeting and not connection["name"]
 
 
 def only_reads(connection: Mapping[str, str]) -> bool:

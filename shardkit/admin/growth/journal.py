@@ -52,7 +52,6 @@ from shardkit.operations.arguments import annotations_of, kind_of
 
 _LEASE_KEY = "config:growth:lease"
 _TOKEN_KEY = "config:growth:token"  # on a server that a process is changing: its lease
-_MOVE_KEY = "config:growth:move:"  # earlier releases have one for each name
 _RENEW = """
 if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return 0"""
@@ -62,7 +61,6 @@ return 0"""
 _WRITE = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
 redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
-redis.call('DEL', KEYS[3])
 return 1"""
 
 REPLICATION, KEYS = "replication", "keys"
@@ -115,6 +113,7 @@ class Move(Change):
         seconds: how long the copy took, without the hold.
         memory: the bytes that the keys used at the source at the start.
         expected: the seconds that the plan announced.
+        slowness: by what the servers were slower then than an idle machine.
         progress: how far the step at work is: a ``text``, what is ``done`` of a ``total``, the
             ``rate`` a second, the seconds that are ``left`` in all, and when that was noted.
     """
@@ -148,6 +147,7 @@ class Move(Change):
     seconds: float = 0.0
     memory: int = 0
     expected: float = 0.0
+    slowness: float = 1.0
     progress: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -244,7 +244,7 @@ def _under_another_name(config: redis.Redis, name: str, moves: list[Move]) -> li
 
 def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None) -> list[Move]:
     """Read all moves; errors of records that cannot be read go to ``unreadable`` if it is given."""
-    moves: dict[str, Move] = {}
+    moves: list[Move] = []
     stored: Any
     try:
         stored = config.hgetall(CHANGES_KEY)
@@ -252,27 +252,21 @@ def read_all(config: redis.Redis, unreadable: list[ShardKitError] | None = None)
         raise
     except redis.ResponseError:
         stored = {"": None}
-    records = [(f"{CHANGES_KEY} {str_if_bytes(each)}", text) for each, text in stored.items()]
-    for key in sorted(config.scan_iter(match=f"{_MOVE_KEY}*", count=1000)):
+    for change, text in stored.items():
         try:
-            records.append((str_if_bytes(key), config.get(key) or '{"kind": "none"}'))
-        except redis.ResponseError:
-            records.append((str_if_bytes(key), None))
-    for where, text in records:
-        try:
-            move = move_of_record(where, text)
+            move = move_of_record(f"{CHANGES_KEY} {str_if_bytes(change)}", text)
         except (ConfigError, NewerFormatError) as error:
             if unreadable is None:
                 raise
             unreadable.append(error)
         else:
             if move is not None:
-                moves.setdefault(move.id, move)
-    return sorted(moves.values(), key=lambda move: move.name)
+                moves.append(move)
+    return sorted(moves, key=lambda move: move.name)
 
 
 def move_of_record(where: str, text: Any) -> Move | None:
-    """Read a record; return None if it is that of another change, or has just been deleted."""
+    """Read a record; return None if it is that of another change."""
     try:
         stored = json.loads(text)
         if (stored.get("kind") or "move") not in ("move", "split"):
@@ -378,8 +372,8 @@ class Lease:
         if not move.started:
             begin(self.config, move, self.watch)
         move.ended = (move.ended or now_of(self.config)) if move.is_over else 0.0
-        keys = _LEASE_KEY, CHANGES_KEY, f"{_MOVE_KEY}{move.name}"
-        if not self.config.eval(_WRITE, 3, *keys, self._token, move.id, text_of(move)):
+        keys = _LEASE_KEY, CHANGES_KEY
+        if not self.config.eval(_WRITE, 2, *keys, self._token, move.id, text_of(move)):
             raise self._ended()
 
     def renew(self) -> None:

@@ -8,10 +8,11 @@ replication (`server_move`), shards key by key (`shard_move`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, TypedDict, Unpack
+from types import MappingProxyType
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 from shardkit.admin.growth import journal
 from shardkit.admin.growth.failover import HOLD
@@ -119,60 +120,64 @@ def start_move(
             the servers are in.
         InvalidArgumentError: as `plan_move`.
     """
-    return _plan_and_start(config, what, to, {}, None, within, **options)
+    return _started(config, _planned_move(config, what, to, within=within), **options)
 
 
-def _plan_and_start(
+_Components: TypeAlias = Mapping[str, Component]
+_Planned: TypeAlias = Callable[[_Components, float, bool], tuple[Move, MovePlan]]
+"""Returns a move and its plan, by the components, the hold, and whether it is ``offline``."""
+
+
+def _planned_move(
     config: Any,
     what: str | Sequence[str],
     to: str,
-    numbers: Mapping[int, int],
-    undone: Move | None,
-    within: str = "",
-    **options: Unpack[MoveOptions],
-) -> Move:
-    """Start a move, or the reversal of one.
+    numbers: Mapping[int, int] = MappingProxyType({}),
+    **fields: Any,
+) -> _Planned:
+    """Plan a move, or the reversal of one.
 
     Shards go to databases of these numbers, by theirs now, if they are free.
     """
+
+    def planned(components: _Components, hold: float, offline: bool) -> tuple[Move, MovePlan]:
+        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline, numbers)
+        places = list(plan.shards), list(plan.sources), list(plan.targets)
+        name = plan.shards[0] if plan.sources else plan.source
+        move = Move(name, plan.copying, plan.source, plan.target, *places)
+        return replace(move, **fields), plan
+
+    return planned
+
+
+def _planned_split(config: Any, split_of: Callable[[_Components], Move]) -> _Planned:
+    def planned(components: _Components, *limits: Any) -> tuple[Move, MovePlan]:
+        split = split_of(components)
+        if split.undoes and any(split.clusters):
+            update_nodes(split, lambda server: like_of(components[split.name]))
+        return split, plan_split_of(config, components, split, *limits)
+
+    return planned
+
+
+def _started(config: Any, planned: _Planned, **options: Unpack[MoveOptions]) -> Move:
+    """Carry out a plan, unless something prevents it."""
     with journal.lease(config) as lease:
         components = read_components(config)
-        hold = in_seconds(options.get("hold", HOLD))
-        offline = options.get("offline", False)
-        plan = plan_of(config, components, what, ServerAddress.parse(to), hold, offline, numbers)
-        move = Move(
-            undone.name if undone else plan.shards[0] if plan.sources else plan.source,
-            plan.copying,
-            plan.source,
-            plan.target,
-            list(plan.shards),
-            list(plan.sources),
-            list(plan.targets),
-            undoes=undone.id if undone else "",
-            within=within,
-        )
-        return _start(lease, move, plan, components, **options)
-
-
-def _start(
-    lease: Lease,
-    move: Move,
-    plan: MovePlan,
-    components: Mapping[str, Component],
-    **options: Unpack[MoveOptions],
-) -> Move:
-    """Carry out a plan, unless something prevents it."""
-    for each in journal.read_all(lease.config):
-        is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
-        if not is_other and each.phase not in _MOVERS[each.copying].settled:
-            raise GrowthError(
-                f"{each.name} is already being moved to {each.target} ({each.phase})",
-                f"resume it: shardkit move resume {each.name}, or abort it",
-            )
-    if plan.problems:
-        raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
-    move.keys, move.memory, move.expected = dict(plan.keys), plan.memory, plan.seconds
-    return _run(lease, move, components, **options)
+        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
+        move, plan = planned(components, *limits)
+        for each in journal.read_all(config):
+            is_other = each.name != move.name and not set(plan.shards) & set(each.shards)
+            if not is_other and each.phase not in _MOVERS[each.copying].settled:
+                raise GrowthError(
+                    f"{each.name} is already being moved to {each.target} ({each.phase})",
+                    f"resume it: shardkit move resume {each.name}, or abort it",
+                )
+        if plan.problems:
+            raise GrowthError("; ".join(plan.problems), "correct that: nothing has changed")
+        move.keys, move.memory = dict(plan.keys), plan.memory
+        move.expected, move.slowness = plan.expected.seconds, plan.expected.slowness
+        return _run(lease, move, components, **options)
 
 
 def plan_split(
@@ -243,12 +248,9 @@ def start_split(
             the servers are in.
         InvalidArgumentError: as `plan_split`.
     """
-    with journal.lease(config) as lease:
-        components = read_components(config)
-        split = new_split(components, component, shards, placement, over, routes, to_cluster)
-        limits = in_seconds(options.get("hold", HOLD)), options.get("offline", False)
-        plan = plan_split_of(config, components, split, *limits)
-        return _start(lease, split, plan, components, **options)
+    given = component, shards, placement, over, routes, to_cluster
+    split = _planned_split(config, lambda components: new_split(components, *given))
+    return _started(config, split, **options)
 
 
 def resume_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move:
@@ -307,17 +309,13 @@ def reverse_move(config: Any, name: str, **options: Unpack[MoveOptions]) -> Move
     if move.phase == "kept":
         return _reverse_kept(config, move, **options)
     if move.placements:
-        with journal.lease(config) as lease:
-            components = read_components(config)
-            split = reversed_move(move)
-            if any(split.clusters):
-                update_nodes(split, lambda server: like_of(components[move.name]))
-            plan = plan_split_of(config, components, split, HOLD)
-            return _start(lease, split, plan, components, **options)
+        split = _planned_split(config, lambda components: reversed_move(move))
+        return _started(config, split, **options)
     what = move.target if move.copying == REPLICATION else move.shards
     places = zip(map(Place.parse, move.targets), map(Place.parse, move.sources), strict=True)
     numbers = {now.database: before.database for now, before in places}
-    return _plan_and_start(config, what, move.source, numbers, move, **options)
+    back = _planned_move(config, what, move.source, numbers, name=move.name, undoes=move.id)
+    return _started(config, back, **options)
 
 
 def _reverse_kept(config: Any, move: Move, **options: Unpack[MoveOptions]) -> Move:

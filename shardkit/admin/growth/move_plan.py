@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -12,17 +13,19 @@ from typing import Any
 
 from redis.exceptions import RedisError
 
+from shardkit.admin.growth.certificate import unequal
 from shardkit.admin.growth.cluster_nodes import CLOSING, is_closed
 from shardkit.admin.growth.databases import (
     connections_to,
     database_client,
     free_databases,
+    pages,
     strays,
 )
-from shardkit.admin.growth.exchange import ask, by_server
+from shardkit.admin.growth.exchange import Slices, ask, by_server
 from shardkit.admin.growth.failover import master_of, replicas_of, shard_named
 from shardkit.admin.growth.journal import KEYS, REPLICATION, Move
-from shardkit.admin.growth.mover import duration
+from shardkit.admin.growth.mover import Expected, duration
 from shardkit.admin.growth.relocation import Place, Same, ServerAddress, entries_on
 from shardkit.admin.growth.rule import rule_of
 from shardkit.admin.growth.servers import (
@@ -75,8 +78,16 @@ _CLOSING_NODES = (
     *("CONFIG GET x", "CONFIG SET x y", "EVAL return 1 0"),
 )
 _ABORTING = {REPLICATION: ("FLUSHALL",), KEYS: ()}
-_SAMPLED = 100  # keys of a database, whose elements are counted
+_SAMPLED = 100  # keys of a database, which are measured together
+_MOST_SAMPLED = 1000  # keys of a database
+_MEASURING = 0.2  # seconds for a server, about
+_LONG, _MANY = (
+    10_000,
+    500,
+)  # bytes of a string, elements of a collection: larger ones are only sized
+_COPYING = 2.0  # by what a copy takes longer than reading
 _SIZES = {"hash": "HLEN", "set": "SCARD", "zset": "ZCARD", "list": "LLEN", "stream": "XLEN"}
+_SIZES["string"] = "STRLEN"
 _NOTING = (
     *("SCAN 0", "MGET config:x", "MSET config:x v", "DEL config:x", "LPUSH config:x v", "TIME"),
     *("LTRIM config:x 0 1", "LRANGE config:x 0 1", "GET config:x", "SET config:x v"),
@@ -98,7 +109,7 @@ class MovePlan:
         shards: the shards that move.
         keys: how many keys move, by database.
         memory: the bytes that they use.
-        seconds: about how long it will take to copy the keys and to compare both sides.
+        expected: about how long it will take to copy the keys and to compare both sides.
         steps: what will be done, in words and commands.
         problems: what prevents the move; empty if nothing does.
         notes: what changes, or might not work, without preventing the move.
@@ -115,7 +126,7 @@ class MovePlan:
     shards: tuple[str, ...]
     keys: Mapping[str, int]
     memory: int
-    seconds: float
+    expected: Expected
     steps: tuple[str, ...]
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -206,15 +217,16 @@ def _plan_server(
     )
     keys = {str(number): count for number, count in _counts(info).items()}
     memory = int(info.get("used_memory", 0))
-    elements = _elements(source, like, where, _counts(info))
-    seconds = duration(REPLICATION, sum(keys.values()), memory, elements)
+    sample = _SampledKeys()
+    sample.add(source, like, where, _counts(info))
+    seconds = duration(REPLICATION, sum(keys.values()), memory, sample.elements)
     return MovePlan(
         str(source),
         str(target),
         shards,
         keys,
         memory,
-        seconds,
+        Expected.of(seconds, sample.measured),
         steps,
         tuple(problems),
         tuple(notes),
@@ -300,7 +312,7 @@ def plan_copy(
     own_nodes = {Place.parse(each).server for each in move.slots}
     keys: dict[str, int] = {}
     memory = 0
-    elements: Counter[str] = Counter()
+    sample = _SampledKeys()
     functions: dict[str, None] = {}
     with ExitStack() as stack:
         old, new = (
@@ -317,7 +329,7 @@ def plan_copy(
             keys |= {rule.label(Place(server, number)): count for number, count in own.items()}
             part = sum(own.values()) / max(1, sum(counts.values()))
             memory += round(part * int(info.get("used_memory", 0)))
-            elements += _elements(server, *login(server), own)
+            sample.add(server, *login(server), own)
             if info and not offline:
                 try:
                     client.config_get("notify-keyspace-events")
@@ -408,7 +420,7 @@ def plan_copy(
         tuple(move.shards),
         keys,
         memory,
-        duration(KEYS, sum(keys.values()), memory, elements),
+        Expected.of(duration(KEYS, sum(keys.values()), memory, sample.elements), sample.measured),
         steps,
         tuple(dict.fromkeys(problems)),
         tuple(dict.fromkeys(notes)),
@@ -492,27 +504,59 @@ def _info(client: Any, server: ServerAddress, problems: list[str]) -> dict[str, 
     return info
 
 
-def _elements(
-    server: ServerAddress, like: Entry, where: str, counts: Mapping[int, int]
-) -> Counter[str]:
-    """Estimate how many elements collections have, by their type, from a page of each database."""
-    found: Counter[str] = Counter()
-    for number, count in counts.items():
-        with (
-            suppress(RedisError, OSError),
-            database_client(server, like, where, number) as client,
-        ):
-            [(_, keys)] = ask(client, [("SCAN", 0, "COUNT", _SAMPLED)])
+@dataclass
+class _SampledKeys:
+    """What a sample of the keys tells, read as a move reads them.
+
+    Attributes:
+        elements: about how many elements collections have, by their type.
+        measured: of some keys each, the seconds that a move would need for them now, and those that
+            it needs on an idle machine.
+    """
+
+    elements: Counter[str] = field(default_factory=Counter)
+    measured: list[tuple[float, float]] = field(default_factory=list)
+
+    def add(
+        self, server: ServerAddress, like: Entry, where: str, counts: Mapping[int, int]
+    ) -> None:
+        """Read some keys of databases, which have as many keys."""
+        with suppress(RedisError, OSError):
+            for number, count in counts.items():
+                with database_client(server, like, where, number) as client:
+                    self._add(client, count, time.monotonic() + _MEASURING / len(counts))
+
+    def _add(self, client: Any, count: int, end: float) -> None:
+        seen, found = 0, Counter[str]()
+        for keys in pages(client, _SAMPLED):
             kinds = [kind.decode() for kind in ask(client, [("TYPE", key) for key in keys])]
-            sized = [
-                (kind, (_SIZES[kind], key))
-                for kind, key in zip(kinds, keys, strict=True)
-                if kind in _SIZES
-            ]
-            sizes = ask(client, [command for _, command in sized])
-            for (kind, _), size in zip(sized, sizes, strict=True):
-                found[kind] += round(size * count / len(keys))
-    return found
+            known = [(n, kind) for n, kind in enumerate(kinds) if kind in _SIZES]
+            sizes = ask(client, [(_SIZES[kind], keys[n]) for n, kind in known])
+            few = Counter[str]()
+            usual = []
+            for (n, kind), size in zip(known, sizes, strict=True):
+                found[kind] += size
+                if size < (_LONG if kind == "string" else _MANY):  # holds the server only shortly
+                    usual.append(keys[n])
+                    few[kind] += size
+            seen += len(keys)
+            if usual:
+                self._measure(client, usual, few)
+            if seen >= _MOST_SAMPLED or time.monotonic() > end:
+                break
+        self.elements += Counter({kind: round(n * count / seen) for kind, n in found.items()})
+
+    def _measure(self, client: Any, keys: Sequence[bytes], elements: Counter[str]) -> None:
+        began, size, slices = time.monotonic(), 0, Slices()
+        for part in slices.of(keys):
+            values = ask(client, [("PTTL", key) for key in part], [("DUMP", key) for key in part])
+            read = sum(len(value or b"") for value in values[len(part) :])
+            slices.note(len(part), read)
+            size += read
+        half = time.monotonic()
+        unequal(client, client, keys)
+        spent = _COPYING * (half - began) + time.monotonic() - half
+        self.measured.append((spent, duration(KEYS, len(keys), size, elements)))
 
 
 def _compared(

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from statistics import stdev
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
@@ -157,7 +159,9 @@ COPIED, COMPARING = "copied", "comparing"
 # Seconds for each key, and for each of its bytes in memory, as benchmarks/growth measures them.
 _COSTS = {REPLICATION: (0.0, 8e-9), KEYS: (11e-6, 27e-9), COMPARING: (33e-6, 22e-9)}
 # Seconds to compare an element, by its collection's type, as measured beside small strings.
-_OF_ELEMENT = {"hash": 9e-6, "stream": 8e-6, "zset": 6e-6, "set": 6e-6, "list": 2e-6}
+_OF_ELEMENT = {"hash": 9e-6, "stream": 8e-6, "zset": 6e-6, "set": 6e-6, "list": 2e-6, "string": 0.0}
+_UNSURE = 0.5  # the part by which the load of servers changes in any case
+_UNKNOWN = 4.0  # by what an estimate is wrong without a measurement
 _FIRST = 0.01  # the part of a step from which the rest is estimated
 _EVERY = 1.0  # seconds between two notes in the journal
 
@@ -181,6 +185,45 @@ def duration(
     return _expected(copying, keys, size) + _expected(COMPARING, keys, size) + more
 
 
+@dataclass(frozen=True)
+class Expected:
+    """How long a move will probably take, in seconds.
+
+    Attributes:
+        seconds: the most probable time.
+        least: the shortest time that is probable.
+        most: the longest.
+        slowness: by what the servers and this machine are slower at the moment than an idle one.
+    """
+
+    seconds: float
+    least: float
+    most: float
+    slowness: float = 1.0
+
+    @classmethod
+    def of(cls, seconds: float, measured: Sequence[tuple[float, float]]) -> Expected:
+        """Return what is expected, by how long it takes on an idle machine.
+
+        Args:
+            seconds: that time.
+            measured: of parts of the work, how long each took just now, and on an idle machine.
+        """
+        parts = [(now, idle) for now, idle in measured if now > 0 < idle]
+        if not parts:
+            return cls(seconds, seconds / _UNKNOWN, seconds * _UNKNOWN)
+        slowness = sum(now for now, _ in parts) / sum(idle for _, idle in parts)
+        spread = 0.0
+        if len(parts) > 1:
+            spread = 2 * stdev(now / idle for now, idle in parts) / len(parts) ** 0.5 / slowness
+        unsure = 1 + max(_UNSURE, spread)
+        seconds *= slowness
+        return cls(seconds, seconds / unsure, seconds * unsure, slowness)
+
+    def __str__(self) -> str:
+        return f"{self.seconds:,.0f} s ({self.least:,.0f} to {self.most:,.0f} s)"
+
+
 class Pace:
     """Tells how far the steps of a move are, and notes it in the journal, for other processes.
 
@@ -192,10 +235,12 @@ class Pace:
         self._move, self._lease, self._tell = move, lease, tell
         self._step = ""
         self._began = self._noted = time.monotonic()
-        copied = _expected(move.copying, move.total, move.memory)
+        slow = move.slowness
+        copied = slow * _expected(move.copying, move.total, move.memory)
         self._expected = {COPIED: copied / (share if move.copying == KEYS else 1.0)}
         # Earlier releases noted nothing.
-        comparing = max(_expected(COMPARING, move.total, move.memory), move.expected - copied)
+        comparing = slow * _expected(COMPARING, move.total, move.memory)
+        comparing = max(comparing, move.expected - copied)
         self._expected[COMPARING] = comparing / share
 
     def note(self, step: str, done: int, total: int, unit: str, more: str = "") -> None:

@@ -37,6 +37,8 @@ from shardkit.config.entry import Entry
 from shardkit.config.fields import database_of
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, GrowthError
+from shardkit.network.connections.clients import pools_of
+from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.rules import refused_copy, version_of
 from shardkit.network.server_queries import TIMEOUT as QUICK, ServerErrors, client_of, query_all
 from shardkit.network.survey import reads_later
@@ -44,6 +46,9 @@ from shardkit.network.survey import reads_later
 STEP = 0.005  # seconds between two queries
 TIMEOUT = 2.0  # seconds for one answer
 _ATTEMPTS = 5  # to hand over
+_OPERATOR = "operator"
+OPERATOR = f"shardkit:{_OPERATOR}@"
+"""How the names of operators' connections begin."""
 _LEAST = "min-replicas-to-write"
 _TLS = "tls-replication"
 _LEAST_KEY = "config:growth:least"  # that setting of servers that take writes alone
@@ -102,16 +107,20 @@ def connected_to(
     where: str = "entry",
     timeout: float = TIMEOUT,
     database: int = 0,
-    client_name: str = "",
 ) -> Iterator[Any]:
-    """Yield a client of a server, with the user and TLS of an entry."""
+    """Yield a client of a server, with the user and TLS of an entry.
+
+    Its connections say that they are an operator's, where the user may name them: no move waits for
+    them, even if their process is stopped.
+    """
     fields = at_server(like.fields, server, where)
     for name in ("db", "replicas", "read_from", "max_lag", "held", "cluster", "startup_nodes"):
         fields.pop(name, None)
     fields = {**Entry(fields, where).resolved(where), "db": database}
-    if client_name:
-        fields["client_name"] = client_name
+    fields.pop("client_name", None)
     with client_of(fields, timeout) as client:
+        for pool in pools_of(client):
+            pool.database = ClientDatabase(pool.database.number, label=lambda: _OPERATOR)
         yield client
 
 
@@ -282,7 +291,14 @@ def hand_over(
                 said = role_of(master)
                 if said.is_master and not _is_handing_over(said):
                     break
-                if time.monotonic() > began + seconds + TIMEOUT:
+                late = time.monotonic() - began - seconds
+                if late > 2 * TIMEOUT:
+                    raise GrowthError(
+                        f"{to} has not taken over, and its master is no longer one: another "
+                        "process may have replaced both",
+                        "see: shardkit replicas tree. Then repeat the command",
+                    )
+                if late > TIMEOUT:
                     with suppress(RedisError):
                         master.execute_command("FAILOVER", "ABORT")
                 time.sleep(STEP)

@@ -18,6 +18,7 @@ is the same on both sides while writers do. Subscriptions do not move.
 
 from __future__ import annotations
 
+import math
 import re
 import secrets
 import time
@@ -96,6 +97,7 @@ class ShardMover(Mover):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._kept: Captures | None = None  # of all changes at the targets since the cutover
+        self._held_until = 0.0  # when the sources open by themselves
         self._watching: dict[ServerAddress, KeyCapture | Standstill] = {}  # all captures
         before, after = self._move.clusters or ("", "")
         self._old_gate, self._new_gate = map(self._gate, (before, after))
@@ -110,8 +112,6 @@ class ShardMover(Mover):
         if any(self._move.clusters) and not self._move.is_over:
             update_nodes(self._move, self._login)
         self._rule = rule_of(self._move)
-        # Earlier releases wrote no proofs.
-        self._is_earlier = not self._move.started and self._move.phase != "begun"
         if self._move.keep and self._old_gate.is_cluster:
             raise GrowthError(
                 f"{self._move.name}: a cluster that is left refuses writes, so it cannot be kept "
@@ -291,8 +291,6 @@ class ShardMover(Mover):
         Until they take writes, samples of the sources are there, too, apart from what another
         program wrote at the sources.
         """
-        if self._is_earlier:
-            return ""
         place = next(iter(new))
         try:
             for place, client in new.items():
@@ -502,6 +500,7 @@ class ShardMover(Mover):
             if not self._offline:
                 at_once(lambda copy: copy.follow(lambda: True), copies)
             began = time.monotonic()
+            self._held_until = began + limit
             token, record = secrets.token_hex(8), journal.essence(move)
             value = fence_value(move.id, token, move.target, readers=True, record=record)
             decided = deciding = False
@@ -605,7 +604,9 @@ class ShardMover(Mover):
             line
             for place, keys in last.items()
             for target, own in self._rule.there(place, keys).items()
-            for line in differing(old[place], new[target], own)
+            for line in differing(
+                old[place], new[target], own, math.inf if proven else self._held_until
+            )
         ]
 
     # ---- after it is decided
@@ -721,8 +722,7 @@ class ShardMover(Mover):
             each_of(clear, old)
         self._restore_notifications({**old, **new})
         certificate = move.certificate or {}
-        proofs = 0 if self._is_earlier else len(new)
-        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - proofs
+        certificate["keys_now"] = sum(client.dbsize() for client in new.values()) - len(new)
         certificate |= {"held": move.held, "epoch": move.epoch, "unsure": stale is None}
         move.certificate = certificate
         self._note_strays()

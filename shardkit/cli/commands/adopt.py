@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import asdict
 from typing import Any
 
@@ -33,6 +33,7 @@ from shardkit.cli.output import (
 )
 from shardkit.cli.text import printable, reason
 from shardkit.config.store import read_epoch
+from shardkit.errors import ConfigError
 from shardkit.kit.config_client import config_client
 
 
@@ -86,10 +87,11 @@ def adopt_command(
     Samples keys of each server and tries every placement. Changes nothing on the servers. The exit
     code is 1 if no placement fits, or if there are too few keys to tell placements apart.
     """
-    with (
-        nullcontext() if on else config_client(config_server(where)) as config,
-        output.busy("sampling keys") as tell,
-    ):
+    with ExitStack() as stack:
+        config = None
+        with suppress(ConfigError) if on and where is None else nullcontext():
+            config = stack.enter_context(config_client(config_server(where)))
+        tell = stack.enter_context(output.busy("sampling keys"))
         result = adopt(component, on, config=config, progress=tell, **options)
     if result.shard_map is not None and file is not None:
         write_private(file, result.shard_map.to_yaml())

@@ -224,7 +224,7 @@ def show_plan(output: Output, plan: MovePlan) -> int:
         return 1 if plan.problems else 0
     keys = sum(plan.keys.values())
     output.line(f"{counted(len(plan.shards), 'shard')} ({', '.join(plan.shards)}), {keys:,} keys")
-    output.line(f"{plan.memory:,} bytes, about {plan.seconds:,.0f} s to copy and compare")
+    output.line(f"{plan.memory:,} bytes, about {plan.expected} to copy and compare")
     for server, each in plan.connections.items():
         output.line(
             f"{server}: {counted(each['now'], 'connection')}, up to {each['needed']:,} at the "

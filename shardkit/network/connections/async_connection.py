@@ -11,7 +11,6 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
-from operator import call
 from typing import TYPE_CHECKING, Any
 
 import redis.asyncio as aioredis
@@ -79,10 +78,7 @@ class AsyncClosable(ConnectionState):
         self.forget_replies()
         await super().disconnect(*args, **kwargs)
 
-    @staticmethod
-    def run(steps: Steps[Any]) -> Any:
-        """Run the steps of a method that both faces have."""
-        return arun_steps(steps, call)
+    run = staticmethod(arun_steps)
 
     async def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
         async def ignore(_: Exception) -> None:
@@ -124,7 +120,7 @@ class AsyncClosable(ConnectionState):
             await self.disconnect(nowait=True)
             await self.connect()  # type: ignore[attr-defined]
             self._blocking_for = blocks
-        pieces = await arun_steps(self._sending(packed), call) if packed.replies else packed
+        pieces = await arun_steps(self._sending(packed)) if packed.replies else packed
         try:
             try:
                 async with kept_to_deadline(self), asyncio.timeout(self.socket_timeout):
@@ -142,7 +138,7 @@ class AsyncClosable(ConnectionState):
         """Read a reply; raise ClosedError if the kit was closed in the meantime."""
         if self._framed is not None:
             try:
-                await arun_steps(self._settled(), call)
+                await arun_steps(self._settled())
             except BaseException:
                 await self.disconnect(nowait=True)
                 raise

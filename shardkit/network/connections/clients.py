@@ -789,19 +789,16 @@ class _Successors:
 
     def successor(self, args: Sequence[Any]) -> Client:
         """Return the client for a command after reading its component again."""
-        clients, topology = _require_alive(self._clients)
-        return clients.get(*self._of(topology.reread(self._shard.component), args))
+        return self._client_in(self.reread(), args)  # type: ignore[no-any-return]
 
     async def asuccessor(self, args: Sequence[Any]) -> AsyncClient:
         """Return the awaiting `successor`."""
-        clients, topology = _require_alive(self._clients)
-        return clients.aget(*self._of(await topology.areread(self._shard.component), args))
+        return self._client_in(await self.reread(), args)  # type: ignore[no-any-return]
 
-    def _of(
-        self, component: Component, args: Sequence[Any]
-    ) -> tuple[Component, Number, bool | None]:
-        number = self.number(component, args)
-        return component, reader_of(component, number) if self._reads else number, self._raw
+    def _client_in(self, component: Component, args: Sequence[Any]) -> Any:
+        clients, number = _require_alive(self._clients)[0], self.number(component, args)
+        which = reader_of(component, number) if self._reads else number
+        return getattr(clients, self._get)(component, which, self._raw)
 
     def left(self) -> Component | None:
         """Return the component if a split has moved it out of its cluster, or holds it."""

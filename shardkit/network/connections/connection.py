@@ -13,7 +13,6 @@ import time
 from builtins import TimeoutError as BuiltinTimeoutError
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from operator import call
 from typing import Any
 
 import redis
@@ -101,10 +100,7 @@ class Closable(ConnectionState):
             self.ends = self.own = self.unusable = False
             self.forget_replies()
 
-    @staticmethod
-    def run(steps: Steps[Any]) -> Any:
-        """Run the steps of a method that both faces have."""
-        return run_steps(steps, call)
+    run = staticmethod(run_steps)
 
     def _retried(self, connect: Callable[[Any], Steps[None]]) -> None:
         self.retry.call_with_retry(lambda: self.run(connect(self)), lambda _: None)  # type: ignore[attr-defined]
@@ -183,7 +179,7 @@ class Closable(ConnectionState):
                     for error in self.open((database,)).values():
                         raise error
                 try:
-                    form = run_steps(self._form(data, count, does), call)
+                    form = run_steps(self._form(data, count, does))
                 except ResponseError as refused:
                     return refusals(refused, count), True
         sent = framed(form, database.select, data)
@@ -194,7 +190,7 @@ class Closable(ConnectionState):
         if found is not None:
             return list(found), some
         with within(deadline or current.get()):
-            refusal = run_steps(self.select(database), call)
+            refusal = run_steps(self.select(database))
         if refusal is not None:
             return refusals(refusal, count), True
         return self.round_trip(data, raw, deadline, count)
@@ -214,7 +210,7 @@ class Closable(ConnectionState):
                 self.disconnect()
                 self.connect()  # type: ignore[attr-defined]
                 self._blocking_for = packed.blocks
-        pieces = run_steps(self._sending(packed), call) if packed.replies else packed
+        pieces = run_steps(self._sending(packed)) if packed.replies else packed
         try:
             if current.get() is None:
                 super().send_packed_command(pieces, False)  # type: ignore[misc]
@@ -235,7 +231,7 @@ class Closable(ConnectionState):
         """
         if self._framed is not None:
             try:
-                run_steps(self._settled(), call)
+                run_steps(self._settled())
             except BaseException:
                 self.disconnect()
                 raise

@@ -62,7 +62,6 @@ from shardkit.recent import Recent
 
 SOCKET_TIMEOUT = 5.0
 CONNECT_TIMEOUT = 5.0
-CLOSED_STEP = 0.02  # seconds between attempts at a cluster that is being left
 
 # Fields that every connection gets unchanged, with their defaults. They are always passed, because
 # libraries look for them among a pool's arguments.

@@ -15,6 +15,7 @@ from redis.exceptions import InvalidResponse
 
 AGGREGATES = (b"*", b"%", b"~", b">", b"|")  # hiredis reads RESP3's at any time
 _SIGNS = b"".join(AGGREGATES)
+_LIST = ord("*")
 _SHORT = 4096  # bytes in which it takes less time to look for all signs at once
 _SMALLEST = 8  # bytes of an element, in a list if not in the reply
 _LONG = {
@@ -44,9 +45,12 @@ class HeaderCheck:
 
     def feed(self, data: bytes | bytearray, end: int) -> None:
         """Feed the first ``end`` bytes, as far as no long header is among them."""
-        if not self.held and end < _SHORT and len(data[:end].translate(None, _SIGNS)) == end:
-            self._reader.feed(data, 0, end)
-            return
+        if not self.held and end < _SHORT:
+            signs = end - len(data[:end].translate(None, _SIGNS))
+            # None, or only that of a list which is not long.
+            if not signs or (signs == 1 and data[0] == _LIST and 0 < data.find(b"\r", 1, 8) < end):
+                self._reader.feed(data, 0, end)
+                return
         if self.held:
             data = self._data[-self.held :] + data[:end]
             end = len(data)

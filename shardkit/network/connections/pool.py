@@ -31,10 +31,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, MutableSet
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from functools import partial
 from itertools import count
-from operator import call
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
@@ -58,7 +57,7 @@ from shardkit.network.connections.sentinels import Master
 from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import reraise_handlers
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 IDLE_SECONDS = 60.0  # idle connections are closed after this time, except for one in each pool
 SWEEP_SECONDS = 5.0  # between two searches for them in blocking pools
@@ -112,9 +111,10 @@ class Connections:
     def release(self, connection: Any, ends: bool) -> bool:
         """Accept a lent connection back, closed if it ``ends``; return whether it was lent."""
         with self.guard:
-            if connection not in self.lent:
+            try:
+                self.lent.remove(connection)
+            except KeyError:
                 return False
-            self.lent.remove(connection)
             if connection.handed_out:
                 connection = connection.passed_on()
             now = time.monotonic()
@@ -263,8 +263,8 @@ class AsyncConnections(Connections):
 
     def __init__(self) -> None:
         # Nothing comes between the steps of a task, nor prevents a release.
-        self.guard, self.lent = nullcontext(), set()
-        self.idle, self.waiting = [], deque()
+        self.after_fork()
+        self.lent = set()
 
     def tidy(self, now: float) -> None:
         """Close a long-idle connection."""
@@ -319,6 +319,7 @@ class _Common:
     master: Master | None = None  # that Sentinels are asked for
     multiplexed: Any = None  # the connection of all tasks; see `network/links/multiplexer.py`
     client: Any  # a way's, from which those of its databases are copied
+    _disconnect: Callable[[bool], Any]
     may_multi = True  # whether writes reach another database by MULTI; see `framing`
     # Of a pool that shares: the one with whose arguments connections are made; and its own, until
     # somebody changes them.
@@ -603,15 +604,27 @@ class _Common:
         """The pools of connections to the Sentinels that it asks."""
         return [] if self.master is None else self.master.pools
 
-    def _close(self) -> None:
-        """Begin to close for good: open no other connection, and wake up those who wait."""
+    @run_by_face
+    def disconnect(self, inuse_connections: bool = True) -> Steps[None]:
+        """Close idle connections; on request also those in use, and to Sentinels."""
+        self.separate()
+        yield partial(self._disconnect, inuse_connections)
+        for pool in self.below if inuse_connections and self._former is None else ():
+            yield pool.disconnect
+
+    @run_by_face
+    def close_for_good(self) -> Steps[None]:
+        """Close every connection, and open no other; calls in flight raise ClosedError."""
         self.closed = self.draining = True
         with self.connections.guard:
             for connection in self.connections.lent:
                 connection.closed = True
             while self.connections.waiting:
-                self.connections._give(None)
+                self.connections._give(None)  # those who wait
         self._stop_listening()
+        yield partial(self._disconnect, True)
+        for pool in self.below:
+            yield pool.close_for_good
 
     def _stop_listening(self) -> None:
         if self.master is not None and not self.shares:
@@ -679,6 +692,7 @@ class Pool(_Common, redis.ConnectionPool):
 
     connections_of = Connections
     connection_class = TcpConnection
+    run = staticmethod(run_steps)
     release = _Common.release_nowait
 
     def acquire(self, connects: bool = True) -> Any:
@@ -695,11 +709,11 @@ class Pool(_Common, redis.ConnectionPool):
         connection = self._take_usable()
         if connection is not None and not (connects and connection.health_check_interval):
             return connection
-        return run_steps(self._acquired(connection, connects), call)
+        return run_steps(self._acquired(connection, connects))
 
     def connect(self, connection: Any) -> None:
         """Connect a lent connection; if that fails, forget it. Raises: as `acquire`."""
-        run_steps(self._connected(connection), call)
+        run_steps(self._connected(connection))
 
     def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection in the pool's database; for redis-py's own code.
@@ -709,17 +723,10 @@ class Pool(_Common, redis.ConnectionPool):
         connection = self.acquire()
         connection.handed_out = True
         if connection.entered is not self.database:
-            run_steps(self._entered(connection), call)
+            run_steps(self._entered(connection))
         return connection
 
-    def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also shut down those in use, and to Sentinels."""
-        self.separate()
-        self._disconnect(inuse_connections)
-        for pool in self.below if inuse_connections and self._former is None else ():
-            pool.disconnect()
-
-    def _disconnect(self, inuse_connections: bool = True) -> None:
+    def _disconnect(self, inuse_connections: bool) -> None:
         self.drop_idle()
         for connection in self._get_in_use_connections() if inuse_connections else ():
             connection.shut_down()
@@ -727,13 +734,6 @@ class Pool(_Common, redis.ConnectionPool):
     def close(self) -> None:
         """Close all connections; the next use opens others."""
         self.disconnect()
-
-    def close_for_good(self) -> None:
-        """Close every connection, and open no other; calls in flight raise ClosedError."""
-        self._close()
-        self._disconnect()
-        for pool in self.below:
-            pool.close_for_good()
 
     def re_auth_callback(self, token: Any) -> None:
         """Have connections log in with a new token; see redis-py's."""
@@ -766,12 +766,15 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
 
     connections_of = AsyncConnections
     connection_class = AsyncTcpConnection
+    run = staticmethod(arun_steps)
 
     def get_idle(self) -> Any:
         """Return a connection that can be used at once, in any database; None if there is none."""
         connection = self._take_usable()
-        if connection is not None and health_check_is_due(
-            connection, asyncio.get_running_loop().time()
+        if (
+            connection is not None
+            and connection.health_check_interval
+            and health_check_is_due(connection, asyncio.get_running_loop().time())
         ):
             connection.lent = None
             self.connections.release(connection, False)
@@ -783,28 +786,21 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         connection = self._take_usable()
         if connection is not None and not connection.health_check_interval:
             return connection
-        return await arun_steps(self._acquired(connection), call)
+        return await arun_steps(self._acquired(connection))
 
     async def get_connection(self, *args: Any, **kwargs: Any) -> Any:
         """Return a connected connection in the pool's database; see the blocking pool's."""
         connection = await self.acquire()
         connection.handed_out = True
         if connection.entered is not self.database:
-            await arun_steps(self._entered(connection), call)
+            await arun_steps(self._entered(connection))
         return connection
 
     async def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
         self.release_nowait(connection)
 
-    async def disconnect(self, inuse_connections: bool = True) -> None:
-        """Close idle connections; on request also those in use, and to Sentinels."""
-        self.separate()
-        await self._disconnect(inuse_connections)
-        for pool in self.below if inuse_connections and self._former is None else ():
-            await pool.disconnect()
-
-    async def _disconnect(self, inuse_connections: bool = True) -> None:
+    async def _disconnect(self, inuse_connections: bool) -> None:
         closed = self._get_free_connections()
         self.connections.idle.clear()
         if inuse_connections:
@@ -814,13 +810,6 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     async def aclose(self) -> None:
         """Close all connections; the next use opens others."""
         await self.disconnect()
-
-    async def close_for_good(self) -> None:
-        """Close every connection, and open no other; calls in flight raise ClosedError."""
-        self._close()
-        await self._disconnect()
-        for pool in self.below:
-            await pool.close_for_good()
 
     async def re_auth_callback(self, token: Any) -> None:
         """Have connections log in with a new token; see redis-py's."""

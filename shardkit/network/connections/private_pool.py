@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial
-from operator import call
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -181,11 +180,7 @@ class PrivatePool(_FollowsEntry, redis.ConnectionPool):
     """A blocking pool that follows its entry."""
 
     pause = staticmethod(time.sleep)
-
-    @staticmethod
-    def run(steps: Steps[Any]) -> Any:
-        """Run the steps of a method that both faces have."""
-        return run_steps(steps, call)
+    run = staticmethod(run_steps)
 
     def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""
@@ -209,16 +204,12 @@ class AsyncPrivatePool(_FollowsEntry, aioredis.ConnectionPool):
 
     _find: Callable[[bool], Awaitable[Any]]
     pause = staticmethod(asyncio.sleep)
+    run = staticmethod(arun_steps)
 
     def __init__(self, find: Callable[[bool], Awaitable[Any]], client: Any) -> None:
         self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         self._following: asyncio.Task[None] | None = None
         super().__init__(find, client)
-
-    @staticmethod
-    def run(steps: Steps[Any]) -> Any:
-        """Run the steps of a method that both faces have."""
-        return arun_steps(steps, call)
 
     async def release(self, connection: Any) -> None:
         """Return a connection to its pool, once; ignore a foreign one."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import os
+import sys
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -414,20 +415,13 @@ def library_name() -> dict[str, Any]:
 # ---- pools
 
 
-@cache
-def himport_registry_class() -> type[Any] | None:
-    """Return the class of redis-py's table of HIMPORT's fieldsets; None before redis-py 8."""
-    try:
-        from redis.himport import HImportRegistry
-    except ModuleNotFoundError:
-        return None
-    return HImportRegistry
-
-
 def himport_registry() -> dict[str, Any]:
     """Return the argument of a pool's connections for the fieldsets of HIMPORT."""
-    kind = himport_registry_class()
-    return {} if kind is None else {"himport_registry": kind()}
+    try:
+        from redis.himport import HImportRegistry
+    except ModuleNotFoundError:  # before redis-py 8
+        return {}
+    return {"himport_registry": HImportRegistry()}
 
 
 def counted_by_state(pool: Any, idle: int, lent: int) -> list[tuple[int, dict[str, Any]]]:
@@ -526,11 +520,16 @@ def ask_others_too(client: Any, others: Callable[[], Sequence[tuple[str, int]]])
                 kind.initialize(self, **options)
 
     async def ainitialize(self: Any, **options: Any) -> None:
+        handled = sys.exception()  # before 3.12, what a coroutine is woken up with hides it
         try:
-            await kind.initialize(self, **options)
-        except RedisClusterException as error:
-            with asking_others(error):
+            try:
                 await kind.initialize(self, **options)
+            except RedisClusterException as error:
+                with asking_others(error):
+                    await kind.initialize(self, **options)
+        except RedisClusterException as error:
+            error.__context__ = handled or error.__context__
+            raise
 
     # Not as an attribute of the object, which has __slots__.
     added = {"__slots__": (), "initialize": ainitialize if awaits else initialize}

@@ -26,7 +26,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
-from operator import call
 from typing import Any, NamedTuple, TypeAlias
 
 from redis import sentinel
@@ -50,7 +49,7 @@ from shardkit.operations.deadlines import current
 from shardkit.operations.forks import renewed_in_children
 from shardkit.operations.interruptions import start_thread
 from shardkit.operations.server_errors import meaning
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 
 Address: TypeAlias = tuple[str, int]
 _LOST = (ConnectionError, TimeoutError)
@@ -81,8 +80,9 @@ class _Manager:
         super().__init__([])  # type: ignore[call-arg]
         self._silent: dict[Any, float] = {}  # those that timed out, and until when that counts
 
-    def _ask(self, service: str) -> Steps[list[Address]]:
-        """Yield questions, be sent the answers; return the masters, the likeliest first.
+    @run_by_face
+    def masters(self, service: str) -> Steps[list[Address]]:
+        """Return the masters that Sentinels name, the likeliest first.
 
         Sentinels that timed out lately come last, and are not asked if most of the others answer.
 
@@ -138,24 +138,19 @@ class SentinelManager(_Manager, sentinel.Sentinel):
     """The Sentinels of a service, blocking."""
 
     not_found = sentinel.MasterNotFoundError
-
-    def masters(self, service: str) -> list[Address]:
-        """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
-        return run_steps(self._ask(service), call)
+    run = staticmethod(run_steps)
 
     def discover_master(self, service_name: str) -> Address:
         """Return the likeliest master."""
-        return self.masters(service_name)[0]
+        address: Address = self.masters(service_name)[0]
+        return address
 
 
 class AsyncSentinelManager(_Manager, aiosentinel.Sentinel):
     """The Sentinels of a service, awaiting."""
 
     not_found = aiosentinel.MasterNotFoundError
-
-    async def masters(self, service: str) -> list[Address]:
-        """Return the masters that Sentinels name, the likeliest first; see `_Manager._ask`."""
-        return await arun_steps(self._ask(service), call)
+    run = staticmethod(arun_steps)
 
 
 class SentinelListener:

@@ -64,7 +64,8 @@ class _AsksNode:
 
     sentinels: list[Any]
 
-    def _ask(self, service: str) -> Steps[list[Address]]:
+    @run_by_face
+    def masters(self, service: str) -> Steps[list[Address]]:
         client = self.sentinels[0]
         where = client.connection_pool.connection_kwargs
         slots = yield partial(client.execute_command, "CLUSTER SLOTS")

@@ -69,7 +69,7 @@ from shardkit.operations.commands import (
     Transaction,
 )
 from shardkit.operations.deadlines import earliest
-from shardkit.operations.steps import arun_steps, run_steps
+from shardkit.operations.steps import arun_steps, run_by_face, run_steps
 from shardkit.routing.command_keys import blocking_seconds, has_plain_form, key_positions
 from shardkit.routing.placement import slot_of
 
@@ -203,6 +203,15 @@ class _OnLink:
                         raise first from error
                 raise
 
+    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
+        """Return redis-py's pipeline, over the link unless it watches keys."""
+        pipe: Any = super().pipeline(transaction, shard_hint)  # type: ignore[misc]
+        if self.linked:
+            is_async = isinstance(pipe, AsyncClusterPipeline)
+            pipe.__class__ = AsyncLinkedPipeline if is_async else LinkedPipeline
+            pipe.begin(self, bool(transaction))
+        return pipe
+
     def refuse_keyless(self, args: Sequence[Any]) -> None:
         """Refuse a command without keys if the keys are elsewhere."""
         if self.place is not None and (component := self.place.left()) is not None:
@@ -254,14 +263,6 @@ class LinkedClusterClient(_OnLink, ClusterClient):
         if self.get_default_node() is None and not self.closed:  # type: ignore[no-untyped-call]
             learn_slots(self)
 
-    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
-        """Return redis-py's pipeline, over the link unless it watches keys."""
-        pipe: Any = super().pipeline(transaction, shard_hint)  # type: ignore[no-untyped-call]
-        if self.linked:
-            pipe.__class__ = LinkedPipeline
-            pipe.begin(self, bool(transaction))
-        return pipe
-
 
 class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[misc]  # redis-py's own
     """redis-py's awaiting cluster client over a link."""
@@ -287,14 +288,6 @@ class AsyncLinkedClusterClient(_OnLink, AsyncClusterClient):  # type: ignore[mis
             self._link, self._route = AwaitingLink(None, None, raw=False), _Route(self)
         replies: Replies = await self._link.send(batch, self._route, self._route)
         return replies
-
-    def pipeline(self, transaction: Any = None, shard_hint: Any = None) -> Any:
-        """Return redis-py's pipeline, over the link unless it watches keys."""
-        pipe: Any = super().pipeline(transaction, shard_hint)
-        if self.linked:
-            pipe.__class__ = AsyncLinkedPipeline
-            pipe.begin(self, bool(transaction))
-        return pipe
 
 
 class _Pipeline:
@@ -355,6 +348,21 @@ class _Pipeline:
         elif args and str_if_bytes(args[0]).upper() == "UNWATCH":
             self.watched = None
         return value
+
+    @run_by_face
+    def reset(self) -> Generator[Callable[[], Any], Any, None]:
+        """Drop what was collected."""
+        self.begin(self.client, self.is_transaction)
+        yield super().reset  # type: ignore[misc]
+
+    @run_by_face
+    def discard(self) -> Generator[Callable[[], Any], Any, None]:
+        """Drop what was collected, if it is a transaction."""
+        yield super().discard  # type: ignore[misc]
+        self.collected = []
+
+    def __len__(self) -> int:
+        return len(self.collected) or int(super().__len__())  # type: ignore[misc]
 
     def _owner(self, slot: int) -> str:
         return next((str(node.name) for node in nodes_of_slot(self.client, slot)), "")
@@ -441,6 +449,8 @@ def _shown(args: Sequence[Any]) -> str:
 class LinkedPipeline(_Pipeline, ClusterPipeline):
     """redis-py's pipeline of a cluster, over a link."""
 
+    run = staticmethod(run_steps)
+
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
         if not self.collect(args, options):
@@ -483,23 +493,10 @@ class LinkedPipeline(_Pipeline, ClusterPipeline):
         finally:
             self.reset()
 
-    def reset(self) -> Any:
-        """Drop what was collected."""
-        self.begin(self.client, self.is_transaction)
-        super().reset()  # type: ignore[no-untyped-call]
-
-    def __len__(self) -> int:
-        return len(self.collected) or int(super().__len__())  # type: ignore[no-untyped-call]
-
     def watch(self, *names: Any) -> Any:
         """Watch keys, if it is a transaction."""
         self.start_watching()
         return self._follow(partial(super().watch, *names), ("WATCH", *names))
-
-    def discard(self) -> Any:
-        """Drop what was collected, if it is a transaction."""
-        super().discard()  # type: ignore[no-untyped-call]
-        self.collected = []
 
     def delete(self, *names: Any) -> Any:
         """Delete keys of one slot."""
@@ -518,6 +515,7 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
     """redis-py's awaiting pipeline of a cluster, over a link."""
 
     __slots__ = ()
+    run = staticmethod(arun_steps)
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
         """Collect a command; with watched keys, execute it."""
@@ -557,24 +555,11 @@ class AsyncLinkedPipeline(_Pipeline, AsyncClusterPipeline):  # type: ignore[misc
         finally:
             await self.reset()
 
-    async def reset(self) -> Any:
-        """Drop what was collected."""
-        self.begin(self.client, self.is_transaction)
-        await super().reset()  # type: ignore[no-untyped-call]
-
-    def __len__(self) -> int:
-        return len(self.collected) or super().__len__()
-
     async def watch(self, *names: Any) -> Any:  # type: ignore[override]  # redis-py's own
         """Watch keys, if it is a transaction."""
         await self.client.initialize()  # redis-py would do it in a loop of its own
         self.start_watching()
         return await self._follow(partial(super().watch, *names), ("WATCH", *names))
-
-    async def discard(self) -> Any:
-        """Drop what was collected, if it is a transaction."""
-        await super().discard()  # type: ignore[no-untyped-call]
-        self.collected = []
 
     async def unlink(self, *names: Any) -> Any:
         """Delete keys of one slot in the background."""

@@ -184,11 +184,6 @@ class Attempt:
             None,
         )
 
-    @property
-    def timed_out(self) -> bool:
-        """Whether it failed because no reply came in time."""
-        return isinstance(self.error, TimeoutError)
-
     def by_shard(self) -> list[Attempt]:
         """Return the attempt for each shard alone, with its outcome."""
         request = self.server_request
@@ -628,7 +623,7 @@ class Dispatcher:
                     outcome.failures[position] = failing
                 return list(server_request.positions)
             # Once, as the request itself may break the connection; and never after a timeout.
-            repeats = retry == 0 and not attempt.timed_out
+            repeats = retry == 0 and not isinstance(attempt.error, TimeoutError)
             pause = server_request.endpoints[0].policy.pause_before_retry(retry + 1, attempt.error)
             # The connection itself has retried connecting.
             unsent = isinstance(attempt.error, MaxConnectionsError) and pause is not None
@@ -834,10 +829,11 @@ def node_of_short(client: Any, batch: Batch) -> Any:
             return owners[slot_of(batch[0].key)][0]
         if type(batch) is not PlainCommands or not all(map(_is_plain, batch.rows)):
             return None
-        nodes = {owners[slot][0] for slot in slots_of(batch.keys)}
+        found = [owners[slot][0] for slot in slots_of(batch.keys)]
+        names = {node.name for node in found}  # redis-py 6 cannot hash nodes
     except (AttributeError, LookupError):
         return None
-    return nodes.pop() if len(nodes) == 1 else None
+    return found[0] if len(names) == 1 else None
 
 
 def _is_plain(row: Sequence[Any]) -> bool:

@@ -76,6 +76,7 @@ LARGE_REPLY, LARGE_REQUEST = READ_BYTES, 1024 * 1024
 MOST_LANES = 4
 READ_AGAIN_BEHIND, MOST_READ_AGAIN = 2 * 1024 * 1024, 64  # bytes of a reply; requests
 _LARGE_STRING, _DOLLAR = re.compile(rb"\$([0-9]{7,10})\r\n"), ord("$")
+_SHORT_READ = 1024  # bytes; the first of a large string are more
 _WRITTEN_EARLY = 32  # requests that are written before the turn of the loop is over
 
 
@@ -566,7 +567,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             connection.unusable = self._parser.unusable
             transport.abort()
         else:
-            postpone_health_check(connection, self._loop.time())
+            postpone_health_check(connection, self._last_read)
         self.source.release_nowait(connection)
 
     def _break_off(self, error: Exception) -> None:
@@ -612,7 +613,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 self._acquire()
             return
         if not self._in_flight:
-            self._start_timeout()
+            self._last_read = self._first_since = self._loop.time()
+            self._unwritten = self._received = 0
+            timeout = self._connection.socket_timeout
+            if timeout is not None and self._timer is None:
+                self._call_later(timeout)
         data = []
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
@@ -829,8 +834,9 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             self._read_again()
         try:
             headers = self._parser.headers
-            begins = self._string is None and self._bytes[0] == _DOLLAR
-            start = self._begin_string(nbytes) if begins else 0
+            start = 0
+            if nbytes > _SHORT_READ and self._string is None and self._bytes[0] == _DOLLAR:
+                start = self._begin_string(nbytes)
             if self._string is None:
                 headers.feed(self._bytes, nbytes)
             else:
@@ -877,17 +883,18 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
     def _deliver(self) -> None:
         """Deliver the replies received so far to the requests in flight."""
         parser, in_flight, pushes = self._parser, self._in_flight, self._pushes
-        delivered = freed = 0
+        delivered, freed, string = 0, 0, self._string
         while in_flight:
             request, size, count, last = in_flight[0]
             gets = parser.gets_raw if request.raw else parser.gets_decoded
             replies = request.replies
             missing = 0
             if count == 1 and not pushes:
-                reply = gets() if self._string is None else self._string.value()
+                reply = gets() if string is None else string.value()
                 if reply is INCOMPLETE:
                     break
-                self._string = None
+                if string is not None:
+                    string = self._string = None
                 replies.append(reply)
             else:
                 missing = due = count - self._replies_to_first
@@ -961,13 +968,6 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._break_off(ConnectionError(f"the connection was lost{f': {exc}' if exc else ''}"))
 
     # ---- timeout
-
-    def _start_timeout(self) -> None:
-        self._last_read = self._first_since = self._loop.time()
-        self._unwritten = self._received = 0
-        timeout = self._connection.socket_timeout
-        if timeout is not None and self._timer is None:
-            self._call_later(timeout)
 
     def _call_later(self, seconds: float) -> None:
         # Not by a strong reference, which would keep a closed kit until then.

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import redis
 import redis.asyncio as aioredis
@@ -426,7 +426,3 @@ def _learn(name: Any) -> int | None:
         if len(_shared) < 4096:
             _shared[name] = does
     return does
-
-
-# The classes of clients of one server; a cluster in memory is a `redis.Redis` too.
-SINGLE_SERVER: Final = frozenset({redis.Redis, aioredis.Redis, DirectClient, MultiplexedClient})

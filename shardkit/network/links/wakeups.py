@@ -31,6 +31,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -38,10 +39,12 @@ from redis.exceptions import ResponseError
 
 from shardkit.errors import ShardKitError
 from shardkit.network.connections import extended_timeout
+from shardkit.network.connections.databases import Steps
 from shardkit.network.links.multiplexer import ConnectionSource
 from shardkit.network.links.server_request import ATTEMPT_ERRORS
 from shardkit.operations.interruptions import reraise_handlers, tolerated
 from shardkit.operations.kept import kept_with
+from shardkit.operations.steps import arun_steps, run_steps
 
 PREFIX = "shardkit:wake:"
 MOST_EARLY = 10_000  # wake-ups that came before their waiter, which is just sending its command
@@ -56,6 +59,20 @@ def _subscriptions_to_try(tags: Iterable[str]) -> list[tuple[str, str]]:
     process = f"{os.getpid()}-{secrets.token_hex(8)}"
     sharded = [("SSUBSCRIBE", f"{PREFIX}{{{tag}}}{process}") for tag in tags]
     return [*sharded, ("SUBSCRIBE", f"{PREFIX}{process}")]
+
+
+def _subscribed(connection: Any, tags: Iterable[str]) -> Steps[str]:
+    """Subscribe a connection; return the channel."""
+    for command, channel in _subscriptions_to_try(tags):
+        yield partial(connection.send_command, command, channel)
+        try:
+            yield partial(connection.read_response, disable_decoding=True)
+        except ResponseError:
+            if command == "SUBSCRIBE":
+                raise
+        else:
+            break
+    return channel
 
 
 def _tags_on(node: Any, node_of: Callable[[str], Any]) -> list[str]:
@@ -106,14 +123,7 @@ class Subscription:
         self._pool = pool
         self._connection = pool.get_connection()
         try:
-            for command, self.channel in _subscriptions_to_try(tags):
-                self._connection.send_command(command, self.channel)
-                try:
-                    self._connection.read_response(disable_decoding=True)
-                    break
-                except ResponseError:
-                    if command == "SUBSCRIBE":
-                        raise
+            self.channel = run_steps(_subscribed(self._connection, tags))
         except BaseException:
             self.close()
             raise
@@ -238,14 +248,7 @@ class AsyncSubscription:
         """Connect, and read from now on."""
         connection = await self._source.acquire()
         try:
-            for command, self.channel in _subscriptions_to_try(tags):
-                await connection.send_command(command, self.channel)
-                try:
-                    await connection.read_response(disable_decoding=True)
-                    break
-                except ResponseError:
-                    if command == "SUBSCRIBE":
-                        raise
+            self.channel = await arun_steps(_subscribed(connection, tags))
         except BaseException:
             await self._source.release(connection, broken=True)
             raise

@@ -1,5 +1,5 @@
 """Fixtures of the tests of growth."""
 
-from growth_helpers import fleet
+from growth_helpers import fleet, running
 
-__all__ = ["fleet"]
+__all__ = ["fleet", "running"]

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -24,6 +24,7 @@ from shardkit.admin import push
 from shardkit.admin.changes import CHANGES_KEY
 from shardkit.admin.growth import Move, MovePlan, gate, journal, plan_move, shard_move, start_move
 from shardkit.cli.app import app
+from shardkit.errors import LocalServerError
 from shardkit.local import LocalServer
 from shardkit.testing.simulation.linearizability import RecordedCall, Register, check_linearizable
 
@@ -108,19 +109,65 @@ on_redis_too = pytest.mark.parametrize(
 """Have a test run on the embedded servers, and on those of the redis-server that is installed."""
 
 
+class Running:
+    """The servers of a fleet, which are used again by the next test unless one has changed them."""
+
+    def __init__(self, binary: str | None) -> None:
+        self._stack = ExitStack()
+        names = ("config", "a", "b", "c")
+        self.servers = [
+            self._stack.enter_context(
+                LocalServer(name=name, config={} if name == "config" else FAST, binary=binary)
+            )
+            for name in names
+        ]
+        self._before = [self._state(server) for server in self.servers]
+
+    def stop(self) -> None:
+        self._stack.close()
+
+    @staticmethod
+    def _state(server: LocalServer) -> Any:
+        with server.client() as client:
+            client.replicaof("NO", "ONE")
+            client.execute_command("CLIENT", "UNPAUSE")
+            client.execute_command("CLIENT", "KILL", "SKIPME", "YES")
+            client.flushall()
+            client.script_flush()
+            client.function_flush()
+            client.config_resetstat()
+            return server.pid, client.config_get("*"), client.acl_list()
+
+    def is_as_before(self) -> bool:
+        """Empty the servers; return whether they are as they were started."""
+        try:
+            return self._before == [self._state(server) for server in self.servers]
+        except (redis.RedisError, OSError, LocalServerError):
+            return False
+
+
+@pytest.fixture(scope="session")
+def running() -> Iterator[dict[str | None, Running]]:
+    """The servers that wait for the next test, by their binary."""
+    waiting: dict[str | None, Running] = {}
+    yield waiting
+    for each in waiting.values():
+        each.stop()
+
+
 @pytest.fixture
-def fleet(request: pytest.FixtureRequest) -> Iterator[Fleet]:
-    """Three servers, of which the second and third replicate nobody."""
+def fleet(request: pytest.FixtureRequest, running: dict[str | None, Running]) -> Iterator[Fleet]:
+    """Three empty servers, of which the second and third replicate nobody."""
     binary = getattr(request, "param", None)
-    with (
-        LocalServer(name="config", binary=binary) as config,
-        LocalServer(name="a", config=FAST, binary=binary) as a,
-        LocalServer(name="b", config=FAST, binary=binary) as b,
-        LocalServer(name="c", config=FAST, binary=binary) as c,
-    ):
-        found = Fleet(config, [a, b, c])
-        yield found
-        found.config.close()
+    servers = running.pop(binary, None) or Running(binary)
+    config, *others = servers.servers
+    found = Fleet(config, others)
+    yield found
+    found.config.close()
+    if servers.is_as_before():
+        running[binary] = servers
+    else:
+        servers.stop()
 
 
 CLOSING = frozenset({"close_for", "make_permanent", "is_permanent", "change", "lift"})

@@ -5,6 +5,8 @@ The pairs are those of the table of overlaps, so that each new kind is tried wit
 
 from __future__ import annotations
 
+import os
+import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
@@ -81,7 +83,12 @@ def no_connectors() -> Iterator[None]:
 
 
 def test_no_two_kinds_overlap_that_must_not() -> None:
+    """``CASES=all`` tries all pairs, a plain run some, by a seed that is printed."""
     pairs = [*combinations_with_replacement(KINDS, 2)]
+    if os.environ.get("CASES") != "all" and "SCHEDULES" not in os.environ:
+        seed = random.randrange(1_000_000)
+        print(f"seed {seed}")
+        pairs = random.Random(seed).sample(pairs, 20)
     reports = [simulate(TwoOperators(*kinds), SCHEDULES) for kinds in pairs]
     assert all(report.done for report in reports)
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import fields as dataclass_fields, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
-import redis
 from click.testing import CliRunner
 from faces import eventually
 from growth_helpers import (
@@ -25,7 +23,6 @@ from redis.client import Pipeline
 
 import shardkit
 from shardkit.admin import changes
-from shardkit.admin.changes import Change
 from shardkit.admin.growth import (
     Move,
     abort_move,
@@ -43,37 +40,6 @@ from shardkit.admin.growth.journal import Lease
 from shardkit.cli.app import app
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.local import LocalServer
-
-
-class Losing(redis.Redis):
-    """A client to whom a move of an earlier release is listed that goes before it is read."""
-
-    def get(self, name: Any) -> Any:
-        self.delete("config:growth:move:lost")
-        return super().get(name)
-
-
-def test_a_move_that_goes_while_moves_are_read_is_not_shown(own_server: LocalServer) -> None:
-    with Losing(port=own_server.port) as config:
-        with journal.lease(config) as lease:
-            lease.write(Move("there", "keys", "a:1", "b:1", ["there"]))
-        config.set("config:growth:move:lost", "unreadable")
-        assert [each.name for each in moves(config)] == ["there"]
-
-
-def test_a_move_of_an_earlier_release_is_continued(own_server: LocalServer) -> None:
-    move = Move("users:1", "keys", "a:1", "b:1", ["users:1"], ["a:1/1"], ["b:1/1"])
-    fields = move.__dict__.keys() - {field.name for field in dataclass_fields(Change)} | {"id"}
-    old = {"format": 2, "name": "users:1", **{name: getattr(move, name) for name in fields}}
-    with own_server.client() as config:
-        config.set("config:growth:move:users:1", json.dumps(old))
-        [read] = moves(config)
-        assert (read.id, read.phase, read.started) == (move.id, "begun", 0.0)
-        with journal.lease(config) as lease:
-            lease.write(replace(read, phase="done"))
-        assert config.keys("config:growth:*") == []
-        assert [(each.id, each.phase) for each in moves(config)] == [(move.id, "done")]
-
 
 ENDED = "Another process may have taken over"
 

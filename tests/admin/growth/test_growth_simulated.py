@@ -31,6 +31,7 @@ from shardkit.admin.growth import (
     start_split,
 )
 from shardkit.admin.growth.certificate import ServerComparison
+from shardkit.admin.growth.mover import Expected
 from shardkit.admin.growth.relocation import ServerAddress
 from shardkit.admin.growth.servers import ServerRole
 from shardkit.admin.growth.shard_move import ShardMover
@@ -277,10 +278,12 @@ def simulated_shards(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patched.setattr(shard_move, "attest", lambda components, epoch: None)
         patched.setattr(shard_move.ShardMover, "_run_of", staticmethod(lambda clients: ""))
         places: dict[str, Any] = {"sources": ("old:1/1",), "targets": ("new:1/1",)}
-        plan = MovePlan(str(OLD), str(NEW), ("data",), {}, 0, 0.0, (), **places)
+        plan = MovePlan(str(OLD), str(NEW), ("data",), {}, 0, Expected(0, 0, 0), (), **places)
         patched.setattr("shardkit.admin.growth.move.plan_of", lambda *args: plan)
         names = "old:1, other:1", "new:1"
-        split = MovePlan(*names, ("data:0", "data:1"), {}, 0, 0.0, (), sources=("old:1/1",))
+        split = MovePlan(
+            *names, ("data:0", "data:1"), {}, 0, Expected(0, 0, 0), (), sources=("old:1/1",)
+        )
         patched.setattr("shardkit.admin.growth.move.plan_split_of", lambda *args: split)
         patched.setattr(
             "shardkit.admin.growth.move.new_split",
@@ -389,7 +392,7 @@ MUTATIONS += [
     for of, known in ((ReadLate, 19), (SplitData, 160))
 ]
 MUTATIONS += [
-    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 31),
+    Mutation("no change is missed", UntoldChanges, Capture, "require_complete", nothing, 1056),
     Mutation(
         *("who has waited finds the shard of its key", SplitData, clients._Successors, "number"),
         *(lambda self, component, args: self._shard.number, 42),

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import json
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -52,10 +53,12 @@ from shardkit.admin.growth import (
     verify_move,
 )
 from shardkit.admin.growth.certificate import compare, differing
-from shardkit.admin.growth.databases import strays
+from shardkit.admin.growth.databases import connections_to, strays
 from shardkit.admin.growth.fence import fence_value
-from shardkit.admin.growth.relocation import Place
+from shardkit.admin.growth.relocation import Place, ServerAddress
+from shardkit.admin.growth.servers import connected_to
 from shardkit.admin.growth.shard_copy import copy_libraries
+from shardkit.config.entry import Entry
 from shardkit.config.read_from import in_use
 from shardkit.errors import GrowthError, InvalidArgumentError
 from shardkit.local import LocalServer
@@ -314,7 +317,7 @@ def test_half_closed_shards_are_reopened(fleet: Fleet, monkeypatch: pytest.Monke
         fleet.servers[1].client(db=2) as new2,
     ):
         for client in (old1, old2):
-            client.client_setname("shardkit-move/test")
+            client.client_setname("shardkit:operator@test/1")
         new2.set(FENCE_KEY, left)
         with monkeypatch.context() as patched, killed_at(LET_GO):
             patched.setattr(gate, "make_permanent", once)
@@ -494,6 +497,29 @@ def test_a_late_difference_stops_a_move(fleet: Fleet, monkeypatch: pytest.Monkey
     assert fleet.masters() == [fleet.name(0)] * 2
     with fleet.servers[0].client(db=2) as client:
         assert client.get(FENCE_KEY) is None, "clients go on at once"
+
+
+def test_operators_that_are_stopped_while_they_connect_hold_up_no_move(fleet: Fleet) -> None:
+    fleet.describe({"users": {"shards": [fleet.at(0, db=1), fleet.at(0)]}})
+    like = Entry(fleet.at(0), "users")
+    address = "127.0.0.1", fleet.servers[0].port
+    with (
+        socket.create_connection(address),  # before it has sent anything
+        socket.create_connection(address) as greeted,
+        connected_to(ServerAddress(*address), like) as operator,
+    ):
+        greeted.sendall(b"HELLO 2\r\n")
+        operator.info()
+        assert fleet.move_shard().phase == "done"
+
+
+def test_a_connection_without_a_name_is_one_of_the_database_it_is_in() -> None:
+    class Server:
+        def client_list(self) -> list[dict[str, str]]:
+            return [{"id": "1", "db": "2", "flags": "N", "cmd": "get"}]
+
+    assert [each["name"] for each in connections_to(Server(), [2])] == [""]
+    assert connections_to(Server(), [1]) == []
 
 
 def test_a_connection_that_stays_stops_a_move_and_is_named_unless_it_is_closed(

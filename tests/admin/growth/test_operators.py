@@ -35,7 +35,7 @@ from shardkit.admin.growth.databases import strays
 from shardkit.cli.app import app
 from shardkit.local import LocalServer
 
-SECONDS = float(os.environ.get("OPERATORS_SECONDS", "20"))
+SECONDS = float(os.environ.get("OPERATORS_SECONDS", "8"))
 SEED = int(os.environ.get("OPERATORS_SEED") or random.randrange(1_000_000))
 LASTING = {**FAST, "appendonly": True, "appendfsync": "always"}
 HOLD = ("--hold", "3")

@@ -88,7 +88,7 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, dict
                 "move reverse": ["moved"],
                 "split": ["users", "--shards", "4", "--over", fleet.name(1)],
                 "balance": ["users", "--to", fleet.name(1), "--move"],
-                "adopt": ["users"],
+                "adopt": ["users", "--on", f"redis://app:old@{at}"],
                 "convert": [str(plan), "--component", "users", "--offline"],
                 "replan": ["users", "--yes"],
                 "upgrade": ["users", "--yes"],

@@ -9,7 +9,7 @@ import pytest
 from growth_helpers import Fleet, small
 
 from shardkit.admin.growth import Move, mover as pace, moves, plan_move
-from shardkit.admin.growth.mover import Pace, duration, progress_of
+from shardkit.admin.growth.mover import Expected, Pace, duration, progress_of
 
 KEYS, MB = 100_000, 10_000_000
 
@@ -78,6 +78,25 @@ def test_other_processes_see_how_far_a_move_is(
     assert progress_of(move) == ""
 
 
+def test_an_estimate_has_the_speed_of_what_was_just_measured() -> None:
+    busy = Expected.of(10.0, [(0.03, 0.01), (0.05, 0.01), (0.04, 0.01)])
+    assert busy.slowness == pytest.approx(4)
+    assert (busy.seconds, busy.least, busy.most) == pytest.approx((40, 40 / 1.5, 60))
+    assert str(busy) == "40 s (27 to 60 s)"
+    uneven = Expected.of(10.0, [(0.01, 0.01), (0.09, 0.01)])
+    assert uneven.seconds == pytest.approx(50)
+    assert uneven.most > 100 > busy.most, "a wide range for what varies"
+    unknown = Expected.of(10.0, [])
+    assert (unknown.least, unknown.seconds, unknown.most) == (2.5, 10, 40)
+
+
+def planned(fleet: Fleet, what: Any = ("users:1",)) -> tuple[float, float]:
+    """How long a move takes on an idle machine, and by what this one is slower."""
+    expected = plan_move(fleet.config, what, fleet.name(1)).expected
+    assert 0 < expected.least < expected.seconds < expected.most
+    return expected.seconds / expected.slowness, expected.slowness
+
+
 def test_many_small_keys_take_longer_than_few_large_ones(fleet: Fleet) -> None:
     fleet.push(0)
 
@@ -85,7 +104,7 @@ def test_many_small_keys_take_longer_than_few_large_ones(fleet: Fleet) -> None:
         with fleet.servers[0].client(db=2) as client:
             client.flushdb()
             client.mset(keys)
-        return plan_move(fleet.config, ["users:1"], fleet.name(1)).seconds
+        return planned(fleet)[0]
 
     small_ones = announced({f"k{n}": "x" for n in range(20_000)})
     assert small_ones > 3 * announced({f"k{n}": "x" * 100_000 for n in range(10)})
@@ -93,10 +112,11 @@ def test_many_small_keys_take_longer_than_few_large_ones(fleet: Fleet) -> None:
 
 def test_the_plan_counts_the_elements_of_large_collections(fleet: Fleet) -> None:
     small(fleet)
-    before = plan_move(fleet.config, ["users:1"], fleet.name(1)).seconds
+    before, _ = planned(fleet)
     with fleet.servers[0].client(db=2) as client:
         client.hset("hash", mapping={f"f{n}": n for n in range(50_000)})
         client.rpush("list", *range(50_000))
     for what in (["users:1"], fleet.name(0)):
-        seconds = plan_move(fleet.config, what, fleet.name(1)).seconds
+        seconds, slowness = planned(fleet, what)
         assert before + 0.5 < seconds < before + 1.5
+        assert slowness != 1, "the small keys were measured"

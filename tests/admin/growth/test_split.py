@@ -301,7 +301,7 @@ def kept(fleet: Fleet, old: set[tuple[int, int]]) -> dict[bytes, Any]:
     found = {}
     for server, db in old:
         with fleet.servers[server].client(db=db) as client:
-            client.client_setname("shardkit-move/test")
+            client.client_setname("shardkit:operator@test/1")
             for key in client.scan_iter(match="[abdk]*"):
                 found[key] = client.dump(key)
     return found

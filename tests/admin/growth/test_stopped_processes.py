@@ -1,12 +1,11 @@
 """A process is stopped before a command, and wakes when another operator has taken over.
 
 Each step is a place in the code that sends a command to a server. ``make kills`` tries all of them,
-the tests every twelfth.
+the tests a few, by a seed that is printed.
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import sys
@@ -16,9 +15,10 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
-from faces import eventually
+from faces import PATIENCE, eventually
 from growth_helpers import PATIENT, Fleet, follow, replication, still_there
 from redis.connection import AbstractConnection
+from redis.utils import str_if_bytes
 
 import shardkit
 from shardkit.admin.growth import (
@@ -27,10 +27,11 @@ from shardkit.admin.growth import (
     moves,
     resume_move,
     reverse_move,
+    servers,
 )
 from shardkit.errors import ConfigError, GrowthError, ShardKitError
 
-STRIDE = 1 if "KILLS" in os.environ else 12
+ALL = "KILLS" in os.environ or os.environ.get("CASES") == "all"
 Step = tuple[str, int, Any]
 
 
@@ -48,19 +49,26 @@ def step_of(connection: Any) -> Step | None:
 
 
 @contextmanager
-def stopped_at(number: int, meanwhile: Callable[[], object]) -> Iterator[list[Step]]:
-    """Have a process stop before its first command at a step; give the steps that it takes."""
+def stopped_at(
+    is_it: Callable[[list[Step], str], bool], meanwhile: Callable[[], object]
+) -> Iterator[list[Step]]:
+    """Have a process stop before its first command at a step; give the steps that it takes.
+
+    ``is_it`` tells the step by those until then, and what is about to be sent.
+    """
     send, steps, stopped = AbstractConnection.send_packed_command, [], False
 
-    def asleep(connection: Any, *args: Any, **options: Any) -> Any:
+    def asleep(connection: Any, command: Any, *args: Any, **options: Any) -> Any:
         nonlocal stopped
         step = step_of(connection)
-        if step is not None and not stopped and step not in steps:
-            steps.append(step)
-            if len(steps) == number:
+        if step is not None and not stopped:
+            if step not in steps:
+                steps.append(step)
+            data = command if isinstance(command, bytes | str) else b"".join(command)
+            if is_it(steps, str_if_bytes(data)):
                 stopped = True
                 meanwhile()
-        return send(connection, *args, **options)
+        return send(connection, command, *args, **options)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(AbstractConnection, "send_packed_command", asleep)
@@ -112,7 +120,13 @@ def check(fleet: Fleet, step: Any, written: str) -> None:
 def every_step(
     fleet: Fleet, replicas: tuple[int, ...], work: Callable[[], object], other: Callable[[], object]
 ) -> None:
-    for number in itertools.count(random.randint(1, STRIDE), STRIDE):
+    anew(fleet, replicas)
+    with stopped_at(lambda steps, sent: False, other) as every:
+        work()
+    seed = random.randrange(1_000_000)
+    print(f"seed {seed}")
+    numbers = range(1, len(every) + 1)
+    for number in numbers if ALL else sorted(random.Random(seed).sample(numbers, 2)):
         anew(fleet, replicas)
 
         def meanwhile(number: int = number) -> None:
@@ -123,14 +137,13 @@ def every_step(
             with shardkit.connect(fleet.url) as kit:
                 kit.key_sharded("users").mset({f"new{n}": number for n in range(9)})
 
-        with stopped_at(number, meanwhile) as steps, suppress(ShardKitError):
+        at_number = lambda steps, sent, number=number: len(steps) == number  # noqa: E731
+        with stopped_at(at_number, meanwhile) as steps, suppress(ShardKitError):
             work()
-        if len(steps) < number:
-            return
         check(fleet, (number, steps[-1]), str(number))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout((900 if ALL else 120) * PATIENCE)
 @pytest.mark.parametrize("how", ["reverse", "abort", "resume"])
 @pytest.mark.parametrize("of_shards", [True, False], ids=["shards", "server"])
 def test_a_mover_that_wakes_at_any_step_changes_nothing(
@@ -142,7 +155,7 @@ def test_a_mover_that_wakes_at_any_step_changes_nothing(
     every_step(fleet, (), work, lambda: take_over(fleet, of_shards, how))
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout((900 if ALL else 120) * PATIENCE)
 @pytest.mark.parametrize("back", [True, False], ids=["there and back", "there"])
 def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: bool) -> None:
     def work() -> None:
@@ -157,3 +170,30 @@ def test_a_failover_that_wakes_at_any_step_changes_nothing(fleet: Fleet, back: b
             fail_over(fleet.config, "users:0", fleet.name(0), hold=PATIENT)
 
     every_step(fleet, (1, 2), work, other)
+
+
+def test_a_failover_whose_new_master_others_have_replaced_ends(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "TIMEOUT", 0.5)
+    anew(fleet, (1, 2))
+
+    def other() -> None:
+        fleet.config.delete("config:growth:lease")
+        fail_over(fleet.config, "users:0", fleet.name(2), hold=PATIENT)
+        fleet.servers[1].resume()
+
+    paused = False
+
+    def has_ordered(steps: list[Step], sent: str) -> bool:
+        nonlocal paused
+        if "FAILOVER\r\n" in sent and "TIMEOUT" in sent:
+            fleet.servers[1].pause()  # so that this takes longer
+            paused = True
+        return "GETACK" in sent and paused
+
+    with (
+        stopped_at(has_ordered, other),
+        pytest.raises(GrowthError, match="another process may have replaced both"),
+    ):
+        fail_over(fleet.config, "users:0", fleet.name(1), hold=1.5)

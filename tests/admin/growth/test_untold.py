@@ -17,6 +17,7 @@ from shardkit.admin.growth import reverse_move, start_move
 from shardkit.admin.growth.capture import TOLD, UNTOLD, KeyCapture, turn_on_notifications
 from shardkit.admin.growth.certificate import differing, unequal
 from shardkit.admin.growth.exchange import ask, one_connection
+from shardkit.errors import GrowthError
 from shardkit.local import LocalServer
 
 # Calls that change or read what `_prepare` writes; {} is a DUMP of the string.
@@ -335,6 +336,8 @@ def test_entries_of_streams_that_differ_elsewhere_are_not_read_again(
         ):
             copied()
             change()
+            with pytest.raises(GrowthError, match="1 key could not be compared while writers"):
+                differing(one, other, [b"s"], until=time.monotonic())
             assert differing(one, other, [b"s"]) == ["s: has another value"]
         copied()
         other.pexpire("s", 100_000)

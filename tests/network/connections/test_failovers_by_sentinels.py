@@ -108,7 +108,7 @@ def leaders(watched: LocalSentinel) -> list[SentinelServer]:
 
 def flags(sentinel: SentinelServer) -> list[str]:
     with sentinel.client() as client:
-        state: Any = client.sentinel_master("main")
+        state: Any = client.sentinel_masters()["main"]  # of one, redis-py 6 has a fault
     return str(state["flags"]).split(",")
 
 

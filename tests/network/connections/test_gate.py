@@ -77,7 +77,11 @@ async def while_watching(client: Any, args: tuple[Any, ...]) -> None:
         await of(pipe.execute_command(*args))
         await of(pipe.get("k"))
     finally:
-        await of(pipe.reset())
+        try:
+            await of(pipe.reset())
+        finally:  # redis-py 6 keeps a connection that refuses UNWATCH
+            pipe.watching = False
+            await of(pipe.reset())
 
 
 async def by_transaction(client: Any, args: tuple[Any, ...]) -> None:

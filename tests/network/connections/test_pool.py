@@ -558,7 +558,7 @@ def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
             with suppress(Interrupted):
                 signal.setitimer(signal.ITIMER_REAL, 0.009 + 0.0001 * n)
                 pool.release(pool.get_connection())
-            signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_REAL, 0)
             releasing.join()
             with within(Deadline(time.monotonic() + 5, 5)):
                 pool.release(pool.get_connection())

@@ -34,7 +34,7 @@ class _Way:
 
 
 class FaultyProxy:
-    """Passes commands on to a server, one by one; each fault affects one command.
+    """Passes commands on to a server, one by one; each fault affects one that is sent later.
 
     Attributes:
         seen: the names of the commands that arrived.
@@ -45,6 +45,7 @@ class FaultyProxy:
         self._server_port = server_port
         self._faults: list[_Fault] = []
         self._ways: set[_Way] = set()
+        self._opening = 0  # ways
         self._is_down = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -65,21 +66,22 @@ class FaultyProxy:
         self._is_down = False
 
     def lose_command(self, *names: str) -> None:
-        self._faults.append(_Fault("lose command", names))
+        self._set(_Fault("lose command", names))
 
     def lose_answer(self, *names: str) -> None:
-        self._faults.append(_Fault("lose answer", names))
+        self._set(_Fault("lose answer", names))
 
     def hang(self, *names: str) -> None:
         """Have a command executed, and withhold its reply until `clear`."""
-        self._faults.append(_Fault("hang", names))
+        self._set(_Fault("hang", names))
 
     def answer(self, error: str, *names: str) -> None:
         """Have a command refused: in a transaction while it is queued, which aborts it."""
-        self._faults.append(_Fault("answer", names, error))
+        self._set(_Fault("answer", names, error))
 
     def clear(self) -> None:
         """End all faults; what is late arrives."""
+        self._run(self._pass_what_was_sent())
         self._faults.clear()
         self._is_down = False
         self._run(self._deliver())
@@ -91,8 +93,24 @@ class FaultyProxy:
         self._thread.join()
         self._loop.close()
 
+    def _set(self, fault: _Fault) -> None:
+        self._run(self._pass_what_was_sent())
+        self._faults.append(fault)
+
     def _run(self, work: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    async def _pass_what_was_sent(self) -> None:
+        """Pass on what clients have sent so far, even if they have closed the connection."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write_eof()
+        with suppress(OSError):
+            await reader.read()  # this connection was accepted, so all earlier ones were
+        writer.transport.abort()
+        while self._opening:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        for _ in range(4):  # a turn receives what has arrived, the next one passes it on
+            await asyncio.sleep(0)
 
     async def _cut(self) -> None:
         for way in self._ways:
@@ -111,7 +129,15 @@ class FaultyProxy:
         if self._is_down:
             writer.transport.abort()
             return
-        replies, server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        self._opening += 1
+        try:
+            replies, server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        finally:
+            self._opening -= 1
+        if self._is_down:  # meanwhile
+            writer.transport.abort()
+            server.transport.abort()
+            return
         way = _Way(writer, server)
         self._ways.add(way)
         try:
@@ -149,7 +175,7 @@ class FaultyProxy:
         name = args[0].decode().upper()
         self.seen.append(name)
         fault = next((each for each in self._faults if name in each.names), None)
-        if fault is not None:
+        if fault is not None and b"__sentinel__:hello" not in args:  # Sentinels subscribe, too
             self._faults.remove(fault)
             if fault.what == "lose command":
                 way.client.transport.abort()
