@@ -317,6 +317,7 @@ class _Events:
             home: end
             for home, end in ends.items()
             if end > now and home in known - found and home[1] in self._topics
+            if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
         }
         for server, topic, shard, number in self._lingering:
             place = places.setdefault(server, former[server]._replace(topics={}))

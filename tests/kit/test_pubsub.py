@@ -18,7 +18,8 @@ import shardkit
 from shardkit import ShardMap
 from shardkit.admin import push
 from shardkit.errors import CommandRefused, InvalidArgumentError, ShardKitError
-from shardkit.local import LocalServer, LocalServers
+from shardkit.local import LocalCluster, LocalServer, LocalServers
+from shardkit.routing.placement import slot_of
 
 KINDS = ["blocking", "awaiting"]
 MESSAGES = int(os.environ.get("EVENTS", "3000"))
@@ -233,3 +234,27 @@ def test_each_message_arrives_once_or_in_a_gap_while_servers_die_and_shards_move
         ), (each, gaps)
     assert len(counts) > MESSAGES / 3
     print(f"{len(published)} published, {len(counts)} received, {len(gaps)} gaps, {len(lost)} lost")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_channel_whose_slot_moves_is_followed_with_a_gap(kind: str) -> None:
+    with LocalCluster() as whole, whole.client() as asking:
+        entries = {"components": {"cluster": {"entry": dict(whole.entry.fields)}}}
+        with faced(kind, ShardMap.parse(json.dumps(entries))) as face:
+            router = face.kit.key_sharded("cluster")
+            events = router.pubsub(ignore_subscribe_messages=True)
+            face.run(events.subscribe("moves", "stays"))
+            owner = asking.get_node_from_key("moves").name
+            [source] = [node for node in whole.nodes if node.address == owner]
+            target = next(node for node in whole.nodes if node.address != owner)
+            with source.client() as old, target.client() as new:
+                identity = new.execute_command("CLUSTER MYID")
+                for client in (new, old):
+                    client.execute_command("CLUSTER SETSLOT", slot_of("moves"), "NODE", identity)
+            [gap, *_] = received(face, events, 1)
+            assert (gap["type"], gap["shard"]) == ("gap", "cluster")
+            while face.run(events.get_message(timeout=1)):
+                pass  # other gaps
+            assert face.run(router.publish("moves", "again")) == 1
+            assert received(face, events, 1)[0]["data"] == b"again"
+            close(face, events)

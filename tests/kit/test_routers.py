@@ -261,7 +261,7 @@ def test_databases_that_are_told_apart_by_more_than_an_address_are_all_scanned(
         Entry({"unix_socket_path": "/run/a"}),
         Entry({"unix_socket_path": "/run/b"}),
     ]
-    distinct = shardkit.kit.routers._distinct(Component("c", None, tuple(shards)))
+    distinct = shardkit.kit.all_shards.distinct(Component("c", None, tuple(shards)))
     assert [shard.number for shard in distinct] == [0, 1, 2, 3, 5, 6, 7]
 
 
