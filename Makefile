@@ -5,7 +5,7 @@ BIN := .venv/bin
 OTHERS := rq celery huey dramatiq saq 'taskiq<0.13' limits python-redis-lock pottery walrus cachelib \
   Flask-Caching Flask-Session django-redis cashews channels_redis aiogram sentry-sdk
 
-.PHONY: apply audit celery smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
+.PHONY: events apply audit celery smoke operators secrets browser week others originals setup check lua test exhaustive coverage random examples fuzz mutants lowest lowest-quick second-quick systems soak damage golden growth simulate schedules bench docs man dist try-dist demo clean
 
 setup: .venv/ready
 
@@ -136,13 +136,14 @@ kills: setup  ## movers, failovers and servers killed at fifty moments each, und
 	KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest -q tests/admin/growth/test_killed_movers.py \
 	  tests/admin/growth/test_killed_failovers.py tests/admin/growth/test_stopped_processes.py
 
-<<<<<<< HEAD
 celery: setup  ## 10,000 tasks of Celery while workers are killed and servers move, fail over and split; TASKS=1000 for fewer
 	CELERY_TASKS=$(or $(TASKS),10000) $(BIN)/python -m pytest -q -s tests/integrations/test_celery.py -k survive
-=======
+
 apply: setup  ## thirty random pairs of shard maps that are applied under load, by processes that are killed; PAIRS=100 SEED=7
 	PAIRS=$(or $(PAIRS),30) $(BIN)/python -m pytest -q -s tests/admin/growth/test_apply.py -k random
->>>>>>> apply
+
+events: setup  ## a million messages while servers are killed and shards move: each once or in a reported gap; EVENTS=50000 for fewer
+	EVENTS=$(or $(EVENTS),1000000) $(BIN)/python -m pytest -q -s tests/kit/test_pubsub.py -k once_or_in_a_gap
 
 operators: setup  ## two operators at random, whose commands and servers die, under clients that write, ten minutes; SECONDS=60 SEED=7 for others
 	OPERATORS_SECONDS=$(or $(SECONDS),600) OPERATORS_SEED=$(SEED) $(BIN)/python -m pytest -q -s tests/admin/growth/test_operators.py

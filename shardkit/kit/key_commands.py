@@ -23,7 +23,9 @@ from redis.commands.core import AsyncDataAccessCommands, DataAccessCommands
 
 from shardkit.config.component import Component
 from shardkit.errors import CrossShardError, RoutingError
-from shardkit.operations.commands import Key
+from shardkit.kit.merges import split_of
+from shardkit.network.links.grouping import locate
+from shardkit.operations.commands import Key, Locate
 from shardkit.routing.command_keys import command_name, key_positions
 
 T = TypeVar("T")
@@ -50,7 +52,7 @@ class _RouterCommands:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
             raise AttributeError(
                 f"a router has no {name}(): it is for one connection or server; "
-                f"use router[key].{name}(), or for each shard: for client in router"
+                f"use router[key].{name}(), router.all.{name}(), or a client: for client in router"
             )
 
 
@@ -66,8 +68,8 @@ class AsyncKeyCommands(_RouterCommands, AsyncDataAccessCommands):
     _is_async_client: Literal[True] = True
 
 
-def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key:
-    """Return a key that decides the shard of a command.
+def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key | None:
+    """Return a key that decides the shard of a command; None if it must be split.
 
     Raises:
         RoutingError: the command is unknown, or has no key.
@@ -77,10 +79,14 @@ def owner(component: Callable[[], Component], args: Sequence[Any]) -> Key:
     if not positions:
         raise RoutingError(
             f"{command_name(args)} has no key to route by",
-            "send it to each shard: for client in router",
+            "use router.all, or a client: for client in router",
         )
     first: Key = args[positions[0]]
     if len(positions) > 1:
+        if split_of(args, positions) is not None:
+            now = component()
+            targets = [(now.name, args[position]) for position in positions]
+            return first if len(set(locate(Locate(targets), {now.name: now}))) == 1 else None
         shards = dict.fromkeys(component().shard_of(args[position]) for position in positions)
         if len(shards) > 1:
             shown = ", ".join(map(str, shards))

@@ -6,14 +6,8 @@
     pipe.zadd("home:1", {"7": 1.0}).zadd("home:2", {"7": 1.0}).mget("a", "b", "c")
     added, added_too, values = pipe.execute()      # one exchange with each server, all at once
 
-A command whose keys live on different shards is refused before anything is sent, unless it can be
-split and its replies merged without changing its meaning:
-
-======================== ==============================================
-MGET                     each key's value, in the order of the keys
-MSET                     True; atomic on each shard, not over them
-DEL UNLINK EXISTS TOUCH  the sum
-======================== ==============================================
+A command whose keys live on different shards is refused before anything is sent, unless
+`shardkit.kit.merges` says how it is split and its replies are merged.
 
 Replies are those of redis-py's own pipeline, converted as the shard's client is configured. The
 commands for one shard run in the order of the calls. A command that may block (BLPOP) has an
@@ -33,6 +27,7 @@ from shardkit.errors import CrossShardError, RoutingError, ShardFailure
 from shardkit.events import observed
 from shardkit.kit.bulk import Callbacks, converted, numbers_of
 from shardkit.kit.lookup import CallSite, Plane
+from shardkit.kit.merges import SPLIT, split_of
 from shardkit.kit.pipeline_commands import AsyncPipelineCommands, PipelineCommands
 from shardkit.network.connections.redis_private import EMPTY_RESPONSE, NEVER_DECODE
 from shardkit.network.links.cluster_clients import as_command
@@ -52,8 +47,6 @@ from shardkit.operations.commands import (
 from shardkit.operations.deadlines import call
 from shardkit.routing.command_keys import command_name, has_plain_form, key_positions
 
-_SUMMED = frozenset({"DEL", "UNLINK", "EXISTS", "TOUCH"})
-_SPLIT = _SUMMED | {"MGET", "MSET"}
 _TRANSACTIONS = frozenset({"WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"})
 _SUBSCRIPTIONS = frozenset({"SSUBSCRIBE", "SUNSUBSCRIBE"})  # the others have no key
 
@@ -381,10 +374,10 @@ def _split(
     if name in _TRANSACTIONS:
         raise no_transaction(name)
     if name in _SUBSCRIPTIONS:
-        raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router[key].pubsub()")
+        raise RoutingError(f"{name}: a pipeline cannot subscribe", "use router.pubsub()")
     if not positions:
         raise RoutingError(
-            f"{name} has no key to route by", "send it to each shard: for client in router"
+            f"{name} has no key to route by", "use router.all, or a client: for client in router"
         )
     undecoded = NEVER_DECODE in options
     if len(positions) == 1:
@@ -397,20 +390,16 @@ def _split(
     if len(homes) == 1:
         [(shard, _)] = homes
         return [_ShardCommand(shard, args[positions[0]], args, range(len(positions)), undecoded)]
-    if name not in _SPLIT:
+    split = split_of(args, positions)
+    if split is None:
         shown = ", ".join(dict.fromkeys(str(shard) for shard, _ in homes))
         raise CrossShardError(
             f"{name}: the keys live on different shards ({shown})",
             "use a common {tag} in the names of keys that belong together",
         )
-    width = 2 if name == "MSET" else 1
     return [
         _ShardCommand(
-            shard,
-            args[positions[mine[0]]],
-            (args[0], *(args[positions[i] + w] for i in mine for w in range(width))),
-            mine,
-            undecoded,
+            shard, args[positions[mine[0]]], split.share(args, positions, mine), mine, undecoded
         )
         for (shard, _), mine in homes.items()
     ]
@@ -423,16 +412,9 @@ def _merged(args: Sequence[Any], parts: Sequence[_ShardCommand]) -> Reply:
     failed = next((part.reply for part in parts if isinstance(part.reply, ShardFailure)), None)
     if failed is not None:
         return failed
-    name = command_name(args)
-    if name in _SUMMED:
-        return sum(part.reply for part in parts)
-    if name == "MSET":
-        return parts[0].reply
-    values: list[Reply] = [None] * sum(len(part.keys) for part in parts)
-    for part in parts:
-        for index, value in zip(part.keys, part.reply, strict=True):
-            values[index] = value
-    return values
+    return SPLIT[command_name(args)](
+        args, [part.keys for part in parts], [part.reply for part in parts]
+    )
 
 
 _NOT_OF_CALLBACKS = frozenset({"keys", EMPTY_RESPONSE, NEVER_DECODE})

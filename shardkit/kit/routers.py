@@ -26,17 +26,18 @@ from functools import partial
 from types import CoroutineType
 from typing import Any, Generic, NoReturn, Self, TypeAlias, TypeVar, overload
 
-from shardkit.config.component import Component, entry_key
-from shardkit.config.entry import DEFAULT_PORT
+from shardkit.config.component import Component
 from shardkit.config.read_from import ReadFrom
 from shardkit.errors import InvalidKeyError
 from shardkit.events import observed
 from shardkit.kit import bulk
+from shardkit.kit.all_shards import AllShards, AsyncAllShards, distinct
 from shardkit.kit.key_commands import AsyncKeyCommands, KeyCommands, checked, owner
 from shardkit.kit.lookup import DEFAULT_PLANE, CallSite, Plane
 from shardkit.kit.pipelines import AsyncShardedPipeline, ShardedPipeline, no_transaction
+from shardkit.kit.pubsub import AsyncPubSub, PubSub, publish_command
 from shardkit.network.connections.clients import AsyncClient, Client
-from shardkit.operations.commands import Argument, Key, Shard
+from shardkit.operations.commands import Argument, Key
 from shardkit.operations.deadlines import call
 from shardkit.operations.operation import pages
 from shardkit.operations.steps import arun_steps, run_steps
@@ -166,6 +167,11 @@ class BlockingRouter(Router[K, Client]):
         """
         return self._plane.client(self._site, self._key(key))
 
+    @property
+    def all(self) -> AllShards:
+        """Commands without keys for all shards at once; see `AllShards`."""
+        return AllShards(self)
+
     def pipeline(self, transaction: bool = False) -> ShardedPipeline:
         """Return a pipeline for keys on any shard; see `shardkit.kit.pipelines`.
 
@@ -191,7 +197,7 @@ class BlockingRouter(Router[K, Client]):
         """
         component = self._now()
         get = self._getter(component)
-        for client in [get(component, shard.number) for shard in _distinct(component)]:
+        for client in [get(component, shard.number) for shard in distinct(component)]:
             yield from client.scan_iter(match=match, count=count, _type=_type)
 
 
@@ -225,6 +231,11 @@ class AwaitingRouter(Router[K, AsyncClient]):
         self._site.checked(topology, await topology.acomponent(self.component))
         return self
 
+    @property
+    def all(self) -> AsyncAllShards:
+        """Commands without keys for all shards at once; see `AllShards`."""
+        return AsyncAllShards(self)
+
     def pipeline(self, transaction: bool = False) -> AsyncShardedPipeline:
         """Return a pipeline for keys on any shard; its ``execute`` is awaited.
 
@@ -241,7 +252,7 @@ class AwaitingRouter(Router[K, AsyncClient]):
         await self.load()
         component = self._now()
         get = self._getter(component)
-        for client in [get(component, shard.number) for shard in _distinct(component)]:
+        for client in [get(component, shard.number) for shard in distinct(component)]:
             async for key in client.scan_iter(match=match, count=count, _type=_type):
                 yield key
 
@@ -311,10 +322,28 @@ class KeyShardedConnection(ByKey[Client], BlockingRouter[Key], KeyCommands):  # 
 
         Raises:
             RoutingError: the command is unknown, or has no key.
-            CrossShardError: its keys live on different shards.
+            CrossShardError: its keys live on different shards, and it cannot be split.
+            ShardErrors: it was split, and shards failed.
         """
-        client: Any = self._plane.client(self._site, owner(self._now, args))
+        key = owner(self._now, args)
+        if key is None:
+            [reply] = self.pipeline().execute_command(*args, **options).execute()
+            return reply
+        client: Any = self._plane.client(self._site, key)
         return client.execute_command(*args, **options)
+
+    def pubsub(self, ignore_subscribe_messages: bool = False) -> PubSub:
+        """Return redis-py's pub/sub over all shards, with gaps reported; see `PubSub`."""
+        return PubSub(self, ignore_subscribe_messages)
+
+    def publish(self, channel: Key, message: Argument) -> int:
+        """Publish a message at the shard of a channel's name; return how many received it.
+
+        On a cluster, channels are sharded channels.
+        """
+        client: Any = self._plane.client(self._site, channel)
+        command = publish_command(self._now(), channel)
+        return client.execute_command(command, channel, message)  # type: ignore[no-any-return]
 
     def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards, in their order.
@@ -435,10 +464,25 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Send a command to the shard of its keys; see `KeyShardedConnection.execute_command`."""
-        client: Any = self._plane.aclient(self._site, owner(self._now, args))
+        key = owner(self._now, args)
+        if key is None:
+            [reply] = await self.pipeline().execute_command(*args, **options).execute()
+            return reply
+        client: Any = self._plane.aclient(self._site, key)
         if type(client) is CoroutineType:  # the component must be read first
             client = await client
         return await client.execute_command(*args, **options)
+
+    def pubsub(self, ignore_subscribe_messages: bool = False) -> AsyncPubSub:
+        """Return redis-py's awaiting pub/sub over all shards; see `KeyShardedConnection.pubsub`."""
+        return AsyncPubSub(self, ignore_subscribe_messages)
+
+    async def publish(self, channel: Key, message: Argument) -> int:
+        """Publish a message; see `KeyShardedConnection.publish`."""
+        await self.load()
+        client: Any = self._plane.cached_client(self._site, channel)
+        command = publish_command(self._now(), channel)
+        return await client.execute_command(command, channel, message)  # type: ignore[no-any-return]
 
     async def mget(self, keys: Key | Iterable[Key], *args: Key) -> list[Any]:
         """Return the values of keys on any shards; see `KeyShardedConnection.mget`."""
@@ -493,22 +537,3 @@ class AsyncKeyShardedConnection(ByKey[AsyncClient], AwaitingRouter[Key], AsyncKe
 
 class AsyncIdPairShardedConnection(ByPair[AsyncClient], AwaitingRouter[Pair]):
     """Routes by a pair of ids to awaiting clients; see `IdPairShardedConnection`."""
-
-
-def _distinct(component: Component) -> list[Shard]:
-    """Return a shard for each database that the component's shards live in."""
-    shards: dict[tuple[str, ...], Shard] = {}
-    for shard in component.all_shards():
-        fields = _DEFAULTS | component.entry_of(shard).resolved(entry_key(*shard))
-        shards.setdefault(tuple(repr(fields[name]) for name in _DEFAULTS), shard)
-    return list(shards.values())
-
-
-# The fields that tell one database from another.
-_DEFAULTS = {
-    "host": "localhost",
-    "port": DEFAULT_PORT,
-    "unix_socket_path": None,
-    "sentinel": None,
-    "db": 0,
-}

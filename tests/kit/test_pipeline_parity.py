@@ -170,7 +170,7 @@ CALLS = st.one_of(
     call("xadd", key, mapping, id=st.sampled_from(["1-1", "2-1", "3-1"])),
     call("xlen", key),
     call("xrange", key),
-    call("xread", {"{tag}0": "0"}),
+    call("xread", st.dictionaries(key, st.sampled_from(["0", "1-1"]), min_size=1)),
     call("eval", "return {KEYS[1], ARGV[1], 1}", 1, key, text),
     call("eval", "return redis.error_reply('MINE ' .. KEYS[1])", 1, key),
     call("execute_command", "get", key),

@@ -143,7 +143,7 @@ def test_a_command_whose_keys_live_on_different_shards_is_refused(face: Face, ro
         lambda pipe: pipe.copy(one, other),
         lambda pipe: pipe.pfcount(one, other),
         lambda pipe: pipe.eval("return 1", 2, one, other),
-        lambda pipe: pipe.xread({one: "0", other: "0"}),
+        lambda pipe: pipe.xread({one: "0", other: "0"}, block=1),
         lambda pipe: pipe.blpop([one, other], 1),
         lambda pipe: pipe.sort(one, store=other),
     ):

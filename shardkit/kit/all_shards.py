@@ -1,0 +1,200 @@
+"""Commands without keys, sent to all shards of a router at once: ``router.all.dbsize()``.
+
+The methods are redis-py's. `shardkit.kit.merges` says how the replies become one. A server that
+several shards share is asked once, and a cluster by each of its masters that have slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, NamedTuple
+
+from redis.commands import AsyncCoreCommands, CoreCommands
+
+from shardkit.config.component import Component, entry_key
+from shardkit.config.entry import DEFAULT_PORT
+from shardkit.errors import InvalidArgumentError, RoutingError, ShardFailure
+from shardkit.events import observed
+from shardkit.kit.merges import OF_ALL, OfAll, why_not
+from shardkit.network.connections.redis_private import learn_slots, nodes_of_slot
+from shardkit.network.links.cluster_clients import as_command
+from shardkit.operations.commands import Partial, Replies, Shard, raise_failures
+from shardkit.operations.deadlines import call
+from shardkit.routing.command_keys import command_name, key_positions
+from shardkit.routing.placement import SLOTS, slot_of
+
+# The fields that tell one server from another.
+_SERVER = {"host": "localhost", "port": DEFAULT_PORT, "unix_socket_path": None, "sentinel": None}
+_DATABASE = {**_SERVER, "db": 0}
+
+
+def by_place(component: Component, by: str) -> dict[tuple[str, ...], list[Shard]]:
+    """Return the shards that live in each ``server`` or ``database``."""
+    defaults = _SERVER if by == "server" else _DATABASE
+    groups: dict[tuple[str, ...], list[Shard]] = {}
+    for shard in component.all_shards():
+        fields = defaults | component.entry_of(shard).resolved(entry_key(*shard))
+        groups.setdefault(tuple(repr(fields[name]) for name in defaults), []).append(shard)
+    return groups
+
+
+def distinct(component: Component, by: str = "database") -> dict[Shard, list[Shard]]:
+    """Return a shard for each database or server, with all shards that live there."""
+    return {shards[0]: shards for shards in by_place(component, by).values()}
+
+
+def tags_of_masters(client: Any) -> list[str]:
+    """Return a key of each master of a cluster that has slots."""
+    owners = [nodes_of_slot(client, slot) for slot in range(SLOTS)]
+    left, tags = {nodes[0].name for nodes in owners if nodes}, []
+    for tag in map(str, range(100 * SLOTS)):
+        if (nodes := owners[slot_of(tag)]) and nodes[0].name in left:
+            left.remove(nodes[0].name)
+            tags.append(tag)
+        if not left:
+            break
+    return tags
+
+
+class _Recipient(NamedTuple):
+    shard: Shard
+    key: str  # by which a cluster chooses the node
+    shards: Sequence[Shard]  # that live there
+
+
+def _targets(
+    component: Component, merge: OfAll, tags: Mapping[Shard, Sequence[str]]
+) -> list[_Recipient]:
+    """Return where to send a command, given the keys of the masters of each cluster."""
+    return [
+        _Recipient(shard, tag, shards)
+        for shard, shards in distinct(component, merge.by).items()
+        for tag in tags.get(shard, ("",))
+    ]
+
+
+def _clusters(component: Component, merge: OfAll) -> list[Shard]:
+    return [s for s in distinct(component, merge.by) if component.entry_of(s).is_cluster]
+
+
+def _batch(merge: OfAll, args: tuple[Any, ...], targets: Sequence[_Recipient]) -> Partial:
+    args += merge.more if len(args) == 1 else ()
+    return Partial([as_command(target.shard, target.key, args) for target in targets])
+
+
+class _ForAllShards:
+    """What both faces share."""
+
+    _event_dispatcher: Any = None  # expected by redis-py's commands
+
+    def __init__(self, router: Any) -> None:
+        self._router = router
+
+    def _checked(self, args: Sequence[Any], options: dict[str, Any]) -> OfAll:
+        """Return how a command is merged, or refuse it."""
+        name = command_name(args)
+        merge = OF_ALL.get(name)
+        if merge is None:
+            why, remedy = why_not(name)
+            if key_positions(args):
+                why, remedy = "it has a key", "call it on the router itself"
+            raise RoutingError(f"{name} cannot be sent to all shards: {why}", remedy)
+        word = options.pop("confirm", None)
+        if merge.asks and word != self._router.component:
+            raise InvalidArgumentError(
+                f"{name} deletes everything in the databases of {self._router.component!r}, "
+                f"but confirm={word!r:.80}",
+                f"use confirm={self._router.component!r} if that is intended",
+            )
+        return merge
+
+    def _finish(
+        self,
+        merge: OfAll,
+        name: Any,
+        options: dict[str, Any],
+        targets: Sequence[_Recipient],
+        replies: Replies,
+        component: Component,
+        awaiting: bool,
+    ) -> Any:
+        clients = self._router._plane.plane().clients
+        tables = clients.callbacks(component, {t.shard.number for t in targets}, awaiting)
+        placed: dict[Shard, list[Any]] = {}
+        values = []
+        for target, reply in zip(targets, replies, strict=True):
+            callback: Callable[..., Any] | None = tables[target.shard.number].get(name)
+            if callback is not None and not isinstance(reply, ShardFailure):
+                reply = callback(reply, **options)
+            values.append(reply)
+            for shard in target.shards:
+                placed.setdefault(shard, []).append(reply)
+        if merge.partial:
+            values = [reply for shard in component.all_shards() for reply in placed[shard]]
+        elif replies.failed:
+            raise_failures(replies, own=False)
+        return merge(values)
+
+
+class AllShards(_ForAllShards, CoreCommands):
+    """redis-py's methods for all shards at once; made by ``router.all``.
+
+    ::
+
+        router.all.dbsize()                      # the keys of all shards
+        router.all.ping()                        # [True, ShardUnavailable(...), True]
+        router.all.flushdb(confirm="timelines")  # asks for the component's name
+
+    Each method raises RoutingError if its command has no merge, and ShardErrors if shards failed
+    that have no place in its reply. `docs/commands.md` has all commands. Cost: one exchange.
+    """
+
+    _is_async_client: Literal[False] = False
+
+    def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to all shards; return the merged reply."""
+        merge = self._checked(args, options)
+        router = self._router
+        component, plane = router._now(), router._plane.plane()
+        with call(), observed("all"):
+            tags = {}
+            for shard in _clusters(component, merge):
+                client: Any = plane.clients.get(component, shard.number)
+                if client.get_default_node() is None:
+                    learn_slots(client)
+                tags[shard] = tags_of_masters(client)
+            targets = _targets(component, merge, tags)
+            link = plane.link(raw=False, read_from=router._site.read_from)
+            replies = plane.sender(link, component)(_batch(merge, args, targets))
+        return self._finish(merge, args[0], options, targets, replies, component, False)
+
+    def scan_iter(self, *args: Any, **options: Any) -> Iterator[Any]:
+        """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""
+        return self._router.scan_iter(*args, **options)  # type: ignore[no-any-return]
+
+
+class AsyncAllShards(_ForAllShards, AsyncCoreCommands):  # type: ignore[misc]
+    """The awaiting `AllShards`."""
+
+    _is_async_client: Literal[True] = True
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Send a command to all shards; return the merged reply."""
+        merge = self._checked(args, options)
+        router = self._router
+        await router.load()
+        component, plane = router._now(), router._plane.plane()
+        with call(), observed("all"):
+            tags = {}
+            for shard in _clusters(component, merge):
+                client: Any = plane.clients.aget(component, shard.number)
+                await client.initialize()
+                tags[shard] = tags_of_masters(client)
+            targets = _targets(component, merge, tags)
+            link = plane.alink(raw=False, read_from=router._site.read_from)
+            replies = await plane.sender(link, component)(_batch(merge, args, targets))
+        return self._finish(merge, args[0], options, targets, replies, component, True)
+
+    def scan_iter(self, *args: Any, **options: Any) -> Any:
+        """Iterate over the keys of all shards; see `BlockingRouter.scan_iter`."""
+        return self._router.scan_iter(*args, **options)

@@ -1,0 +1,645 @@
+"""Publish and subscribe over shards: a connection to each server, read by whoever asks.
+
+::
+
+    with router.pubsub() as events:
+        events.subscribe("news:1")                       # at the shard of the channel's name
+        events.psubscribe("__keyevent@*__:expired")      # at all shards, each in its own database
+        for message in events.listen(): ...
+
+What was published before a server answered a PING has arrived. A connection that is lost, silent or
+no longer its shard's is replaced. The time between its last answered PING and the new subscription
+is given as a message of type ``gap``. After a move the former place counts for a while, because
+publishers may learn of the move later. On clusters, channels are sharded channels.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import ssl
+import threading
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Hashable, Iterator
+from contextlib import suppress
+from functools import partial
+from multiprocessing.connection import wait
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
+
+import hiredis
+from redis.commands.helpers import parse_pubsub_subscriptions
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisClusterException,
+    RedisError,
+)
+
+from shardkit.config.component import Component, entry_key
+from shardkit.errors import ClosedError, CommandRefused, InvalidArgumentError, ShardKitError
+from shardkit.kit.all_shards import by_place
+from shardkit.network.connections.redis_private import learn_slots, socket_of
+from shardkit.operations.commands import Key, Shard
+from shardkit.operations.interruptions import start_thread
+from shardkit.routing.keys import key_bytes
+
+BEAT = 1.0  # seconds between two PINGs
+PATIENCE = 5.0  # seconds for the answer
+LINGER = 5.0  # seconds during which publishers may use a former place: how old entries may be
+SETTLE = 2.0  # seconds that `subscribe` waits for the servers
+_TURN = 0.25  # seconds between two looks at entries and PINGs
+_RETRY = 0.1  # seconds before a server is connected to again
+_RECEIVE = 64 * 1024
+_AT_ONCE = 500  # channels of one SUBSCRIBE
+_NOTHING = object()
+_FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
+_FINAL = (AuthenticationError, NoPermissionError, ClosedError, InvalidArgumentError)
+_PER_DATABASE = (b"__keyspace@*__:", b"__keyevent@*__:")
+
+T = TypeVar("T")
+Message: TypeAlias = dict[str, Any]
+Words: TypeAlias = set[tuple[str, bytes]]  # commands and names
+Steps: TypeAlias = Generator["float | Callable[[], None]", None, T]
+"""Yield how many seconds to wait for a server, or what to call, which may block."""
+
+
+class _Topic(NamedTuple):
+    """What the user has subscribed to."""
+
+    is_pattern: bool
+    name: bytes
+
+
+class _Host(NamedTuple):
+    """A server, or a cluster's node."""
+
+    topics: dict[_Topic, dict[Shard, int]]  # the shards for which it is asked, and their databases
+    client: Callable[[], Any]
+    sharded: bool  # whether it is a cluster's
+
+
+_Home: TypeAlias = tuple[Hashable, _Topic, Shard, int]  # a server, and what is heard there
+
+
+class _Listener:
+    """A subscribed connection."""
+
+    def __init__(self, pool: Any, words: Words) -> None:
+        self.confirmed = 0.0  # what was published before this time has come; 0 if unknown
+        self._changed = math.inf  # when it subscribed last
+        self._words: Words = set()
+        self._asked: deque[float] = deque()  # when unanswered PINGs were sent
+        self._reader = hiredis.Reader(notEnoughData=_NOTHING)
+        self._pool = pool
+        self._connection = pool.get_connection()
+        try:
+            self.socket: socket.socket = socket_of(self._connection)
+            if not isinstance(self.socket, socket.socket):
+                raise InvalidArgumentError(
+                    "in-memory servers have no pub/sub over shards", "use shardkit.local"
+                )
+            self.add(words)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def settled(self) -> bool:
+        """Whether the server has answered since the last subscription."""
+        return self.confirmed >= self._changed
+
+    def add(self, words: Words) -> None:
+        """Subscribe to what is new."""
+        if added := words - self._words:
+            self._words |= added
+            self._changed = time.time()
+            self._send(added)
+            self._ping()
+
+    def drop(self, words: Words) -> None:
+        """Unsubscribe."""
+        self._words -= words
+        self._send({(command.replace("SUB", "UNSUB"), name) for command, name in words})
+
+    def _send(self, words: Words) -> None:
+        self.socket.settimeout(PATIENCE)
+        for command in {command for command, _ in words}:
+            names = [name for own, name in words if own == command]
+            step = 1 if command in ("SSUBSCRIBE", "SUNSUBSCRIBE") else _AT_ONCE  # slots differ
+            for start in range(0, len(names), step):
+                self._connection.send_command(command, *names[start : start + step])
+
+    def _ping(self) -> None:
+        self._asked.append(time.time())
+        self._connection.send_command("PING")
+
+    def beat(self) -> None:
+        """Ask for a sign of life; raise if the server owes one for too long."""
+        now = time.time()
+        if self._asked and now - self._asked[0] > PATIENCE:
+            raise OSError("no answer")
+        if not self._asked and now - self.confirmed >= BEAT:
+            self.socket.settimeout(PATIENCE)
+            self._ping()
+
+    def read(self) -> Iterator[Any]:
+        """Yield what has come; raise when the connection is lost."""
+        self.socket.setblocking(False)
+        lost: OSError | None = None
+        try:
+            while data := self.socket.recv(_RECEIVE):
+                self._reader.feed(data)
+            lost = OSError("closed")
+        except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
+            pass
+        except OSError as error:
+            lost = error
+        while (reply := self._reader.gets()) is not _NOTHING:
+            if reply in (b"PONG", [b"pong", b""]):
+                self.confirmed = self._asked.popleft()
+            else:
+                yield reply
+        if lost is not None:
+            raise lost
+
+    def close(self) -> None:
+        """Close the connection."""
+        with suppress(*_FAILURES):
+            self._connection.disconnect()
+            self._pool.release(self._connection)
+
+
+class _Events:
+    """What both faces share."""
+
+    def __init__(self, router: Any, ignore_subscribe_messages: bool = False) -> None:
+        self.ignore_subscribe_messages = ignore_subscribe_messages
+        self._router = router
+        self._reset()
+
+    def _reset(self) -> None:
+        self._topics: dict[_Topic, Callable[[Any], Any] | None] = {}
+        self._messages: deque[tuple[_Topic | None, Message]] = deque()
+        self._component: Component | None = None  # that has decided the places
+        self._unknown: Exception | None = None  # why they are unknown
+        self._places: dict[Hashable, _Host] = {}
+        self._feeds: dict[Hashable, _Listener] = {}
+        self._lingering: dict[_Home, float] = {}  # what has moved away, and until when it counts
+        self._since: dict[tuple[Hashable, Shard], float] = {}  # when messages began to be missed
+        self._unconfirmed: list[_Topic] = []
+        self._retry: dict[Hashable, float] = {}
+        self._made: deque[tuple[Hashable, _Listener | Exception]] = deque()
+        self._ends: tuple[socket.socket, ...] = ()  # by which connecting threads wake the reader
+        self._turned, self._slots_moved, self._decodes = 0.0, False, False
+
+    @property
+    def subscribed(self) -> bool:
+        """Whether there are subscriptions."""
+        return bool(self._topics)
+
+    def close(self) -> None:
+        """End all subscriptions and close their connections."""
+        closing: list[Any] = [*self._ends, *self._feeds.values()]
+        closing += [made for _, made in self._made if isinstance(made, _Listener)]
+        self._reset()
+        for each in closing:
+            each.close()
+
+    def __del__(self) -> None:
+        with suppress(Exception):
+            self.close()
+
+    def _run(self, steps: Steps[Any]) -> Any:
+        raise NotImplementedError
+
+    def subscribe(self, *args: Any, **kwargs: Any) -> Any:
+        """Subscribe to channels, handlers as keyword arguments.
+
+        Waits until the servers have confirmed it, at most two seconds; what a server confirms later
+        has a gap until then.
+
+        Raises:
+            InvalidArgumentError: a channel names key events; use ``psubscribe``.
+            CommandRefused: a server refuses a subscription.
+        """
+        return self._run(self._subscribing(False, args, kwargs))
+
+    def psubscribe(self, *args: Any, **kwargs: Any) -> Any:
+        """Subscribe to patterns on all shards; see `subscribe`.
+
+        ``__keyspace@*__:…`` and ``__keyevent@*__:…`` mean each shard's own database.
+        """
+        return self._run(self._subscribing(True, args, kwargs))
+
+    def unsubscribe(self, *args: Any) -> Any:
+        """Unsubscribe from channels; without arguments, from all."""
+        return self._run(self._removing(False, args))
+
+    def punsubscribe(self, *args: Any) -> Any:
+        """Unsubscribe from patterns; without arguments, from all."""
+        return self._run(self._removing(True, args))
+
+    def get_message(
+        self, ignore_subscribe_messages: bool = False, timeout: float | None = 0.0
+    ) -> Any:
+        """Return the next message; None if none came in time or a handler got it.
+
+        Args:
+            ignore_subscribe_messages: whether to skip confirmations.
+            timeout: seconds to wait; None for ever.
+
+        Raises:
+            CommandRefused: a server refuses a subscription.
+        """
+        ignore = ignore_subscribe_messages or self.ignore_subscribe_messages
+        return self._run(self._getting(ignore, timeout))
+
+    # ---- topics and their places
+
+    def _subscribing(self, is_pattern: bool, args: Any, kwargs: Any) -> Steps[None]:
+        given = parse_pubsub_subscriptions(args, kwargs)
+        topics = {_Topic(is_pattern, _name(n)): handler for n, handler in given.items()}
+        clustered = any(entry.is_cluster for _, entry in self._router._now().entries())
+        for _, name in topics:
+            events = is_pattern and name.startswith(_PER_DATABASE)
+            if name.startswith(b"__key") and not events:
+                raise InvalidArgumentError(
+                    f"{name!r:.80} names no events of each shard's own database",
+                    "use psubscribe('__keyspace@*__:…') or psubscribe('__keyevent@*__:…')",
+                )
+            if is_pattern and clustered and not events:
+                raise InvalidArgumentError(
+                    f"{name!r:.80}: the sharded channels of a cluster have no patterns",
+                    "use subscribe() with their names",
+                )
+        self._topics |= topics
+        self._unconfirmed += topics
+        self._ends = self._ends or socket.socketpair()
+        self._component = None
+        until = time.monotonic() + SETTLE
+        while self._unconfirmed and (left := until - time.monotonic()) > 0:
+            yield from self._pumping(left)
+        if self._unknown is not None:
+            raise self._unknown
+        for topic in self._unconfirmed:
+            for server, place in self._places.items():
+                if server not in self._feeds or not self._feeds[server].settled:
+                    for shard in place.topics.get(topic, ()):
+                        self._miss(server, shard, time.time())
+
+    def _removing(self, is_pattern: bool, args: Any) -> Steps[None]:
+        names = {_name(name) for name in parse_pubsub_subscriptions(args, {})}
+        for topic in [t for t in self._topics if t.is_pattern is is_pattern]:
+            if topic.name in names or not names:
+                for server, feed in self._feeds.items():
+                    if topic in self._places[server].topics:
+                        with suppress(*_FAILURES):  # its next reading finds out
+                            feed.drop(self._words(server, topic))
+                del self._topics[topic]
+                self._confirm(topic, "unsubscribe")
+        self._unconfirmed = [topic for topic in self._unconfirmed if topic in self._topics]
+        self._component = None
+        yield from ()
+
+    def _regroup(self, component: Component) -> None:
+        """Find the place of each topic, and note what has moved."""
+        former, now = self._places, time.monotonic()
+        try:
+            places = self._found(component)
+        except _FAILURES as error:
+            self._unknown = error
+            return
+        found, known = _homes(places), _homes(former)
+        ends = dict.fromkeys(known - found, now + LINGER) | self._lingering
+        self._lingering = {
+            home: end
+            for home, end in ends.items()
+            if end > now and home in known - found and home[1] in self._topics
+            if not former[home[0]].sharded  # a cluster's nodes send publishers to the new one
+        }
+        for server, topic, shard, number in self._lingering:
+            place = places.setdefault(server, former[server]._replace(topics={}))
+            place.topics.setdefault(topic, {}).setdefault(shard, number)
+        for server, topic, shard, _ in found - known:
+            before = [s for s, place in former.items() if shard in place.topics.get(topic, ())]
+            heard = [self._feeds[s].confirmed for s in before if s in self._feeds]
+            heard += [self._since[s, shard] for s in before if (s, shard) in self._since]
+            if before:
+                self._miss(server, shard, min([time.time() - LINGER, *filter(None, heard)]))
+        for server, shard in [key for key in self._since if key[0] not in places]:
+            self._tell_gap(server, shard)
+        for server in self._feeds.keys() - places:
+            self._feeds.pop(server).close()
+        self._places, self._component, self._slots_moved = places, component, False
+        self._unknown = None
+        for server in list(self._feeds):
+            self._add(server)
+
+    def _found(self, component: Component) -> dict[Hashable, _Host]:
+        """Return the places of all topics; connects to a cluster to learn its slots."""
+        places: dict[Hashable, _Host] = {}
+        servers: dict[Shard, list[Hashable]] = {}
+        numbers: dict[Shard, int] = {}
+        clusters: dict[Shard, Any] = {}  # their clients
+        for address, shards in by_place(component, "server").items():
+            entry, first = component.entry_of(shards[0]), shards[0]
+            for shard in shards:
+                fields = component.entry_of(shard).resolved(entry_key(*shard))
+                numbers[shard] = int(fields.get("db") or 0)
+                self._decodes = bool(fields.get("decode_responses"))
+            client_of = partial(
+                self._router._plane.plane().clients.get, component, first.number, True
+            )
+            if not entry.is_cluster:
+                places[address] = _Host({}, client_of, False)
+                servers |= {shard: [address] for shard in shards}
+                continue
+            clusters[first] = client = client_of()
+            if self._slots_moved or client.get_default_node() is None:
+                learn_slots(client)
+            servers[first] = [(first, node.name) for node in client.get_primaries()]
+            for node in client.get_primaries():
+                node_client = partial(client.get_redis_connection, node)
+                places[first, node.name] = _Host({}, node_client, True)
+        for topic in self._topics:
+            wanted = servers
+            if not topic.is_pattern:
+                shard = component.shard_of(topic.name)
+                wanted = {shard: servers[shard]}
+                if shard in clusters:
+                    node = clusters[shard].get_node_from_key(topic.name)
+                    wanted = {shard: [(shard, node.name)]}
+            for shard, own in wanted.items():
+                for server in own:
+                    places[server].topics.setdefault(topic, {})[shard] = numbers[shard]
+        return {server: place for server, place in places.items() if place.topics}
+
+    def _words(self, server: Hashable, *topics: _Topic) -> Words:
+        """Return what a server is told for topics; without topics, for all that it has."""
+        place, words = self._places[server], set()
+        for topic in topics or place.topics:
+            if not topic.is_pattern:
+                words.add(("SSUBSCRIBE" if place.sharded else "SUBSCRIBE", topic.name))
+            elif not topic.name.startswith(_PER_DATABASE):
+                words.add(("PSUBSCRIBE", topic.name))
+            else:
+                for number in place.topics[topic].values():
+                    words.add(("PSUBSCRIBE", topic.name.replace(b"@*", b"@%d" % number, 1)))
+        return words
+
+    # ---- connections
+
+    def _pumping(self, seconds: float) -> Steps[None]:
+        """Read what has come; wait if there is nothing."""
+        component = self._router._now()
+        moved = self._slots_moved or component is not self._component
+        if moved or min(self._lingering.values(), default=math.inf) < time.monotonic():
+            yield partial(self._regroup, component)
+        self._turn()
+        if not self._messages and seconds > 0:
+            yield min(seconds, _TURN)
+            self._turn()
+
+    def _sockets(self) -> list[socket.socket]:
+        return [*self._ends[:1], *(feed.socket for feed in self._feeds.values())]
+
+    def _turn(self) -> None:
+        """Read what has come, and keep the connections as they should be."""
+        self._turned = now = time.monotonic()
+        for end in self._ends[:1]:
+            end.setblocking(False)
+            with suppress(OSError):
+                end.recv(_RECEIVE)
+        while self._made:
+            self._install(*self._made.popleft())
+        for server, feed in list(self._feeds.items()):
+            try:
+                for reply in feed.read():
+                    self._take(reply, server)
+                feed.beat()
+            except _FAILURES as error:
+                self._lose(server)
+                if isinstance(error, CommandRefused):
+                    raise
+        for server, place in self._places.items():
+            if server not in self._feeds and self._retry.get(server, 0) <= now:
+                self._retry[server] = math.inf
+                args = (self._made, self._ends[1], server, place.client, self._words(server))
+                start_thread(threading.Thread(target=_connect, args=args, daemon=True))
+        self._settle()
+
+    def _install(self, server: Hashable, made: _Listener | Exception) -> None:
+        self._retry[server] = time.monotonic() + _RETRY
+        if isinstance(made, _FINAL) or not isinstance(made, (_Listener, *_FAILURES)):
+            raise made
+        if not isinstance(made, _Listener):
+            self._slots_moved |= server in self._places and self._places[server].sharded
+        elif server in self._places:
+            self._feeds[server] = made
+            self._add(server)
+        else:
+            made.close()
+
+    def _add(self, server: Hashable) -> None:
+        try:
+            self._feeds[server].add(self._words(server))
+        except _FAILURES:
+            self._lose(server)
+
+    def _lose(self, server: Hashable) -> None:
+        feed, place = self._feeds.pop(server), self._places[server]
+        feed.close()
+        self._slots_moved |= place.sharded
+        for shard in set[Shard]().union(*place.topics.values()) if feed.confirmed else ():
+            self._miss(server, shard, feed.confirmed)
+
+    def _miss(self, server: Hashable, shard: Shard, since: float) -> None:
+        self._since[server, shard] = min(since, self._since.get((server, shard), since))
+
+    def _settle(self) -> None:
+        """Give the gaps that have ended, and the topics that all their servers have confirmed."""
+        settled = {server for server, feed in self._feeds.items() if feed.settled}
+        for server, shard in [key for key in self._since if key[0] in settled]:
+            self._tell_gap(server, shard)
+        for topic in list(self._unconfirmed):
+            asked = {s for s, place in self._places.items() if topic in place.topics}
+            if asked and asked <= settled:
+                self._unconfirmed.remove(topic)
+                self._confirm(topic, "subscribe")
+
+    # ---- messages
+
+    def _tell_gap(self, server: Hashable, shard: Shard) -> None:
+        since, until = self._since.pop((server, shard)), time.time()
+        text = f"nothing was heard from {shard} between {since:.3f} and {until:.3f}"
+        span = {"shard": str(shard), "since": since, "until": until}
+        self._put(None, "gap", None, None, text, span)
+
+    def _take(self, reply: Any, server: Hashable) -> None:
+        if isinstance(reply, Exception):
+            if str(reply).startswith("MOVED"):
+                raise OSError(str(reply))
+            shard = str(min(next(iter(self._places[server].topics.values()))))
+            raise CommandRefused(
+                f"{shard}: a subscription was refused: {reply}",
+                "grant the user the channels, or unsubscribe from them",
+                shard=shard,
+            )
+        kind = reply[0] if isinstance(reply, list) else b""
+        if kind in (b"message", b"smessage"):
+            self._put(_Topic(False, reply[1]), "message", None, *reply[1:])
+        elif kind == b"pmessage":
+            pattern = reply[1]
+            if pattern.startswith((b"__keyspace@", b"__keyevent@")):
+                pattern = pattern[:11] + b"*" + pattern[pattern.index(b"__", 11) :]
+            self._put(_Topic(True, pattern), "pmessage", pattern, *reply[2:])
+        elif kind == b"sunsubscribe" and _Topic(False, reply[1]) in self._topics:
+            raise OSError("the slot of a channel has moved")
+
+    def _confirm(self, topic: _Topic, kind: str) -> None:
+        self._put(None, "p" * topic.is_pattern + kind, None, topic.name, len(self._topics))
+
+    def _put(
+        self, topic: _Topic | None, kind: str, pattern: Any, channel: Any, data: Any, more: Any = ()
+    ) -> None:
+        if topic is None or topic in self._topics:
+            values: Any = {"pattern": pattern, "channel": channel, "data": data}
+            for name, value in values.items():
+                if self._decodes and isinstance(value, bytes):
+                    values[name] = value.decode("utf-8", "replace")
+            self._messages.append((topic, {"type": kind, **values, **dict(more)}))
+
+    def _getting(self, ignore: bool, timeout: float | None) -> Steps[Message | None]:
+        until = math.inf if timeout is None else time.monotonic() + timeout
+        while True:
+            if not self._messages or time.monotonic() - self._turned > _TURN:
+                yield from self._pumping(until - time.monotonic())
+            while self._messages:
+                topic, message = self._messages.popleft()
+                if ignore and message["type"].endswith("subscribe"):
+                    continue
+                handler = self._topics.get(topic) if topic is not None else None
+                if handler is None:
+                    return message
+                handler(message)
+                return None
+            if time.monotonic() >= until:
+                return None
+
+
+def _name(given: Any) -> bytes:
+    return key_bytes(bytes(given) if isinstance(given, memoryview) else given)
+
+
+def _homes(places: dict[Hashable, _Host]) -> set[_Home]:
+    return {
+        (server, topic, shard, number)
+        for server, place in places.items()
+        for topic, shards in place.topics.items()
+        for shard, number in shards.items()
+    }
+
+
+def _connect(
+    made: deque[Any], end: socket.socket, server: Hashable, client: Any, words: Words
+) -> None:
+    """Connect and subscribe in a thread, because a server may hang."""
+    try:
+        result: _Listener | Exception = _Listener(client().connection_pool, words)
+    except Exception as error:
+        result = error
+    made.append((server, result))
+    try:
+        end.send(b"x")
+    except OSError:  # closed in the meantime
+        if isinstance(result, _Listener):
+            result.close()
+
+
+class PubSub(_Events):
+    """Subscriptions to channels, patterns and key events of all shards; see `router.pubsub`.
+
+    The methods are those of redis-py's ``PubSub``, with its arguments and messages. There are also
+    messages of type ``gap``: with ``shard``, and ``since`` and ``until`` in seconds since the
+    epoch. For one thread.
+    """
+
+    def _run(self, steps: Steps[T]) -> T:
+        try:
+            while True:
+                step = next(steps)
+                if callable(step):
+                    step()
+                else:
+                    wait(self._sockets(), step)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    def listen(self) -> Iterator[Message]:
+        """Iterate over messages as long as there are subscriptions."""
+        while self.subscribed:
+            if (message := self.get_message(timeout=None)) is not None:
+                yield message
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class AsyncPubSub(_Events):
+    """The awaiting `PubSub`, with the methods of redis-py's awaiting one; for one task."""
+
+    async def _run(self, steps: Steps[T]) -> T:
+        if self._component is None:
+            await self._router.load()
+        try:
+            while True:
+                step = next(steps)
+                if callable(step):
+                    await asyncio.to_thread(step)
+                else:
+                    await self._wait(step)
+        except StopIteration as done:
+            value: T = done.value
+            return value
+
+    async def _wait(self, seconds: float) -> None:
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        sockets = [each.fileno() for each in self._sockets()]
+        for each in sockets:
+            loop.add_reader(each, ready.set)
+        try:
+            async with asyncio.timeout(seconds):
+                await ready.wait()
+        except TimeoutError:
+            pass
+        finally:
+            for each in sockets:
+                loop.remove_reader(each)
+
+    async def listen(self) -> AsyncIterator[Message]:
+        """Iterate over messages as long as there are subscriptions."""
+        while self.subscribed:
+            if (message := await self.get_message(timeout=None)) is not None:
+                yield message
+
+    async def aclose(self) -> None:
+        """End all subscriptions and close their connections."""
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+def publish_command(component: Component, channel: Key) -> str:
+    """Return the command that publishes where a channel's subscribers are."""
+    is_cluster = component.entry_of(component.shard_of(channel)).is_cluster
+    return "SPUBLISH" if is_cluster else "PUBLISH"
