@@ -93,7 +93,7 @@ class TokenSource(CredentialProvider):
                 )
             if token is None or now >= token.expires_at:
                 raise failure from None
-            token.renew_at = now + _RETRY
+            token.renew_at = min(now + _RETRY, token.expires_at)
         logger.warning(
             "%s; its last password is still used",
             failure,
