@@ -28,7 +28,7 @@ from redis.exceptions import (
 
 from shardkit.errors import ClosedError, DeadlineExceeded
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
-from shardkit.network.connections.credentials import Login
+from shardkit.network.connections.credentials import RenewedLogin
 from shardkit.network.connections.databases import (
     UNNAMED,
     ClientDatabase,
@@ -100,7 +100,7 @@ class ConnectionState(Reconnects):
     # Whether its user has changed its state, so that nothing is added to what they send.
     own = False
     handed_out = False  # to redis-py's code, or to somebody who uses the pool
-    login: Login | None = None  # where its user and password come from, if they may change
+    login: RenewedLogin | None = None  # where its user and password come from, if they may change
     login_expires = False  # whether it must log in again some time
     released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
@@ -463,7 +463,7 @@ class ConnectionState(Reconnects):
     def log_in_with(self, provider: CredentialProvider | None) -> None:
         """Ask a provider for the user and password at each connect, and when they expire."""
         if provider is not None:
-            self.login = self.credential_provider = Login(provider)
+            self.login = self.credential_provider = RenewedLogin(provider)
 
     def _log_in_again(self) -> Steps[None]:
         given = yield getattr(self.login, self.asks_for_login)

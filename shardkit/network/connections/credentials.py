@@ -8,11 +8,11 @@ Other entries that had the same login keep theirs.
 Passwords that expire come from the provider that an entry names under ``auth``, or from the
 application (``connect(…, credential_providers={…})``)::
 
-    each connection ─► Login ─► EntryCredentials ─► TokenSource, kept for all connections
+    each connection ─► RenewedLogin ─► EntryCredentials ─► TokenSource, kept for all connections
                              └► the application's provider
 
-A `Login` reports when its password should be renewed; the connection then sends AUTH before its
-next use. If the server refuses a password that a provider returned, the connection asks again.
+A `RenewedLogin` reports when its password should be renewed; the connection then sends AUTH before
+its next use. If the server refuses a password that a provider returned, the connection asks again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _USED = 0.8  # the share of a password's time after which it is renewed
 _AWS_SECONDS = 900  # the longest that AWS allows
 
 
-class Token(tuple[str, ...]):
+class ExpiringPassword(tuple[str, ...]):
     """A password, perhaps with its user, that expires. Times are monotonic seconds."""
 
     renew_at = expires_at = math.inf
@@ -65,7 +65,7 @@ class TokenSource(CredentialProvider):
         options = {name: value for name, value in auth.items() if name != "provider"}
         self._ask = partial(_PROVIDERS.get(self._name, partial(_call, self._name)), user, **options)
         self._user = user
-        self._token: Token | None = None
+        self._token: ExpiringPassword | None = None
         self._lock = ForkSafeLock()
 
     def get_credentials(self) -> Any:
@@ -108,7 +108,7 @@ class TokenSource(CredentialProvider):
             return token
         return await asyncio.to_thread(self.get_credentials)
 
-    def _asked(self, now: float) -> Token:
+    def _asked(self, now: float) -> ExpiringPassword:
         given = self._ask()
         user, password, seconds = self._user, given, math.inf
         if isinstance(given, tuple):
@@ -124,7 +124,7 @@ class TokenSource(CredentialProvider):
                 f"auth provider {self._name} returned no password",
                 "return the password, or a tuple of user, password and seconds until it expires",
             )
-        token = Token((user, password) if user else (password,))
+        token = ExpiringPassword((user, password) if user else (password,))
         token.renew_at, token.expires_at = now + seconds * _USED, now + seconds
         if seconds < math.inf:  # otherwise it is asked at each connect
             self._token = token
@@ -231,7 +231,7 @@ def _stream_of(provider: CredentialProvider) -> _Stream:
     return stream
 
 
-class Login(CredentialProvider):
+class RenewedLogin(CredentialProvider):
     """A connection's login: what its provider returned last, and when it should be renewed."""
 
     def __init__(self, provider: CredentialProvider) -> None:
@@ -272,7 +272,7 @@ class Login(CredentialProvider):
 
         None if the provider would return the same password.
         """
-        if isinstance(self._given, Token):
+        if isinstance(self._given, ExpiringPassword):
             self._given.renew_at = self._given.expires_at = -math.inf
         elif isinstance(self._provider, EntryCredentials):
             return None
