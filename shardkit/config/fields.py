@@ -361,13 +361,11 @@ def _check_auth(fields: Mapping[str, Any], where: str, prefix: str = "") -> Iter
             problem = f"is not an option of {_FUNCTION if is_function else provider}"
             remedy = f"use {', '.join(options) or 'none'}"
             yield Problem(where, f"{label}.{shown_name(name)}", "", problem, remedy)
-    if provider == "aws-iam" and fields.get("username", "") == "":  # None: a reference decides
-        yield Problem(where, f"{prefix}username", "", "is missing", f"{label} needs it")
-    if provider == "aws-iam" and "cluster" not in auth:
-        yield Problem(where, f"{label}.cluster", "", "is missing", "name the cache or cluster")
-    if prefix == "" and fields.get("password"):
-        yield Problem(where, label, "", "contradicts url", "leave the url's password out")
-    if prefix and "password" in fields:
+    needed = ((f"{prefix}username", fields), (f"{label}.cluster", auth))
+    for name, given in needed if provider == "aws-iam" else ():
+        if given.get(name.rpartition(".")[2], "") == "":  # None: a reference decides
+            yield Problem(where, name, "", "is missing", "set it: aws-iam needs it")
+    if fields.get("password"):  # of the url, or for Sentinels
         yield Problem(where, f"{prefix}password", "", f"contradicts {label}", "keep one of the two")
 
 

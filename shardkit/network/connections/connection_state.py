@@ -449,7 +449,8 @@ class ConnectionState(Reconnects):
         """
         connecting, self.connecting = self.connecting, True
         try:
-            if self.login_expires and not self.own and self.login.is_due():  # type: ignore[union-attr]
+            is_free = not (self.own or self.due)
+            if self.login_expires and is_free and self.login.is_due():  # type: ignore[union-attr]
                 yield from self._log_in_again()
             yield super().check_health  # type: ignore[misc]
         except LOST as error:

@@ -1,33 +1,28 @@
 """Credentials that may change: from the environment, a file, a provider or the application.
 
-redis-py asks a connection's ``credential_provider`` at each connect. That of an entry reads the
-environment and the file that the entry names. So clients stay usable when a password is rotated.
-Once an entry has changed, its clients log in as the new one says, if that names the same server.
-Other entries that had the same login keep theirs.
+redis-py asks a connection's ``credential_provider`` at each connect::
 
-Passwords that expire come from the provider that an entry names under ``auth``, or from the
-application (``connect(…, credential_providers={…})``)::
+    connection ─► RenewedLogin ─► EntryCredentials ─► what the entry says, or names under ``auth``
+                               └► the application's (``connect(…, credential_providers={…})``)
 
-    each connection ─► RenewedLogin ─► EntryCredentials ─► TokenSource, kept for all connections
-                             └► the application's provider
-
-A `RenewedLogin` reports when its password should be renewed; the connection then sends AUTH before
-its next use. If the server refuses a password that a provider returned, the connection asks again.
+That of an entry reads the environment and the file that the entry names. So clients stay usable
+when a password is rotated. Once an entry has changed, its clients log in as the new one says, if
+that names the same server. Other entries that had the same login keep theirs. A connection sends
+AUTH before the next use when its `RenewedLogin` is due, and asks again if a password was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import importlib
 import json
 import logging
 import math
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from datetime import UTC
-from functools import lru_cache, partial
+from functools import lru_cache
+from importlib import import_module
 from typing import Any
 from urllib.parse import quote
 
@@ -46,10 +41,11 @@ _LEAST = 0.5  # seconds between two logins of a connection
 _RETRY = 5.0  # seconds after a failure of a provider whose last password is still valid
 _USED = 0.8  # the share of a password's time after which it is renewed
 _AWS_SECONDS = 900  # the longest that AWS allows
+_LOGIN = ("username", "password", "auth")
 
 
 class ExpiringPassword(tuple[str, ...]):
-    """A password, perhaps with its user, that expires. Times are monotonic seconds."""
+    """A password, perhaps behind its user, that expires. Times are monotonic seconds."""
 
     renew_at = expires_at = math.inf
 
@@ -57,15 +53,13 @@ class ExpiringPassword(tuple[str, ...]):
 class TokenSource(CredentialProvider):
     """Asks an entry's provider, and keeps its password until it should be renewed.
 
-    Safe to use from many threads and event loops, which then ask once.
+    Threads and event loops that need a password at the same time ask once.
     """
 
     def __init__(self, auth: Mapping[str, Any], user: str | None) -> None:
-        self._name: str = auth["provider"]
-        options = {name: value for name, value in auth.items() if name != "provider"}
-        self._ask = partial(_PROVIDERS.get(self._name, partial(_call, self._name)), user, **options)
-        self._user = user
-        self._token: ExpiringPassword | None = None
+        self._auth, self._user = auth, user
+        self._name = f"auth provider {auth['provider']}"
+        self._last: ExpiringPassword | None = None
         self._lock = ForkSafeLock()
 
     def get_credentials(self) -> Any:
@@ -75,75 +69,65 @@ class TokenSource(CredentialProvider):
             ConfigError: the provider failed. Its own error is left out: it may contain a secret.
         """
         with self._lock:
-            token = self._token
-            now = time.monotonic()
-            if token is not None and now < token.renew_at:
-                return token
+            last, now = self._last, time.monotonic()
+            if last is not None and now < last.renew_at:
+                return last
             try:
                 return self._asked(now)
-            except ConfigError as error:
-                failure = error
             except Exception as error:
                 reraise_handlers(error)
                 remedy = "correct what it needs on this machine, or the entry's auth"
-                if isinstance(error, ModuleNotFoundError) and self._name in _PROVIDERS:
-                    remedy = f"pip install 'shardkit[{self._name}]'"
-                failure = ConfigError(
-                    f"auth provider {self._name} failed: {type(error).__name__}", remedy
-                )
-            if token is None or now >= token.expires_at:
+                if isinstance(error, ModuleNotFoundError) and self._auth["provider"] in _PROVIDERS:
+                    remedy = f"pip install 'shardkit[{self._auth['provider']}]'"
+                failure = ConfigError(f"{self._name} failed: {type(error).__name__}", remedy)
+            if last is None or now >= last.expires_at:
                 raise failure from None
-            token.renew_at = min(now + _RETRY, token.expires_at)
-        logger.warning(
-            "%s; its last password is still used",
-            failure,
-            extra=log_records.fields("auth-provider-failed", provider=self._name),
-        )
-        return token
+            last.renew_at = min(now + _RETRY, last.expires_at)
+        fields = log_records.fields("auth-provider-failed", provider=self._auth["provider"])
+        logger.warning("%s; its last password is still used", failure, extra=fields)
+        return last
 
     async def get_credentials_async(self) -> Any:
         """Return what `get_credentials` returns; a thread asks the provider."""
-        token = self._token
-        if token is not None and time.monotonic() < token.renew_at:
-            return token
-        return await asyncio.to_thread(self.get_credentials)
+        last = self._last
+        is_fresh = last is not None and time.monotonic() < last.renew_at
+        return last if is_fresh else await asyncio.to_thread(self.get_credentials)
 
     def _asked(self, now: float) -> ExpiringPassword:
-        given = self._ask()
-        user, password, seconds = self._user, given, math.inf
-        if isinstance(given, tuple):
-            user, password, seconds = (*given, math.inf)[:3] if len(given) in (2, 3) else (0, 0, 0)
-        if not (
-            isinstance(password, str)
-            and password
-            and isinstance(user, str | None)
-            and isinstance(seconds, int | float)
-            and seconds > 0
-        ):
-            raise ConfigError(
-                f"auth provider {self._name} returned no password",
-                "return the password, or a tuple of user, password and seconds until it expires",
-            )
-        token = ExpiringPassword((user, password) if user else (password,))
-        token.renew_at, token.expires_at = now + seconds * _USED, now + seconds
+        name, options = self._auth["provider"], dict(self._auth)
+        del options["provider"]
+        if name in _PROVIDERS:
+            given = _PROVIDERS[name](self._user, **options)
+        else:
+            module, _, function = name.partition(":")
+            given = getattr(import_module(module), function)(**options.get("options", {}))
+        user, password, *rest = given if isinstance(given, tuple) else (self._user, given)
+        [seconds] = rest or [math.inf]
+        if not (isinstance(password, str) and password and seconds > 0):
+            raise TypeError
+        made = ExpiringPassword((user, password) if user else (password,))
+        made.renew_at, made.expires_at = now + seconds * _USED, now + seconds
         if seconds < math.inf:  # otherwise it is asked at each connect
-            self._token = token
-        return token
+            self._last = made
+        return made
 
 
 def _aws_iam(
-    user: str, *, cluster: str, region: str = "", service: str = "elasticache", **options: Any
+    user: str,
+    cluster: str,
+    region: str | None = None,
+    service: str = "elasticache",
+    serverless: bool = False,
 ) -> tuple[str, str, float]:
     """Sign a request for ElastiCache or MemoryDB; nothing is sent but for the signing keys."""
-    session = importlib.import_module("botocore.session").get_session()
-    signers = importlib.import_module("botocore.signers")
+    session = import_module("botocore.session").get_session()
     region = region or session.get_config_variable("region")
-    signer = signers.RequestSigner(
-        importlib.import_module("botocore.model").ServiceId(service),
+    signer = import_module("botocore.signers").RequestSigner(
+        import_module("botocore.model").ServiceId(service),
         *(region, service, "v4", session.get_credentials()),
         session.get_component("event_emitter"),
     )
-    kind = "&ResourceType=ServerlessCache" if options.get("serverless") else ""
+    kind = "&ResourceType=ServerlessCache" if serverless else ""
     url = f"https://{cluster}/?Action=connect&User={quote(user)}{kind}"
     request = {"method": "GET", "url": url, "body": {}, "headers": {}, "context": {}}
     signed = signer.generate_presigned_url(
@@ -152,32 +136,26 @@ def _aws_iam(
     return user, signed.removeprefix("https://"), _AWS_SECONDS
 
 
-def _entra(user: str | None, *, client_id: str | None = None) -> tuple[str, str, float]:
+def _entra(user: str | None, client_id: str | None = None) -> tuple[str, str, float]:
     """Return the token of the machine's identity, and its object id as the user."""
-    identity = importlib.import_module("azure.identity")
-    token = identity.DefaultAzureCredential(managed_identity_client_id=client_id).get_token(
-        "https://redis.azure.com/.default"
+    credential = import_module("azure.identity").DefaultAzureCredential(
+        managed_identity_client_id=client_id
     )
-    claims = token.token.split(".")[1]
-    claims = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
+    token = credential.get_token("https://redis.azure.com/.default")
+    claims = json.loads(base64.urlsafe_b64decode(token.token.split(".")[1] + "=="))
     return user or claims["oid"], token.token, token.expires_on - time.time()
 
 
 def _gcp(user: str | None) -> tuple[str | None, str, float]:
     """Return an access token of the application's default credentials."""
-    found, _ = importlib.import_module("google.auth").default(
+    found, _ = import_module("google.auth").default(
         scopes=["https://www.googleapis.com/auth/cloud-platform"]
     )
-    found.refresh(importlib.import_module("google.auth.transport.requests").Request())
+    found.refresh(import_module("google.auth.transport.requests").Request())
     return user, found.token, found.expiry.replace(tzinfo=UTC).timestamp() - time.time()
 
 
 _PROVIDERS: dict[str, Callable[..., Any]] = {"aws-iam": _aws_iam, "entra": _entra, "gcp": _gcp}
-
-
-def _call(name: str, user: str | None, options: Mapping[str, Any] | None = None) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(importlib.import_module(module), function)(**options or {})
 
 
 @lru_cache(1024)
@@ -192,14 +170,12 @@ def source_in(fields: Mapping[str, Any]) -> TokenSource | None:
     return _source(json.dumps(fields["auth"], sort_keys=True), fields.get("username"))
 
 
-def login_in(fields: Mapping[str, Any]) -> tuple[str, ...]:
+def login_in(fields: Mapping[str, Any]) -> Any:
     """Return the user, if one is named, and the password of resolved fields, empty without one."""
-    source = source_in(fields)
-    if source is not None:
-        given: tuple[str, ...] = source.get_credentials()
-        return given
     user, password = fields.get("username"), fields.get("password") or ""
-    return (user, password) if user else (password,)
+    given: Any = (user, password) if user else (password,)
+    source = source_in(fields)
+    return given if source is None else source.get_credentials()
 
 
 class _Stream:
@@ -215,56 +191,53 @@ class _Stream:
         return iter(())
 
 
-_NO_STREAM = _Stream()
-_streams: weakref.WeakKeyDictionary[CredentialProvider, _Stream] = weakref.WeakKeyDictionary()
 _streams_lock = ForkSafeLock()
 
 
-def _stream_of(provider: CredentialProvider) -> _Stream:
-    if not isinstance(provider, StreamingCredentialProvider):
-        return _NO_STREAM
-    with _streams_lock:
-        stream = _streams.get(provider)
-        if stream is None:
-            stream = _streams[provider] = _Stream()
-            provider.on_next(stream)
+@lru_cache(1024)
+def _stream_of(provider: StreamingCredentialProvider) -> _Stream:
+    stream = _Stream()
+    provider.on_next(stream)
     return stream
 
 
 class RenewedLogin(CredentialProvider):
     """A connection's login: what its provider returned last, and when it should be renewed."""
 
+    _given: Any = ()
+    _renew_at, _asked_at, _counted = math.inf, -math.inf, 0
+    _stream: _Stream | None = None
+
     def __init__(self, provider: CredentialProvider) -> None:
         self._provider = provider
-        self._stream = _stream_of(provider)
-        self._given: Any = ()
-        self._renew_at = math.inf
-        self._counted, self._asked_at = 0, -math.inf
+        if isinstance(provider, StreamingCredentialProvider):
+            with _streams_lock:  # one that has one callback would lose the first
+                self._stream = _stream_of(provider)
 
     @property
     def expires(self) -> bool:
         """Whether the password has to be renewed some time."""
-        return self._renew_at < math.inf or self._stream is not _NO_STREAM
+        return self._renew_at < math.inf or self._stream is not None
 
     def is_due(self) -> bool:
         """Whether to log in again before the next use."""
         now = time.monotonic()
-        is_outdated = now >= self._renew_at or self._counted != self._stream.count
-        return is_outdated and now >= self._asked_at + _LEAST
+        is_new = self._stream is not None and self._counted != self._stream.count
+        return (is_new or now >= self._renew_at) and now >= self._asked_at + _LEAST
 
     def get_credentials(self) -> Any:
         """Return what the provider returns."""
-        self._counted = self._stream.count
-        return self._noted(self._provider.get_credentials())
+        count = self._stream and self._stream.count
+        return self._noted(count, self._provider.get_credentials())
 
     async def get_credentials_async(self) -> Any:
         """Return what the provider returns."""
-        self._counted = self._stream.count
-        return self._noted(await self._provider.get_credentials_async())
+        count = self._stream and self._stream.count
+        return self._noted(count, await self._provider.get_credentials_async())
 
-    def _noted(self, given: Any) -> Any:
+    def _noted(self, count: Any, given: Any) -> Any:
         self._given, self._renew_at = given, getattr(given, "renew_at", math.inf)
-        self._asked_at = time.monotonic()
+        self._asked_at, self._counted = time.monotonic(), count
         return given
 
     def pause_after_refusal(self, attempt: int) -> float | None:
@@ -304,9 +277,6 @@ class EntryCredentials(CredentialProvider):
     def _fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = self._current().resolved(self._where)
         return fields[self._part] if self._part else fields
-
-
-_LOGIN = ("username", "password", "auth")
 
 
 def credentials_of(
