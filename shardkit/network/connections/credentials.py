@@ -30,7 +30,7 @@ from redis.credentials import CredentialProvider, StreamingCredentialProvider
 
 from shardkit import log_records
 from shardkit.config.entry import Entry
-from shardkit.errors import ConfigError
+from shardkit.errors import ConfigError, MissingExtraError, extra
 from shardkit.operations.forks import ForkSafeLock
 from shardkit.operations.interruptions import reraise_handlers
 
@@ -67,6 +67,7 @@ class TokenSource(CredentialProvider):
 
         Raises:
             ConfigError: the provider failed. Its own error is left out: it may contain a secret.
+            MissingExtraError: a package is not installed.
         """
         with self._lock:
             last, now = self._last, time.monotonic()
@@ -74,11 +75,11 @@ class TokenSource(CredentialProvider):
                 return last
             try:
                 return self._asked(now)
+            except MissingExtraError:
+                raise
             except Exception as error:
                 reraise_handlers(error)
                 remedy = "correct what it needs on this machine, or the entry's auth"
-                if isinstance(error, ModuleNotFoundError) and self._auth["provider"] in _PROVIDERS:
-                    remedy = f"pip install 'shardkit[{self._auth['provider']}]'"
                 failure = ConfigError(f"{self._name} failed: {type(error).__name__}", remedy)
             if last is None or now >= last.expires_at:
                 raise failure from None
@@ -97,7 +98,8 @@ class TokenSource(CredentialProvider):
         name, options = self._auth["provider"], dict(self._auth)
         del options["provider"]
         if name in _PROVIDERS:
-            given = _PROVIDERS[name](self._user, **options)
+            with extra(name, f"passwords of {name}"):
+                given = _PROVIDERS[name](self._user, **options)
         else:
             module, _, function = name.partition(":")
             given = getattr(import_module(module), function)(**options.get("options", {}))

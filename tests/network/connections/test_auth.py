@@ -240,7 +240,9 @@ async def test_nodes_of_clusters_are_logged_in_to_again(connect: Any, secret: Se
         assert secret.asked > before
 
 
-def test_commands_ask_the_provider(secret: Secret, server: LocalServer, tmp_path: Any) -> None:
+def test_commands_ask_the_provider(
+    secret: Secret, server: LocalServer, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "map.yaml"
     entry = {"port": server.port, "auth": auth()}
     path.write_text(json.dumps({"components": {"jobs": {"entry": entry}}}))
@@ -249,6 +251,13 @@ def test_commands_ask_the_provider(secret: Secret, server: LocalServer, tmp_path
     assert secret.asked
     done = CliRunner().invoke(app, ["config", "show", "--config", str(path)])
     assert entry["auth"]["options"]["test"] not in done.output
+    # Another user of the operator's takes the place of the provider.
+    before, secret.fails = secret.asked, True
+    monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", "s3cret-0")
+    line = ["exec", "--config", str(path), "--user", "app", "--on", "all", "--", "PING"]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    assert secret.asked == before
 
 
 @pytest.mark.parametrize(
