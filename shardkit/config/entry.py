@@ -53,7 +53,7 @@ from shardkit.errors import ConfigError, InvalidEntryError
 
 logger = logging.getLogger("shardkit.config")
 
-ALLOW_ENVIRONMENT = "SHARDKIT_ALLOW_ENV"
+ALLOW_ENVIRONMENT, ALLOW_AUTH = "SHARDKIT_ALLOW_ENV", "SHARDKIT_ALLOW_AUTH"
 PLAIN, TAGGED = "config:", "{config}:"  # how the keys of a config server begin; a cluster's
 WHERE = "config server"
 _LONGEST_PASSWORD = 1 << 16  # bytes of a file
@@ -226,6 +226,8 @@ class Entry:
                 f"{where}: {problem.field} with its references replaced cannot be used",
                 problem.remedy,
             )
+        for part in (fields, fields.get("sentinel", {})):
+            _require_allowed(part.get("auth", {}).get("provider", ""), where)
         if self.replicas:
             fields["replicas"] = [
                 replica.resolved(f"{where} replicas[{n}]", environ)
@@ -247,8 +249,9 @@ class Entry:
             ConfigError: the entry is a cluster's or a Sentinel's, for which libraries have no
                 common URL; or a reference cannot be resolved.
         """
-        if self.is_cluster or self.is_sentinel:
-            kind = "a cluster's" if self.is_cluster else "a Sentinel's"
+        if self.is_cluster or self.is_sentinel or "auth" in self.known:
+            kind = "an expiring login's" if "auth" in self.known else "a Sentinel's"
+            kind = "a cluster's" if self.is_cluster else kind
             raise ConfigError(
                 f"{where}: {kind} entry has no URL", "give the library a client: kit.client(...)"
             )
@@ -355,6 +358,15 @@ def _resolve(value: Any, where: str, field: str, environ: Mapping[str, str]) -> 
     if field == "url":
         return resolve_url(value, values)
     return REFERENCE.sub(lambda match: values[match[1]], value)
+
+
+def _require_allowed(provider: str, where: str) -> None:
+    """Refuse to call a function of the application that its operator has not named."""
+    if ":" in provider and provider not in os.environ.get(ALLOW_AUTH, "").replace(",", " ").split():
+        raise ConfigError(
+            f"{where}: auth provider {provider} is not allowed by {ALLOW_AUTH}",
+            f"add it to {ALLOW_AUTH}, if the entry is right",
+        )
 
 
 def _read_password(path: str, where: str) -> str:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from functools import cache
 from importlib.metadata import version
 from ipaddress import IPv6Address
+from itertools import permutations
 from typing import Any, TypeAlias, cast
 
 from shardkit.config.problem import NAMES, Problem, shown, shown_name
@@ -64,6 +65,7 @@ _COUNT: _Rule = ((int,), "a number above 0", lambda v: 0 < v <= _LARGEST)
 _RETRIES: _Rule = ((int,), "a number, 0 for none", lambda v: 0 <= v <= _LARGEST)
 _TEXT: _Rule = ((str,), "text, digits in quotes", _anything)
 _TRUTH: _Rule = ((bool,), "true or false", _anything)
+_AUTH: _Rule = ((dict,), 'an object with "provider"', _anything)
 _ADDRESSES: _Rule = ((list,), "[[host, port], …]", lambda v: v and all(map(_is_address, v)))
 _SECONDS: _Rule = (
     (int, float, type(None)),
@@ -93,6 +95,7 @@ FIELDS: dict[str, _Rule] = {
     "username": _TEXT,
     "password": _TEXT,
     "password_file": _PATH,
+    "auth": _AUTH,
     "unix_socket_path": _PATH,
     "ssl": _TRUTH,
     "ssl_keyfile": _PATH,
@@ -190,9 +193,32 @@ _SENTINEL_FIELDS: dict[str, _Rule] = {
     "sentinels": _ADDRESSES,
     "username": _TEXT,
     "password": _TEXT,
+    "auth": _AUTH,
+}
+_NAME: _Rule = (
+    (str,),
+    "a name of letters, digits, '.', '-' and '_'",
+    lambda v: re.fullmatch(r"[A-Za-z0-9._-]+", v),
+)
+# The options of ``auth`` by its provider; ``module:function`` stands for such a name.
+_FUNCTION = "module:function"
+_OPTIONS: dict[str, dict[str, _Rule]] = {
+    "aws-iam": {
+        "cluster": _NAME,
+        "region": _NAME,
+        "service": (
+            (str,),
+            "elasticache or memorydb",
+            lambda v: v in ("elasticache", "memorydb"),
+        ),
+        "serverless": _TRUTH,
+    },
+    "entra": {"client_id": _NAME},
+    "gcp": {},
+    _FUNCTION: {"options": ((dict,), "an object of the function's arguments", _anything)},
 }
 _FIELDS_OF = {**_OBJECTS, "sentinel": _SENTINEL_FIELDS}
-NAMES.update(FIELDS, *_FIELDS_OF.values())
+NAMES.update(FIELDS, {"provider"}, *_FIELDS_OF.values(), *_OPTIONS.values())
 # Fields with the server's address.
 LOCATION = frozenset({"url", "host", "port", "startup_nodes", "unix_socket_path", "sentinel"})
 _NEVER_NULL = LOCATION | {"db", "cluster", "replicas"}
@@ -207,6 +233,7 @@ _CLASHES: tuple[tuple[str, frozenset[str], str], ...] = (
     ),
     ("sentinel", frozenset({"host", "port"}), "leave it out: the Sentinels report the server"),
     ("password_file", frozenset({"password"}), "keep one of the two"),
+    ("auth", frozenset({"password", "password_file"}), "keep one of the two"),
     ("blocking_pool", frozenset({"max_connections"}), "set blocking_pool.size instead"),
     ("cluster", frozenset({"blocking_pool"}), "leave it out: redis-py has none for clusters"),
     ("cluster", frozenset({"select"}), "leave it out: its connections stay in one database"),
@@ -286,6 +313,8 @@ def check_entry(fields: Any, where: str, *, partial: bool = False) -> Iterator[P
         problems.append(Problem(where, "ssl", "", "contradicts url", remedy))
     if not problems and not partial:
         problems += _without_tls(fields, where)
+        problems += _check_auth(with_url(fields), where)
+        problems += _check_auth(fields.get("sentinel", {}), where, "sentinel.")
     if not problems and fields.get("cluster"):
         if fields.get("url", "").startswith("unix:"):
             problems.append(Problem(where, "url", "", "contradicts cluster", _OWN_NODES))
@@ -311,6 +340,33 @@ def _without_tls(fields: Mapping[str, Any], where: str) -> Iterator[Problem]:
         if name.startswith("ssl_"):
             remedy = "write rediss:// in the url" if url else "set ssl: true"
             yield Problem(where, name, "", "has no effect without TLS", f"{remedy}, or remove it")
+
+
+def _check_auth(fields: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[Problem]:
+    """Check the ``auth`` of valid fields. Unknown options are refused, even of later releases."""
+    if "auth" not in fields:
+        return
+    label, auth = f"{prefix}auth", fields["auth"]
+    provider = auth.get("provider")
+    is_function = isinstance(provider, str) and re.fullmatch(r"[\w.]+:\w+", provider)
+    options = _OPTIONS.get(_FUNCTION if is_function else str(provider))
+    if options is None:
+        remedy = f"use one of {', '.join(_OPTIONS)}"
+        yield Problem(where, f"{label}.provider", shown("", provider), "is unknown", remedy)
+        return
+    for name, value in auth.items():
+        if name in options:
+            yield from _check_value(name, value, where, options[name], f"{label}.")
+        elif name != "provider":
+            problem = f"is not an option of {_FUNCTION if is_function else provider}"
+            remedy = f"use {', '.join(options) or 'none'}"
+            yield Problem(where, f"{label}.{shown_name(name)}", "", problem, remedy)
+    needed = ((f"{prefix}username", fields), (f"{label}.cluster", auth))
+    for name, given in needed if provider == "aws-iam" else ():
+        if given.get(name.rpartition(".")[2], "") == "":  # None: a reference decides
+            yield Problem(where, name, "", "is missing", "set it: aws-iam needs it")
+    if fields.get("password"):  # of the url, or for Sentinels
+        yield Problem(where, f"{prefix}password", "", f"contradicts {label}", "keep one of the two")
 
 
 def known_fields(fields: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
@@ -458,7 +514,7 @@ def merged(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     explicit = fields.keys() | displaced
     displaced = displaced | {
         other
-        for other, one in (("password", "password_file"), ("password_file", "password"))
+        for other, one in permutations(("password", "password_file", "auth"), 2)
         if one in explicit and (one in fields or "url" in fields)
     }
     if fields.get("cluster"):

@@ -300,7 +300,7 @@ def _without_user(config_server: Entry | None) -> Entry | None:
         fields = {**url_fields(url), **fields}
     if fields.get("username", "default") == "default":
         return config_server
-    return Entry({n: v for n, v in fields.items() if n not in ("username", "password")})
+    return Entry({n: v for n, v in fields.items() if n not in ("username", "password", "auth")})
 
 
 def _push(

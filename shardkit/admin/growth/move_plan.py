@@ -603,7 +603,8 @@ def _compared(
 def _forbidden(server: str, client: Any, commands: Collection[str]) -> list[str]:
     """Return a problem if the user must not run some commands; none if that is unknown."""
     with suppress(RedisError, OSError):
-        own = client.get_connection_kwargs().get("password")
+        provider = getattr(client.connection_pool, "credentials", None)
+        own = provider or client.get_connection_kwargs().get("password")
         if _REPLICATING in commands and not own and client.config_get(_USER).get(_USER):
             commands = {*commands} - {_REPLICATING}  # replicas log in as another user
         missing = missing_rights(client, sorted(commands)) if commands else ()

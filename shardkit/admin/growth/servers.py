@@ -38,6 +38,7 @@ from shardkit.config.fields import database_of
 from shardkit.config.stored import EPOCH_KEY
 from shardkit.errors import ConfigError, GrowthError
 from shardkit.network.connections.clients import pools_of
+from shardkit.network.connections.credentials import login_in
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.rules import refused_copy, version_of
 from shardkit.network.server_queries import TIMEOUT as QUICK, ServerErrors, client_of, query_all
@@ -223,10 +224,10 @@ def replicate(
 
 def follow_as(client: Any, like: Entry, where: str) -> None:
     """Have a server log in to its masters as an entry does, also to the one it hands over to."""
-    fields = like.resolved(where)
-    if fields.get("password"):
-        client.config_set("masterauth", fields["password"])
-        client.config_set("masteruser", fields.get("username") or "")
+    *user, password = login_in(like.resolved(where))
+    if password:
+        client.config_set("masterauth", password)
+        client.config_set("masteruser", "".join(user))
 
 
 def mismatched_tls(client: Any, server: ServerAddress, like: Entry, where: str) -> list[str]:

@@ -42,6 +42,7 @@ class AsyncClosable(ConnectionState):
     """The same for awaiting connections, which belong to one event loop and need no lock."""
 
     draining = False  # whether it is closed on release
+    asks_for_login = "get_credentials_async"
 
     if not TYPE_CHECKING:
 

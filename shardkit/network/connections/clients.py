@@ -651,7 +651,7 @@ class Clients:
 _NOT_OF_THE_WAY = frozenset(
     {
         *("db", "deadline", "policy", "read_from", "replicas", "zone", "held"),
-        *("username", "password", "sentinel", "credentials", "sentinel_credentials"),
+        *("username", "password", "auth", "sentinel", "credentials", "sentinel_credentials"),
     }
 )
 
@@ -664,7 +664,7 @@ def _way(
     Passwords are compared by the references to them, which are looked up at each connect.
     """
     written = with_url(entry.known)
-    names = ("username", "password", "password_file", "sentinel")
+    names = ("username", "password", "password_file", "auth", "sentinel")
     login = repr([written.get(name) for name in names])
     if REFERENCE.fullmatch(written.get("url", "")):
         login += written["url"]

@@ -63,6 +63,7 @@ class Closable(ConnectionState):
     """
 
     direct = True
+    asks_for_login = "get_credentials"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._closing = threading.RLock()  # between shutting a socket down and closing it

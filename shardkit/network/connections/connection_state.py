@@ -15,7 +15,9 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, Self
 
 import hiredis
+from redis.credentials import CredentialProvider
 from redis.exceptions import (
+    AuthenticationError,
     ConnectionError,  # noqa: A004 - redis-py's own
     InvalidResponse,
     NoPermissionError,
@@ -26,6 +28,7 @@ from redis.exceptions import (
 
 from shardkit.errors import ClosedError, DeadlineExceeded
 from shardkit.events import ConnectionClosed, ConnectionOpened, emit, handlers
+from shardkit.network.connections.credentials import RenewedLogin
 from shardkit.network.connections.databases import (
     UNNAMED,
     ClientDatabase,
@@ -97,6 +100,8 @@ class ConnectionState(Reconnects):
     # Whether its user has changed its state, so that nothing is added to what they send.
     own = False
     handed_out = False  # to redis-py's code, or to somebody who uses the pool
+    login: RenewedLogin | None = None  # where its user and password come from, if they may change
+    login_expires = False  # whether it must log in again some time
     released = False  # of the object that its last user may have kept, see `passed_on`
     database = UNNAMED  # what its user uses
     # What it has opened; the number that is selected; and what it used last, if that is opened.
@@ -129,6 +134,8 @@ class ConnectionState(Reconnects):
     health_check_interval: Any
     socket_timeout: float | None
     is_connected: Any
+    credential_provider: Any
+    asks_for_login: str  # the name of the method of its login
     run: Callable[[Steps[Any]], Any]
     disconnect: Callable[..., Any]
     pause: Callable[..., Any]
@@ -373,6 +380,9 @@ class ConnectionState(Reconnects):
                 return
             except LOST as error:
                 pause = self.policy.pause_before_retry(retry, error)
+                if isinstance(error, AuthenticationError) and self.login is not None:
+                    refused = self.login.pause_after_refusal(retry)
+                    pause = refused if pause is None else pause
                 if pause is None:
                     raise
             yield partial(self.pause, pause)
@@ -433,12 +443,15 @@ class ConnectionState(Reconnects):
 
     @run_by_face
     def check_health(self) -> Steps[None]:
-        """PING if that is due; close a connection that is dead, unless its user changed its state.
+        """Log in again or PING if that is due; close a dead one, unless its user changed its state.
 
         This says nothing about the server, and nothing was sent: the next command connects again.
         """
         connecting, self.connecting = self.connecting, True
         try:
+            is_free = not (self.own or self.due)
+            if self.login_expires and is_free and self.login.is_due():  # type: ignore[union-attr]
+                yield from self._log_in_again()
             yield super().check_health  # type: ignore[misc]
         except LOST as error:
             reraise_handlers(error)
@@ -448,6 +461,21 @@ class ConnectionState(Reconnects):
         finally:
             self.connecting = connecting
 
+    def log_in_with(self, provider: CredentialProvider | None) -> None:
+        """Ask a provider for the user and password at each connect, and when they expire."""
+        if provider is not None:
+            self.login = self.credential_provider = RenewedLogin(provider)
+
+    def _log_in_again(self) -> Steps[None]:
+        given = yield getattr(self.login, self.asks_for_login)
+        try:
+            [reply] = yield from self.ask([("AUTH", *given)])
+        except AuthenticationError:
+            self.login.pause_after_refusal(1)  # type: ignore[union-attr]
+            raise
+        if isinstance(reply, Exception):
+            raise ConnectionError(f"AUTH was refused: {reply}")
+
     def is_replaced(self, error: Exception) -> bool:
         """Whether an error says that the server, which Sentinels named, is no master any more."""
         return self.master is not None and isinstance(error, ReadOnlyError)
@@ -456,6 +484,7 @@ class ConnectionState(Reconnects):
     def on_connect_check_health(self, *args: Any, **kwargs: Any) -> Steps[None]:
         """Send redis-py's introduction, and open the database; subscriptions follow."""
         yield partial(super().on_connect_check_health, *args, **kwargs)  # type: ignore[misc]
+        self.login_expires = self.login is not None and self.login.expires
         self.forget_databases()
         yield self.enter
 

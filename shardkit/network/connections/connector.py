@@ -29,6 +29,7 @@ from shardkit.network.connections.async_connection import (
 )
 from shardkit.network.connections.connection import TcpConnection, TlsConnection, UnixConnection
 from shardkit.network.connections.connection_state import require_open
+from shardkit.network.connections.credentials import source_in
 from shardkit.network.connections.databases import ClientDatabase
 from shardkit.network.connections.policy import NO_POLICY, CallPolicy
 from shardkit.network.connections.pool import AsyncPool, Pool
@@ -277,7 +278,7 @@ def _pool(fields: Mapping[str, Any], common: dict[str, Any], classes: _Classes) 
     if master is not None:
         pool.master = master
         master.lines.add(pool.connections)
-    pool.credentials = fields.get("credentials")
+    pool.credentials = fields.get("credentials") or source_in(fields)
     pool.may_multi = fields.get("select") != "confirmed"
     _bound(pool, fields)
     return pool
@@ -297,7 +298,7 @@ def _to_sentinel(fields: Mapping[str, Any], host: str, port: int, classes: _Clas
         **_network(fields),
         **{name: asked[name] for name in ("username", "password") if name in asked},
     )
-    pool.credentials = fields.get("sentinel_credentials")
+    pool.credentials = fields.get("sentinel_credentials") or source_in(asked)
     return pool
 
 
@@ -406,7 +407,7 @@ def _node_connection(base: Any, fields: Mapping[str, Any], own: Mapping[str, Any
 
         def __init__(self, **given: Any) -> None:
             super().__init__(**{**given, **own, "db": number})
-            self.credential_provider = fields.get("credentials")
+            self.log_in_with(fields.get("credentials") or source_in(fields))
             self.policy = policy.of_node(self.host, self.port)
 
         def should_reconnect(self) -> bool:

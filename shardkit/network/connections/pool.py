@@ -403,9 +403,7 @@ class _Common:
         """Return a new connection, which the pool does not manage; some arguments may differ."""
         connection = self.connection_class(**{**self.connection_kwargs, **instead})
         connection.master = self.master
-        credentials = (self.draining and self.database.login) or self.credentials
-        if credentials is not None:
-            connection.credential_provider = credentials
+        connection.log_in_with((self.draining and self.database.login) or self.credentials)
         number = int(self.connection_kwargs.get("db") or 0)
         if number != self.database.number:  # somebody has changed it
             self.database = ClientDatabase(number, self.database.shard, self.database.label)
@@ -707,7 +705,9 @@ class Pool(_Common, redis.ConnectionPool):
             ClosedError: the pool was closed for good.
         """
         connection = self._take_usable()
-        if connection is not None and not (connects and connection.health_check_interval):
+        if connection is not None and not (
+            connects and (connection.health_check_interval or connection.login_expires)
+        ):
             return connection
         return run_steps(self._acquired(connection, connects))
 
@@ -773,7 +773,7 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
         connection = self._take_usable()
         if (
             connection is not None
-            and connection.health_check_interval
+            and (connection.health_check_interval or connection.login_expires)
             and health_check_is_due(connection, asyncio.get_running_loop().time())
         ):
             connection.lent = None
@@ -784,7 +784,9 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     async def acquire(self) -> Any:
         """Return a connected connection in any database; see the blocking pool's."""
         connection = self._take_usable()
-        if connection is not None and not connection.health_check_interval:
+        if connection is not None and not (
+            connection.health_check_interval or connection.login_expires
+        ):
             return connection
         return await arun_steps(self._acquired(connection))
 
@@ -799,6 +801,10 @@ class AsyncPool(_Common, aioredis.ConnectionPool):
     async def release(self, connection: Any) -> None:
         """Accept a connection back, once; ignore one of another pool."""
         self.release_nowait(connection)
+
+    async def disconnect(self, inuse_connections: bool = True) -> None:
+        """Close connections; see `_Common`. A coroutine function, as redis-py's is."""
+        await super().disconnect(inuse_connections)
 
     async def _disconnect(self, inuse_connections: bool) -> None:
         closed = self._get_free_connections()

@@ -386,7 +386,10 @@ def postpone_health_check(connection: Any, now: float) -> None:
 def health_check_is_due(connection: Any, now: float) -> bool:
     """Whether the server must be checked before the next use."""
     interval = getattr(connection, "health_check_interval", 0)  # those in memory have none
-    return bool(interval) and now > connection.next_health_check
+    is_idle = bool(interval) and now > connection.next_health_check
+    return is_idle or bool(
+        getattr(connection, "login_expires", False) and connection.login.is_due()
+    )
 
 
 # ---- awaiting connections

@@ -622,7 +622,8 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         connection, entered = self._connection, self._connection.entered
         queued, in_flight = self._queued, self._in_flight
         size, replies = self._bytes_in_flight, self._replies_in_flight
-        waiting, ends = self._waiting, connection.ends
+        waiting = self._waiting
+        ends = connection.ends or (connection.login_expires and connection.login.is_due())
         while queued and size < MAX_BYTES and replies < MAX_REPLIES:
             request = queued[0]
             if request.future.done():  # cancelled
@@ -630,7 +631,7 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
                 waiting -= request.unwritten
                 continue
             if ends and not request.sent:
-                break  # `_pause` gets another
+                break  # `_pause` gets another, or logs in again
             packed, count = request.data, request.count
             if request.databases is not None:
                 if not (request.sent or connection.opened.issuperset(request.databases)):
@@ -729,14 +730,16 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
         self._connecting = self._loop.create_task(self._open(connection), context=Context())
 
     async def _open(self, connection: Any) -> None:
-        """Open the databases of the requests that wait, and go on."""
+        """Open the databases of the requests that wait, log in again if due, and go on."""
         wanted: set[Any] = set()
         for request in self._queued:
             wanted.update(request.databases or (request.database,))
         wanted -= connection.opened
         errors: dict[ClientDatabase, Exception] = {}
         try:
-            if lasting := [database for database in wanted if not database.left]:
+            await connection.check_health()
+            lasting = [database for database in wanted if not database.left]
+            if lasting and connection.is_connected:
                 errors = await connection.open(lasting, waits=False)
         except Exception as error:  # whatever it is, nothing was sent
             self._connection = None
@@ -750,6 +753,11 @@ class MultiplexedConnection(asyncio.BufferedProtocol):
             raise
         finally:
             self._connecting = None
+        if not connection.is_connected:  # it could not log in again
+            self._connection = None
+            self.source.release_nowait(connection)
+            self._acquire()
+            return
         unopened = {each: errors.get(each) for each in wanted if each not in connection.opened}
         if unopened:
             self._give_back(unopened)

@@ -87,7 +87,7 @@ _THIS_HOST: Final = frozenset({"localhost", "127.0.0.1", "::1", ""})
 _IGNORED: Final = frozenset(
     {
         *("unix_socket_path", "sentinel", "cluster", "replicas"),
-        *("username", "password", "credentials", "sentinel_credentials"),
+        *("username", "password", "auth", "credentials", "sentinel_credentials"),
     }
 )
 _CROSS_SLOT: Final = "CROSSSLOT Keys in request don't hash to the same slot"

@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -380,12 +381,17 @@ def test_pushes_of_the_old_map_during_a_move_lose_nothing(
     assert fleet.masters() == [fleet.name(1)] * 2
 
 
-def test_servers_with_passwords_hand_over(fleet: Fleet) -> None:
+@pytest.mark.parametrize("login", [{"password": "pw"}, {"auth": {"provider": "fleet_auth:pw"}}])
+def test_servers_with_passwords_hand_over(
+    fleet: Fleet, login: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARDKIT_ALLOW_AUTH", "fleet_auth:pw")
+    monkeypatch.setitem(sys.modules, "fleet_auth", SimpleNamespace(pw=lambda: "pw"))
     for server in fleet.servers[:2]:
         with server.client() as client:
             client.execute_command("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
             client.execute_command("ACL", "SETUSER", "default", "-psync")
-    shards = [fleet.at(0, username="app", password="pw", db=number) for number in (1, 2)]
+    shards = [fleet.at(0, username="app", **login, db=number) for number in (1, 2)]
     fleet.describe({"users": {"shards": shards}})
     assert fleet.move_server().phase == "done"
     with fleet.servers[1].client() as client:

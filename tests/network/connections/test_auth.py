@@ -1,0 +1,374 @@
+"""Passwords of the provider that an entry names: asked at connect, renewed on open connections."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.server
+import json
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from click.testing import CliRunner
+from link_helpers import FACES, count_of, of, opened
+from redis.credentials import StreamingCredentialProvider
+
+import shardkit
+from shardkit import Entry, ShardMap
+from shardkit.cli.app import app
+from shardkit.errors import ConfigError, InvalidEntryError
+from shardkit.local import LocalCluster, LocalSentinel, LocalServer
+from shardkit.network.connections.credentials import login_in
+
+NAME = "shop_auth:password"
+
+
+class Secret:
+    """A password that a function of the application returns, and the server's user of it."""
+
+    def __init__(self) -> None:
+        self.user, self.password, self.seconds = "app", "s3cret-0", 1.0
+        self.asked, self.fails, self.instead = 0, False, ...
+
+    def __call__(self, **_: Any) -> Any:
+        self.asked += 1
+        if self.fails:
+            raise ValueError(self.password)
+        given: Any = (self.user or None, self.password, self.seconds)
+        return given if self.instead is ... else self.instead
+
+    def change(self, client: Any, number: int, late: float = 0.0) -> None:
+        """Change the password on the server, and what the function returns a little later."""
+        client.execute_command("ACL", "SETUSER", "app", "resetpass", f">s3cret-{number}")
+        time.sleep(late)
+        self.password = f"s3cret-{number}"
+
+
+@pytest.fixture
+def secret(monkeypatch: pytest.MonkeyPatch) -> Secret:
+    found = Secret()
+    monkeypatch.setitem(sys.modules, "shop_auth", SimpleNamespace(password=found))
+    monkeypatch.setenv("SHARDKIT_ALLOW_AUTH", NAME)
+    return found
+
+
+@pytest.fixture
+def server() -> Iterator[LocalServer]:
+    with LocalServer() as running:
+        with running.client() as client:
+            client.execute_command("ACL", "SETUSER", "app", "on", ">s3cret-0", "~*", "&*", "+@all")
+        yield running
+
+
+@pytest_asyncio.fixture(params=FACES)
+async def connect(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    """Opens a kit of either face, until the end of the test."""
+    async with AsyncExitStack() as stack:
+
+        async def connected(where: Any, **options: Any) -> Any:
+            return await stack.enter_async_context(opened(request.param, where, **options))
+
+        yield connected
+
+
+def auth(**options: Any) -> dict[str, Any]:
+    # A source is shared by all entries of the process that have the same auth.
+    return {"provider": NAME, "options": {"test": f"{time.monotonic_ns()}"}, **options}
+
+
+def a_map(**entry: Any) -> ShardMap:
+    return ShardMap.parse(json.dumps({"components": {"jobs": {"entry": entry}}}))
+
+
+async def during(face: Any, seconds: float, call: Callable[[], Any]) -> None:
+    """Call again and again, in four threads or tasks."""
+    end = time.monotonic() + seconds
+
+    def calls() -> None:
+        while time.monotonic() < end:
+            call()
+
+    async def acalls() -> None:
+        while time.monotonic() < end:
+            await call()
+
+    workers = (asyncio.to_thread(calls) if face.blocks else acalls() for _ in range(4))
+    await asyncio.gather(*workers)
+
+
+async def test_no_call_fails_while_the_password_changes(
+    connect: Any, secret: Secret, server: LocalServer
+) -> None:
+    face = await connect(a_map(port=server.port, auth=auth()))
+    client = await of(face.kit.client("jobs"))
+    names = face.kit.strings("names", component="jobs")
+
+    def changes() -> None:
+        for number in range(1, 4):
+            time.sleep(2)
+            with server.client() as admin:
+                secret.change(admin, number, late=0.3)  # some connections renew theirs in between
+            client.connection_pool.way.drop_idle()
+
+    changing = asyncio.create_task(asyncio.to_thread(changes))
+    await asyncio.gather(
+        during(face, 6.5, lambda: client.incr("n")),
+        during(face, 6.5, lambda: names.set("a", b"1")),
+    )
+    await changing
+    assert await of(client.get("n"))
+
+
+async def test_open_connections_log_in_again_before_their_password_expires(
+    connect: Any, secret: Secret, server: LocalServer
+) -> None:
+    face = await connect(a_map(port=server.port, auth=auth()))
+    client = await of(face.kit.client("jobs"))
+    names = face.kit.strings("names", component="jobs")
+    await during(face, 0.3, lambda: client.incr("n"))
+    with server.client() as admin:
+        before = count_of(server, "auth"), admin.info("stats")["total_connections_received"]
+    await during(face, 2.5, lambda: client.incr("n"))
+    await of(names.set("a", b"1"))
+    with server.client() as admin:
+        # Those of `server.client` and of `count_of` are new.
+        assert admin.info("stats")["total_connections_received"] <= before[1] + 2
+    assert count_of(server, "auth") >= before[0] + 2
+    assert secret.asked <= 5  # by all connections together
+
+
+async def test_a_valid_password_is_used_while_its_provider_fails(
+    connect: Any, secret: Secret, server: LocalServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret.seconds = 3.0
+    face = await connect(a_map(port=server.port, auth=auth()))
+    client = await of(face.kit.client("jobs"))
+    assert await of(client.ping())
+    secret.fails = True
+    await asyncio.sleep(2.5)
+    assert await of(client.ping())
+    assert f"auth provider {NAME} failed: ValueError" in caplog.text
+    await asyncio.sleep(0.6)
+    await of(client.connection_pool.disconnect())
+    with pytest.raises(ConfigError, match=f"auth provider {NAME} failed: ValueError") as caught:
+        await of(client.ping())
+    everything = f"{caplog.text} {caught.value!r} {caught.value.__cause__!r} {face.kit!r}"
+    everything += f"{client.connection_pool!r} {client.connection_pool.credentials!r}"
+    assert "s3cret" not in everything
+
+
+class Stream(StreamingCredentialProvider):
+    """A redis-py's provider that streams."""
+
+    def __init__(self) -> None:
+        self.password = "s3cret-0"
+        self.callback: Any = None
+
+    def get_credentials(self) -> tuple[str, str]:
+        return "app", self.password
+
+    async def get_credentials_async(self) -> tuple[str, str]:
+        return self.get_credentials()
+
+    def on_next(self, callback: Callable[[Any], None]) -> None:
+        self.callback = callback
+
+    def on_error(self, callback: Callable[[Exception], None]) -> None:
+        """Not used."""
+
+    def is_streaming(self) -> bool:
+        return True
+
+
+async def test_tokens_of_streaming_providers_reach_open_connections(
+    connect: Any, server: LocalServer
+) -> None:
+    stream = Stream()
+    face = await connect(a_map(port=server.port), credential_providers={"jobs": stream})
+    client = await of(face.kit.client("jobs"))
+    number = await of(client.client_id())
+    before = count_of(server, "auth")
+    await asyncio.sleep(0.6)
+    stream.callback("a token")
+    assert await of(client.client_id()) == number
+    await of(client.ping())
+    assert count_of(server, "auth") == before + 1
+
+
+async def test_config_servers_have_providers(
+    connect: Any, secret: Secret, server: LocalServer
+) -> None:
+    entry = {"host": "127.0.0.1", "port": server.port, "auth": auth()}
+    with server.client() as client:
+        client.execute_command("ACL", "SETUSER", "default", "resetpass")
+        client.set("config:redis:jobs", json.dumps(entry))
+        face = await connect(Entry(entry))
+        assert await of((await of(face.kit.client("jobs"))).ping())
+        secret.change(client, 1)
+        face.kit.topology.expire()
+        assert await of((await of(face.kit.client("jobs", private=True))).ping())
+
+
+async def test_sentinels_have_providers_of_their_own(connect: Any, secret: Secret) -> None:
+    secret.user = ""
+    with LocalSentinel(password="s3cret-0", sentinel_password="s3cret-0") as group:
+        fields = group.entry.fields
+        fields.pop("password")
+        fields["sentinel"].pop("password")
+        fields |= {"auth": auth(), "sentinel": {**fields["sentinel"], "auth": auth()}}
+        face = await connect(a_map(**fields))
+        assert await of((await of(face.kit.client("jobs"))).set("a", 1))
+
+
+async def test_nodes_of_clusters_are_logged_in_to_again(connect: Any, secret: Secret) -> None:
+    secret.user = "app"
+    with LocalCluster(users={"app": "s3cret-0"}) as cluster:
+        fields = cluster.entry.fields
+        fields.pop("password")
+        face = await connect(a_map(**fields, auth=auth()))
+        client = await of(face.kit.client("jobs"))
+        await during(face, 0.2, lambda: client.set("a", 1))
+        before = secret.asked
+        await during(face, 1.5, lambda: client.set("a", 1))
+        assert secret.asked > before
+
+
+def test_commands_ask_the_provider(
+    secret: Secret, server: LocalServer, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "map.yaml"
+    entry = {"port": server.port, "auth": auth()}
+    path.write_text(json.dumps({"components": {"jobs": {"entry": entry}}}))
+    done = CliRunner().invoke(app, ["status", "--config", str(path)])
+    assert done.exit_code == 0, done.output
+    assert secret.asked
+    done = CliRunner().invoke(app, ["config", "show", "--config", str(path)])
+    assert entry["auth"]["options"]["test"] not in done.output
+    # Another user of the operator's takes the place of the provider.
+    before, secret.fails = secret.asked, True
+    monkeypatch.setenv("SHARDKIT_EXEC_PASSWORD", "s3cret-0")
+    line = ["exec", "--config", str(path), "--user", "app", "--on", "all", "--", "PING"]
+    done = CliRunner().invoke(app, line)
+    assert done.exit_code == 0, done.output
+    assert secret.asked == before
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"auth": {"provider": "aws"}}, r'auth.provider = "aws" is unknown'),
+        ({"auth": {}}, "auth.provider = null is unknown"),
+        ({"auth": {"provider": "gcp", "region": "x"}}, "auth.region is not an option of gcp"),
+        ({"auth": {"provider": "a:b", "x": 1}}, "auth.x is not an option of module:function"),
+        ({"auth": {"provider": "aws-iam", "cluster": "c"}}, "username is missing"),
+        ({"username": "u", "auth": {"provider": "aws-iam"}}, "auth.cluster is missing"),
+        ({"auth": {"provider": "gcp"}, "password": "s3cret"}, "password contradicts auth"),
+        ({"url": "redis://:s3cret@h", "auth": {"provider": "gcp"}}, "password contradicts auth"),
+        (
+            {"sentinel": {"service": "m", "sentinels": [["h", 1]], "auth": {"provider": "x"}}},
+            r'sentinel.auth.provider = "x" is unknown',
+        ),
+    ],
+)
+def test_an_entry_with_a_bad_provider_is_refused(fields: dict[str, Any], problem: str) -> None:
+    for read in (Entry, lambda given: Entry.from_json(json.dumps(given), "entry")):
+        with pytest.raises(InvalidEntryError, match=problem) as caught:
+            read(fields)
+        assert "s3cret" not in str(caught.value)
+
+
+def test_functions_are_called_only_if_the_operator_allows_them(
+    secret: Secret, server: LocalServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for allowed in ("", "shop_auth", f"{NAME}s, other:function"):
+        monkeypatch.setenv("SHARDKIT_ALLOW_AUTH", allowed)
+        with (
+            shardkit.connect(a_map(port=server.port, auth=auth())) as kit,
+            pytest.raises(ConfigError, match=rf"jobs: auth provider {NAME} is not allowed by SHA"),
+        ):
+            kit.client("jobs").ping()
+    assert not secret.asked
+
+
+@pytest.mark.parametrize("given", [None, "", b"x", ("u",), ("u", "p", -1), ("u", "p", "1"), 7])
+def test_what_is_no_password_is_refused(secret: Secret, given: Any, server: LocalServer) -> None:
+    secret.instead = given
+    with (
+        shardkit.connect(a_map(port=server.port, auth=auth())) as kit,
+        pytest.raises(ConfigError, match=f"auth provider {NAME} failed: (Type|Value)Error"),
+    ):
+        kit.client("jobs").ping()
+
+
+def test_aws_passwords_are_signed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("botocore")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cret")
+    auth = {"provider": "aws-iam", "cluster": "my-cache", "region": "eu-west-1"}
+    user, password = login_in({"username": "app", "auth": auth})
+    assert user == "app"
+    assert password.startswith("my-cache/?Action=connect&User=app&")
+    assert "X-Amz-Expires=900" in password
+    assert "eu-west-1%2Felasticache%2Faws4_request" in password
+    assert "s3cret" not in password
+
+
+@pytest.fixture
+def tokens() -> Iterator[tuple[int, str]]:
+    """A service that gives a token to whoever asks."""
+    claims = base64.urlsafe_b64encode(b'{"oid": "object-id"}').decode().rstrip("=")
+    token = f"x.{claims}.y"
+    until = {"expires_in": 3600, "expires_on": str(int(time.time()) + 3600)}
+    said = json.dumps({"access_token": token, "token_type": "Bearer", **until}).encode()
+
+    class Answers(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+
+        def do_POST(self) -> None:
+            self.do_GET()
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as service:
+        threading.Thread(target=service.serve_forever, daemon=True).start()
+        yield service.server_port, token
+        service.shutdown()
+
+
+def test_entra_passwords_are_tokens_of_the_machine(
+    tokens: tuple[int, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("azure.identity")
+    monkeypatch.setenv("IDENTITY_ENDPOINT", f"http://127.0.0.1:{tokens[0]}/")
+    monkeypatch.setenv("IDENTITY_HEADER", "x")
+    assert login_in({"auth": {"provider": "entra"}}) == ("object-id", tokens[1])
+
+
+def test_gcp_passwords_are_access_tokens(
+    tokens: tuple[int, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    pytest.importorskip("google.auth")
+    rsa = pytest.importorskip("cryptography.hazmat.primitives.asymmetric.rsa")
+    encoding = pytest.importorskip("cryptography.hazmat.primitives.serialization")
+    key = rsa.generate_private_key(65537, 2048).private_bytes(
+        encoding.Encoding.PEM, encoding.PrivateFormat.PKCS8, encoding.NoEncryption()
+    )
+    path = tmp_path / "credentials.json"
+    account = {"type": "service_account", "client_email": "a@b", "private_key": key.decode()}
+    path.write_text(json.dumps({**account, "token_uri": f"http://127.0.0.1:{tokens[0]}/"}))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(path))
+    assert login_in({"auth": {"provider": "gcp"}}) == (tokens[1],)
