@@ -541,6 +541,8 @@ async def test_a_cancelled_waiter_passes_its_turn_on(server: LocalServer, notice
     await pool.disconnect()
 
 
+# The alarm may go off in a finalizer.
+@pytest.mark.filterwarnings("ignore:Exception ignored in:pytest.PytestUnraisableExceptionWarning")
 @BLOCKING
 def test_an_interrupted_waiter_passes_its_turn_on(face: Pooled) -> None:
     """An alarm goes off while it waits, at about the time at which the connection is released."""
