@@ -21,6 +21,7 @@ component do all that. After the caching clients of RESP3, which trust a connect
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import weakref
 from collections import OrderedDict
@@ -109,7 +110,7 @@ class _Tracker:
     def read(self) -> list[bytes] | None:
         """Return the changed keys; None if all may have changed."""
         self.socket.setblocking(False)
-        with suppress(BlockingIOError, InterruptedError):
+        with suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             while True:
                 data = self.socket.recv(_RECEIVE)
                 if not data:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from faces import PATIENCE, eventually
+from secure_server import SecureServer
 
 import shardkit
 from shardkit import ShardKit, ShardMap
@@ -314,3 +315,20 @@ def test_what_is_not_kept_leaves_nothing_behind(kit: ShardKit) -> None:
         {},
         {},
     )  # of private parts: nothing else shows a leak
+
+
+def test_copies_over_tls(tmp_path: Any) -> None:
+    found = SecureServer(tmp_path, None)
+    shards = json.dumps({"components": {"many": {"shards": [found.tls]}}})
+    try:
+        with shardkit.connect(ShardMap.parse(shards)) as kit, found.server.client() as writer:
+            source = Source()
+            load = near(kit, source)
+            assert copied(kit, load)
+            time.sleep(0.5)  # in which nothing is to be read, several times
+            assert load.key("a") in kit.near_copies["many"].copies
+            source.change()
+            writer.delete(load.key("a"))
+            assert eventually(lambda: load("a") == 1)
+    finally:
+        found.stop()
