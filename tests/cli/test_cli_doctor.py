@@ -311,7 +311,7 @@ def test_a_shard_that_fails_when_it_is_looked_at_again_is_among_the_failures(
     assert len(told) >= 2
     for steps in told.values():  # each is told of as it begins, and after each database
         assert steps == [(n, len(steps) - 1) for n in range(len(steps))]
-    assert found.failures == {"geo": away}
+    assert found.failures == {f"geo:{n}": away for n in range(3)}
     assert [name for _, name in found.structures] == ["lost"]
 
 

@@ -335,6 +335,7 @@ SAID: list[tuple[str, dict[str, Any], int, str]] = [
 b.internal:6379 is the master in place of a.internal:6379 (as planned: no write was lost, \
 writers waited at most 250 ms)
 shards: users:1, users:2; epoch 3
+the map file is older now: shardkit config pull -o MAP
 follow it: c:1, d:1
 """),
     (
@@ -345,6 +346,7 @@ follow it: c:1, d:1
 b.internal:6379 is the master in place of a.internal:6379 (it was not handed over: what only the \
 old master had is lost)
 shards: none; epoch 3
+the map file is older now: shardkit config pull -o MAP
 d:1 could not be told to follow it: timed out
 4,096 bytes of writes are on other replicas only
 a.internal:6379 will be fenced when it is back: shardkit failover --guard SECONDS

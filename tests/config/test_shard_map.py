@@ -158,7 +158,7 @@ def test_the_production_map_has_something_of_everything() -> None:
 
 def test_the_examples_of_the_page_can_be_used() -> None:
     page = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
-    first, short = (block.partition("```")[0] for block in page.split("```yaml\n")[1:])
+    first, short, *_ = (block.partition("```")[0] for block in page.split("```yaml\n")[1:])
     parsed = ShardMap.parse(first)
     assert parsed.warnings == ()
     shards = ShardMap.parse(f"components:\n{short}").components["timelines"].shards

@@ -1,5 +1,7 @@
 -- End a lease with a value or without one, extend it, or remove the value.
--- KEYS     the value and the waiters, and a STRING beside them, see take.lua
+-- KEYS[1]  the value, see take.lua
+-- KEYS[2]  the waiters
+-- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
 -- ARGV[1]  the lease
 -- ARGV[2]  put, fail, extend, or remove
 -- ARGV[3]  put: the value; extend: for how many milliseconds the lease lasts

@@ -1,6 +1,6 @@
 -- Read a cached value, or take the lease to compute it, or wait for whoever has the lease.
--- KEYS[1]  the value, a HASH: format, value, tags (their versions), fresh (until when, milliseconds),
---          took (how long it was computed, milliseconds); lease (its holder), ends (milliseconds).
+-- KEYS[1]  the value, a HASH: format, value, tags (their versions), fresh (until when), took (how
+--          long it was computed); lease (its holder), ends (when it does); times in milliseconds.
 --          The key expires when the value may no longer be used.
 -- KEYS[2]  the waiters, a SET of a channel and an id each
 -- KEYS[3]  the value, a STRING, if KEYS[1] has only its lease
@@ -8,12 +8,13 @@
 -- ARGV[2]  for how many milliseconds the lease lasts
 -- ARGV[3]  the channel on which to wake it; empty if it does not wait
 -- ARGV[4]  how many times its computation's time before its end a value is computed again
--- ARGV[5]  any: use what is stored; of: use it if its tags have the versions in ARGV[6]; anew: do not
+-- ARGV[5]  any: use what is stored; of: only if its tags have the versions in ARGV[6]; anew: never
 -- Reply    {'hit', the value, the versions of its tags, for how many milliseconds nobody needs to
 --          ask for it}; {'yours'}; {'wait', milliseconds}
 --@include structures/base/damage
 local MOST = 2 ^ 53
-local stored = redis.call('HMGET', KEYS[1], 'format', 'value', 'tags', 'fresh', 'took', 'lease', 'ends')
+local stored = redis.call('HMGET', KEYS[1], 'format', 'value', 'tags', 'fresh', 'took', 'lease',
+  'ends')
 check_format(KEYS[1], stored[1])
 local plain = KEYS[3] and redis.call('GET', KEYS[3])
 if plain then return {'hit', plain, '', 0} end
@@ -21,7 +22,8 @@ local value, tags, holder = stored[2], stored[3], stored[6]
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ends = holder and stored_integer(KEYS[1], 'ends', stored[7], 0, MOST) or 0
-local leased = ends > now and ends <= now + 2 * tonumber(ARGV[2])  -- later if the clock was set back
+-- It ends later if the clock was set back.
+local leased = ends > now and ends <= now + 2 * tonumber(ARGV[2])
 if holder == ARGV[1] then return {'yours'} end  -- the reply was lost
 if value and (ARGV[5] == 'any' or (ARGV[5] == 'of' and tags == ARGV[6])) then
   local fresh = stored_integer(KEYS[1], 'fresh', stored[4], 0, MOST)

@@ -266,6 +266,14 @@ class _KeySpace(Database):
         return default
 
 
+class _Databases(defaultdict[int, Any]):
+    """Databases by number; fakeredis goes through them while other threads use new ones."""
+
+    def values(self) -> Any:
+        """Return those that there are now."""
+        return list(super().values())
+
+
 class Data(fakeredis.FakeServer):
     """The data of a server."""
 
@@ -278,7 +286,7 @@ class Data(fakeredis.FakeServer):
         self.time = time
         lock: Any = _NoLock()
         self.lock = lock
-        self.dbs: dict[int, Any] = defaultdict(lambda: _KeySpace(self, lock))
+        self.dbs: dict[int, Any] = _Databases(lambda: _KeySpace(self, lock))
 
     @cached_property
     def acl(self) -> AccessControlList:

@@ -24,7 +24,8 @@ from shardkit.local import LocalServer
 READS = {
     *("advise", "changes list"),
     *("check", "clients", "completion", "config diff", "config history", "config pull"),
-    *("config show", "config validate", "dashboard", "demo logs", "files status", "geo find"),
+    *("config show", "config validate", "dashboard", "demo cached", "demo celery"),
+    *("demo logs", "files status", "geo find"),
     *("geo info", "init", "keys", "locate", "locks show", "logs", "move status"),
     *("persistence estimate", "persistence show", "plan", "queues dead", "queues show"),
     *("replicas tree", "search export", "search info", "search query", "search verify"),

@@ -47,7 +47,7 @@ class Secret:
     def change(self, client: Any, number: int, late: float = 0.0) -> None:
         """Change the password on the server, and what the function returns a little later."""
         client.execute_command("ACL", "SETUSER", "app", "resetpass", f">s3cret-{number}")
-        time.sleep(late)
+        time.sleep(late)  # so that some logins are refused
         self.password = f"s3cret-{number}"
 
 
@@ -112,7 +112,7 @@ async def test_no_call_fails_while_the_password_changes(
 
     def changes() -> None:
         for number in range(1, 4):
-            time.sleep(2)
+            time.sleep(2)  # between two changes
             with server.client() as admin:
                 secret.change(admin, number, late=0.3)  # some connections renew theirs in between
             client.connection_pool.way.drop_idle()
@@ -152,10 +152,10 @@ async def test_a_valid_password_is_used_while_its_provider_fails(
     client = await of(face.kit.client("jobs"))
     assert await of(client.ping())
     secret.fails = True
-    await asyncio.sleep(2.5)
+    await asyncio.sleep(2.5)  # until it is to be renewed
     assert await of(client.ping())
     assert f"auth provider {NAME} failed: ValueError" in caplog.text
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(0.6)  # until it has expired
     await of(client.connection_pool.disconnect())
     with pytest.raises(ConfigError, match=f"auth provider {NAME} failed: ValueError") as caught:
         await of(client.ping())
@@ -195,7 +195,7 @@ async def test_tokens_of_streaming_providers_reach_open_connections(
     client = await of(face.kit.client("jobs"))
     number = await of(client.client_id())
     before = count_of(server, "auth")
-    await asyncio.sleep(0.6)
+    await asyncio.sleep(0.6)  # until it has expired
     stream.callback("a token")
     assert await of(client.client_id()) == number
     await of(client.ping())

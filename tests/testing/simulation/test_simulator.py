@@ -224,7 +224,7 @@ def run_of(protocol: Protocol, schedule: str) -> _Run:
 
 ONE_COMMAND = """
 import sys
-sys.path.insert(0, "tests/testing/simulation")
+sys.path[:0] = ["tests", "tests/testing/simulation"]
 from test_simulator import *
 run = run_of(Filling(), sys.argv[1])
 print([tuple(event) for event in run.world.events])
