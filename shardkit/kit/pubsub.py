@@ -29,7 +29,6 @@ from multiprocessing.connection import wait
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar
 
 import hiredis
-from redis.commands.helpers import parse_pubsub_subscriptions
 from redis.exceptions import (
     AuthenticationError,
     NoPermissionError,
@@ -44,6 +43,7 @@ from shardkit.network.connections.redis_private import learn_slots, socket_of
 from shardkit.operations.commands import Key, Shard
 from shardkit.operations.interruptions import start_thread
 from shardkit.routing.keys import key_bytes
+from shardkit.structures.base.arguments import list_or_args
 
 BEAT = 1.0  # seconds between two PINGs
 PATIENCE = 5.0  # seconds for the answer
@@ -259,7 +259,7 @@ class _Events:
     # ---- topics and their places
 
     def _subscribing(self, is_pattern: bool, args: Any, kwargs: Any) -> Steps[None]:
-        given = parse_pubsub_subscriptions(args, kwargs)
+        given = {**_handlers(args), **kwargs}
         topics = {_Topic(is_pattern, _name(n)): handler for n, handler in given.items()}
         clustered = any(entry.is_cluster for _, entry in self._router._now().entries())
         for _, name in topics:
@@ -290,7 +290,7 @@ class _Events:
                         self._miss(server, shard, time.time())
 
     def _removing(self, is_pattern: bool, args: Any) -> Steps[None]:
-        names = {_name(name) for name in parse_pubsub_subscriptions(args, {})}
+        names = {_name(name) for name in _handlers(args)}
         for topic in [t for t in self._topics if t.is_pattern is is_pattern]:
             if topic.name in names or not names:
                 for server, feed in self._feeds.items():
@@ -527,6 +527,12 @@ class _Events:
                 return None
             if time.monotonic() >= until:
                 return None
+
+
+def _handlers(args: Any) -> dict[Any, Callable[[Any], Any] | None]:
+    """Return names, given as redis-py takes them, with the handlers of its `Subscription`."""
+    given = list_or_args(args[0], args[1:]) if args else []
+    return {getattr(each, "name", each): getattr(each, "handler", None) for each in given}
 
 
 def _name(given: Any) -> bytes:
