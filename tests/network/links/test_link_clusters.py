@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+import faces
 import pytest
 import pytest_asyncio
 import redis
-from faces import eventually
 from link_helpers import (
     Face,
     command,
@@ -244,7 +244,7 @@ def test_a_loop_that_ends_leaves_no_connection_to_a_master_or_its_sentinels() ->
             assert any(open_now[sentinel.port] for sentinel in watched.sentinels)
 
         asyncio.run(use())
-        assert eventually(lambda: not ports & set(connections()))
+        assert faces.eventually(lambda: not ports & set(connections()))
         asyncio.run(kits[0].aclose())  # until here nobody has closed it
         with shardkit.connect(mapped(watched.entry.fields)) as kit:
             client = kit.client("data")
