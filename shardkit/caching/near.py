@@ -107,8 +107,11 @@ class _Tracker:
         elif now - self._asked > patience:
             raise OSError("no answer")
 
-    def read(self) -> list[bytes] | None:
-        """Return the changed keys; None if all may have changed."""
+    def read(self) -> tuple[list[bytes] | None, float]:
+        """Return the changed keys, None if all may have changed; and what they are `confirmed` by.
+
+        Copies must be dropped before that is noted, or another thread would use an old one.
+        """
         self.socket.setblocking(False)
         with suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             while True:
@@ -117,6 +120,7 @@ class _Tracker:
                     raise OSError("closed")
                 self._reader.feed(data)
         changed: list[bytes] | None = []
+        confirmed = self.confirmed
         while (said := self._reader.gets()) is not _NOTHING:
             if isinstance(said, hiredis.PushNotification):
                 if said[0] == b"invalidate":
@@ -128,8 +132,8 @@ class _Tracker:
             elif said[b"role"] != b"master":
                 raise OSError("no master")
             elif self._asked is not None:
-                self.confirmed, self._asked = self._asked, None
-        return changed
+                confirmed, self._asked = self._asked, None
+        return changed, confirmed
 
     def close(self) -> None:
         self.confirmed = float("-inf")
@@ -242,14 +246,15 @@ class NearCopies:
         """Return the connection of a key's server; connect to it if there is none."""
         server = self._link.server_of(self._component, key)
         feed = self._feeds.get(server)
-        if isinstance(feed, _Tracker):
-            return feed
+        if isinstance(feed, _Tracker):  # changes before its first answer are not told
+            return feed if feed.confirmed > 0 else None
         now = monotonic()
         with self._lock:
             if self._closed or (feed is not None and now < feed):
                 return None
             self._feeds[server] = now + _PAUSE
             if self._thread is None:
+                self._version = self._link.version_of(self._component)
                 self._wake = socket.socketpair()
                 args = (weakref.ref(self), self._wake[1])
                 self._thread = threading.Thread(
@@ -283,30 +288,35 @@ class NearCopies:
         now, version = monotonic(), None
         with suppress(ShardKitError):  # the kit is closed, or the entries are gone
             version = self._link.version_of(self._component)
-        if version is not self._version:  # entries have changed
+        if version is not self._version:  # entries have changed, and with them servers
             self._version = version
-            with self._lock:
-                self._notes.clear()
-                self._by_tag.clear()
-                self.copies.clear()
-                self._size = 0
+            for server in list(self._feeds):
+                self._leave(server, now)
+            self._feeds.clear()
         for server, feed in list(self._feeds.items()):
             if not isinstance(feed, _Tracker):
                 continue
             try:
-                changed = feed.read() if feed.socket in readable else []
-                if changed is None:
-                    self._forget_server(feed)
-                elif FENCE_KEY.encode() in changed:
-                    raise OSError("a database is closed: its shards move")  # leave, as others do
-                elif changed:
-                    self.forget([key.decode("utf-8", "replace") for key in changed])
+                if feed.socket in readable:
+                    changed, confirmed = feed.read()
+                    if changed is None:
+                        self._forget_server(feed)
+                    elif FENCE_KEY.encode() in changed:
+                        raise OSError("a database is closed: its shards move")  # leave, too
+                    else:
+                        self.forget([key.decode("utf-8", "replace") for key in changed])
+                    feed.confirmed = confirmed
                 if now - feed.confirmed >= self.max_age / _BEATS:
                     feed.ask(now, max(1.0, 2 * self.max_age))
             except _FAILURES:
-                self._feeds[server] = now + _PAUSE
-                feed.close()
-                self._forget_server(feed)
+                self._leave(server, now + _PAUSE)
+
+    def _leave(self, server: Hashable, until: float) -> None:
+        """Close the connection to a server, and drop its copies; connect to it later, if needed."""
+        feed, self._feeds[server] = self._feeds[server], until
+        if isinstance(feed, _Tracker):
+            feed.close()
+            self._forget_server(feed)
 
     def close(self) -> None:
         """Close the connections and end the thread."""

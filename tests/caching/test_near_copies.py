@@ -124,12 +124,12 @@ async def test_tasks_have_copies_too(akit: Any, there: ShardKit) -> None:
 
 
 class Slow:
-    """A way to a server that can be stopped in one direction or both, or cut."""
+    """A way to a server that can be stopped in one direction, for CLIENT TRACKING, or cut."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self._loop = asyncio.new_event_loop()
-        self._open = {"up": asyncio.Event(), "down": asyncio.Event()}
+        self._open = {way: asyncio.Event() for way in ("up", "down", "tracking")}
         for each in self._open.values():
             each.set()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -179,7 +179,7 @@ class Slow:
 
     async def _pass(self, reader: Any, writer: asyncio.StreamWriter, way: str) -> None:
         while data := await reader.read(65536):
-            await self._open[way].wait()
+            await self._open["tracking" if b"TRACKING" in data else way].wait()
             writer.write(data)
         raise ConnectionResetError
 
@@ -212,6 +212,42 @@ def test_a_copy_is_not_used_beyond_its_age_while_its_connection_hangs(direction:
         assert max(ages) <= 0.5 + 0.1 * PATIENCE
         assert load("a") == 1
         way.go_on(direction)
+
+
+def test_nothing_is_kept_before_the_server_tells_of_changes() -> None:
+    with LocalServer() as server, slow(server) as (way, behind), shardkit.connect(behind) as kit:
+        way.stop("tracking")
+        source = Source()
+        load = near(kit, source)
+        ends = time.monotonic() + 0.3
+        while time.monotonic() < ends:
+            assert load("a") == 0
+            assert not kit.near_copies or not kit.near_copies["many"].copies
+        way.go_on("tracking")
+        assert copied(kit, load)
+
+
+def test_copies_stay_while_entries_do_and_go_when_these_change() -> None:
+    with LocalServer() as at_config, LocalServer() as old, LocalServer() as new:
+        url = f"redis://127.0.0.1:{at_config.port}"
+
+        def pushed(port: int) -> None:
+            shards = {"components": {"many": {"shards": [{"port": port}]}}}
+            with at_config.client() as config:
+                push(config, ShardMap.parse(json.dumps(shards)), force=True)
+
+        pushed(old.port)
+        with shardkit.connect(url) as kit, old.client() as there:
+            source = Source()
+            load = near(kit, source)
+            assert copied(kit, load)
+            kept = kit.near_copies["many"].copies[load.key("a")]
+            time.sleep(2.5)  # in which the config server is asked once more
+            assert kit.near_copies["many"].copies[load.key("a")] is kept
+            source.change()
+            pushed(new.port)
+            assert eventually(lambda: load("a") == 1)
+            assert eventually(lambda: not [c for c in there.client_list() if c["resp"] == "3"])
 
 
 def test_a_restarted_server_and_a_lost_connection_leave_no_copy(tmp_path: Any) -> None:
