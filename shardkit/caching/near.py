@@ -44,7 +44,7 @@ VALUES, TAGS = "cached:{", "cached:tag:{"
 SHORTEST_AGE, LONGEST_AGE = 0.01, 60.0  # seconds
 _BEATS = 3  # in the longest age
 _OVERHEAD = 400  # bytes of a copy beside its value
-_RECEIVE = 64 * 1024
+_RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: other servers wait
 _PAUSE = 1.0  # seconds before a server is connected to again
 _NOTHING = object()
 _FAILURES = (RedisError, ShardKitError, OSError, hiredis.ProtocolError)
@@ -114,9 +114,8 @@ class _Tracker:
         """
         self.socket.setblocking(False)
         with suppress(BlockingIOError, InterruptedError, ssl.SSLWantReadError):
-            while True:
-                data = self.socket.recv(_RECEIVE)
-                if not data:
+            for _ in range(_READS):
+                if not (data := self.socket.recv(_RECEIVE)):
                     raise OSError("closed")
                 self._reader.feed(data)
         changed: list[bytes] | None = []

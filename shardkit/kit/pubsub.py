@@ -51,7 +51,7 @@ LINGER = 5.0  # seconds during which publishers may use a former place: how old 
 SETTLE = 2.0  # seconds that `subscribe` waits for the servers
 _TURN = 0.25  # seconds between two looks at entries and PINGs
 _RETRY = 0.1  # seconds before a server is connected to again
-_RECEIVE = 64 * 1024
+_RECEIVE, _READS = 64 * 1024, 64  # bytes, and how often in a turn: a publisher may be faster
 _AT_ONCE = 500  # channels of one SUBSCRIBE
 _NOTHING = object()
 _FAILURES = (RedisError, RedisClusterException, ShardKitError, OSError, hiredis.ProtocolError)
@@ -149,9 +149,10 @@ class _Listener:
         self.socket.setblocking(False)
         lost: OSError | None = None
         try:
-            while data := self.socket.recv(_RECEIVE):
+            for _ in range(_READS):
+                if not (data := self.socket.recv(_RECEIVE)):
+                    raise OSError("closed")
                 self._reader.feed(data)
-            lost = OSError("closed")
         except (BlockingIOError, InterruptedError, ssl.SSLWantReadError):
             pass
         except OSError as error:
