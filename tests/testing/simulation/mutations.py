@@ -1,7 +1,7 @@
 """Mistakes put into shardkit, each of which the simulator has to find.
 
 A mutation takes a check out, turns an order of writes round, or takes a fix back. The page
-docs/simulated-protocols.md says what each mistake is, which protocol finds it, and how soon.
+mistakes.md says what each mistake is, which protocol finds it, and how soon.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from shardkit.testing.fakes import lua as fake_lua
 Change: TypeAlias = tuple[str, str] | tuple[str, str, str]
 
 _PACKAGE: Final = Path(shardkit.__path__[0])
-_PAGE: Final = Path(__file__).parents[3] / "docs" / "simulated-protocols.md"
+_PAGE: Final = Path(__file__).with_name("mistakes.md")
 
 # A text of scripts, and the one instead of it; or the name of a function or method, a text of
 # it, and the one instead of it.
