@@ -10,10 +10,14 @@ from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import Place, find
 from shardkit.structures.base.parameters import ChangeScope
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
+from shardkit.structures.base.partitioned import (
+    PARTS_AT_ONCE,
+    ExpirableStructure,
+    check_parameters,
+    restore_parameters,
+)
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
 from shardkit.structures.layouts.base import Chunk, Layout

@@ -79,10 +79,13 @@ from shardkit.structures.base.arguments import (
 )
 from shardkit.structures.base.check import Damage
 from shardkit.structures.base.damage import damage, stored_integer
-from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.members import M, Place, Values, find
 from shardkit.structures.base.parameters import ChangeScope, open_all
-from shardkit.structures.base.partitioned import check_parameters, restore_parameters
+from shardkit.structures.base.partitioned import (
+    ExpirableStructure,
+    check_parameters,
+    restore_parameters,
+)
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
 from shardkit.structures.list.check import check_list, rebuild_list, restore_ends

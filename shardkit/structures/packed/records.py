@@ -51,9 +51,13 @@ from shardkit.operations.operation import (
 )
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage
-from shardkit.structures.base.lifetime import ExpirableStructure
 from shardkit.structures.base.parameters import ChangeScope
-from shardkit.structures.base.partitioned import PARTS_AT_ONCE, check_parameters, restore_parameters
+from shardkit.structures.base.partitioned import (
+    PARTS_AT_ONCE,
+    ExpirableStructure,
+    check_parameters,
+    restore_parameters,
+)
 from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
 from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
