@@ -1,15 +1,8 @@
 """A user's most recent contacts, completed as a name is typed.
 
-::
-
-    recent:17      LIST   Grace  Éric  Alan …                    the last 100, newest first
-    contacts:17    ZSET   Grace → 1431864000512000, …            by time, for longer lists
-
 Suggestions come newest first, and the client filters them: a list of 100 names is a few kilobytes,
-less than an index of it would take, and any rule of matching is possible (here
-`shardkit.completion.names.fold`).
-
-A LIST takes the least memory, but touching a contact again scans all of it: right for hundreds. The
+less than an index of it would take, and any rule of matching is possible (here `names.fold`). A
+LIST takes the least memory, but touching a contact again scans all of it: right for hundreds. The
 ZSET also has the times, and is as fast for a hundred thousand.
 """
 
@@ -93,14 +86,11 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def touch_many(self, touches: Iterable[tuple[str | int, str]]) -> Operation[int]:
-        """Put many contacts first, one after another.
+        """Put many contacts first, one after another; return the number of pairs.
 
         Args:
             touches: pairs of a user and a contact. The contacts of one user are one transaction or
                 script for every 1,000 pairs.
-
-        Returns:
-            The number of pairs.
 
         Raises:
             InvalidArgumentError: a contact is invalid; nothing of its 1,000 was written.
@@ -162,10 +152,7 @@ class RecentContacts(Structure[Face]):
 
     @operation
     def oldest(self, user: str | int, limit: int = 10) -> Operation[list[str]]:
-        """Return the least recently touched contacts, oldest first; at most 1,000.
-
-        Cost: one exchange.
-        """
+        """Return the least recently touched contacts, oldest first; at most 1,000. One exchange."""
         check_integer(self.name, "limit", limit, 1, BATCH_SIZE)
         key = self._key(user)
         [page] = yield [self._range(key, 0, limit, newest=False)]
@@ -176,7 +163,7 @@ class RecentContacts(Structure[Face]):
     def times(
         self, user: str | int, limit: int = DEFAULT_LIMIT
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the newest contacts with the times of their last touches; at most 1,000.
+        """Return the newest contacts, at most 1,000, with the times of their last touches.
 
         Returns:
             Pairs of a contact and seconds since 1970 by the server's clock, newest first.
@@ -212,9 +199,8 @@ class RecentContacts(Structure[Face]):
     def check(self, user: str | int) -> Stream[Damage]:
         """Read a user's contacts, and return their damage; changes nothing.
 
-        Finds a key of another type, names that cannot be read, and duplicates in a LIST.
-
-        Cost: an exchange for every 1,000 contacts.
+        Finds a key of another type, names that cannot be read, and duplicates in a LIST. Cost: an
+        exchange for every 1,000 contacts.
         """
         yield from confirmed(self._check, self._key(user))
 

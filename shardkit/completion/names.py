@@ -12,11 +12,9 @@ from shardkit.structures.base.damage import damage
 
 
 def fold(text: str) -> str:
-    """Return a text without differences of case and Unicode form.
+    """Return a text without differences of case and Unicode form: ``éric`` for ``ÉRIC``.
 
-    Two texts that differ only in case, or in whether an accent is a separate character, become
-    equal: ``Éric``, ``E\u0301ric`` and ``ÉRIC`` are ``éric``; ``Straße`` is ``strasse``. By
-    Unicode's default caseless matching, composed (NFC), so that ``e`` does not find ``é``.
+    By Unicode's default caseless matching, composed (NFC), so that ``e`` does not find ``é``.
     """
     return normalize("NFC", normalize("NFD", text).casefold())
 

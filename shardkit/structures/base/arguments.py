@@ -93,10 +93,9 @@ def check_prefix(name: str) -> str:
 
 
 def check_some(owner: str, method: str, given: Sized, what: str) -> None:
-    """Check that a method with a redis-py name got at least one argument.
+    """Check that a method with a redis-py name got an argument: redis-py refuses none, too.
 
-    redis-py and the servers refuse the same calls (DataError, "wrong number of arguments"). Our own
-    methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
+    Our own methods, such as ``sadd_many`` and ``remove``, accept nothing and do nothing.
     """
     if not given:
         raise InvalidArgumentError(f"{owner}: {method} of nothing", f"pass at least one {what}")

@@ -1,7 +1,4 @@
-r"""Patterns of SCAN's ``MATCH``: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``.
-
-Unfinished patterns mean what they mean to servers: a class without ``]`` extends to the end, and
-in ``[a-]`` the bracket is the end of a range.
+r"""Patterns of SCAN's ``MATCH``: ``*``, ``?``, ``[a-z]``, ``[^a]`` and ``\``, as servers read them.
 
 Each piece between two stars matches texts of one length. So the leftmost match of each is as good
 as any other, and nothing is tried again: the time is linear in the member's length.

@@ -1,7 +1,6 @@
 """Encode and decode members of sets, fields of hashes and values of lists.
 
-``42``, ``"42"`` and ``b"42"`` are the same member, in the same part. The structure decides whether
-it is returned as int, str or bytes.
+``42``, ``"42"`` and ``b"42"`` are the same member; the structure decides as what it is returned.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def decoder(kind: type, name: str, noun: str, find: Find) -> Callable[[bytes], A
 
 
 def find(places: Iterable[Place], name: str, *args: Argument) -> Operation[Place | None]:
-    """Return the first of some keys of which a command returns something; None if there is none.
+    """Return the first key of which a command returns something; None if there is none.
 
     Cost: one command for each key, an exchange for every 1,000.
     """

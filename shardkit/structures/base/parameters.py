@@ -13,11 +13,10 @@ a new expiry before the parts get it, and ``deleting`` marks them before the fir
 They go last: they get their own expiry when all parts have it. A client that reads ``deleting`` or
 ``hint:due`` completes the step.
 
-A write may reach a part after the parameters that its client read were deleted. So the server that
-stores the part decides, by the part's expiry. The write carries the structure's expiry, and a part
-with another expiry refuses it. A part that a write creates expires in a minute, until its client
-*settles* it: the client opens the structure once more, which re-creates it if it was deleted, and
-then gives the part the structure's expiry. ::
+A write may reach a part after the parameters that its client read were deleted. So the write
+carries the structure's expiry, and a part with another expiry refuses it. A part that a write
+creates expires in a minute, until its client *settles* it: it opens the structure once more, which
+re-creates it if it was deleted, and then gives the part the structure's expiry. ::
 
     client 1                      parameters        part                     client 2
     write, end: never  ────────────────────────►  created, for a minute
@@ -26,7 +25,6 @@ then gives the part the structure's expiry. ::
     settle, end: never ────────────────────────►  never expires
                                                   is written to  ◄────────  opens, settles, writes
 
-A part whose client fails in between is gone a minute later, and no other client has relied on it.
 If the part is gone before it is settled, the structure was deleted: the client repeats the write.
 Groups of splitting parts are settled as one, and store their parameters' fingerprint.
 
@@ -47,20 +45,14 @@ was more than a second ago (`LEASE`). So parts refuse every write of an older ge
 sent less than a minute ago. An unsettled part of another generation is removed, not settled.
 docs/decisions/0019-generations-by-expiry.md says why the number is not part of the key.
 
-A deletion or a change of the expiry may arrive late too, when the structure was already re-created.
-So both change only parts of their own generation: those with an expiry of it that the client has
-seen. For other parts the client first reads the parameters again; if they still have its
-generation, so has the part. Groups of splitting parts keep the structure's expiry, and store in a
-field ``life`` in which later generation they were settled. Only changes of all groups compare it:
-writes go to any generation with the same parameters.
+A deletion or a change of the expiry may arrive late too. So both change only parts with an expiry
+of their own generation that the client has seen. For other parts the client first reads the
+parameters again. Groups of splitting parts keep the structure's expiry, and store in a field
+``life`` in which later generation they were settled; only changes of all groups compare it.
 
-**Two releases.** So that they can run side by side:
-
-* a parameter that has its default is not written, and an absent one has it;
-* a field ``hint:…`` changes neither place nor format: an older release ignores it (a release before
-  generations lets parts never expire again, and writes to them);
-* ``shard_size`` is the older name of ``part_size``;
-* ``format`` is the number of the data's format. Absent, it is 1.
+**Two releases.** A parameter that has its default is not written, and an absent one has it. A field
+``hint:…`` changes neither place nor format: an older release ignores it. ``shard_size`` is the
+older name of ``part_size``. ``format`` is the number of the data's format; absent, it is 1.
 """
 
 from __future__ import annotations
@@ -255,8 +247,7 @@ class Metadata:
     def end(self) -> int:
         """When parts expire, in milliseconds since 1970; -1 for never.
 
-        Parts expire with the structure; in a later generation up to 16 ms earlier, or in the year
-        6429.
+        In a later generation up to 16 ms before the structure, or in the year 6429.
         """
         return self._end_of(self.due, self.generation)
 
@@ -380,8 +371,8 @@ class Metadata:
     def fingerprint_of(self, number: int) -> str:
         """Return the fingerprint of these parameters and a format, for groups of splitting parts.
 
-        It covers only written parameters: a release with a further parameter, left at its default,
-        has the same. A release that renames a parameter keeps its old name here.
+        A release with a further parameter, left at its default, has the same, and so has one that
+        renames a parameter.
         """
         named = sorted(self._written.items())
         text = repr(named if number == 1 else [*named, ("format", number)])
@@ -435,12 +426,9 @@ def opened(steps: Operation[T], opening: Callable[[], Operation[None]]) -> Opera
 def open_all(
     metas: Iterable[Metadata], *, create: bool = False, anew: bool = False
 ) -> Operation[None]:
-    """Check the parameters of structures against those stored, each once.
+    """Check the parameters of structures against those stored, each once; refuses others.
 
     With ``create``, store absent ones; with ``anew``, check them even if they were.
-
-    Raises:
-        ParameterMismatchError: a structure exists with other parameters.
 
     Cost: one exchange; none once all have been compared.
     """
@@ -545,14 +533,10 @@ def _data_of(meta: Metadata) -> Operation[str | None]:
 def send_opened(
     meta: Metadata, commands: Sequence[Command], *, partial: bool = False
 ) -> Operation[list[Reply]]:
-    """Send commands; check the parameters in the same exchange if needed.
+    """Send commands; check the parameters in the same exchange if needed, which refuses others.
 
     The commands run even if the parameters then turn out to differ, so they only read, or change
-    data that already exists. With ``partial``, return failures in place of replies.
-
-    Raises:
-        ParameterMismatchError: the structure exists with other parameters.
-        ShardErrors: a shard failed; with ``partial`` only if all did.
+    data that already exists. With ``partial``, return failures in place of replies, unless all are.
 
     Cost: one exchange.
     """

@@ -4,14 +4,9 @@
 
     location:parts     SET   {0, 1, 133}        the ranges of parts that were ever written to
 
-A hash with the fields ``0, 1, 2, …``, or an array of records by id, needs no planned total: id
-``n`` is in part ``n // part_size``, however large. A visit to all parts needs to know which exist,
-so they are registered.
-
-A *range* is a number of consecutive parts. A process registers a range before it first writes to
-it, unless it has seen it registered: it pays for each range once. A crash can leave a range too
-many, never one too few. Small parts share a range, which keeps the set small: 100 million
-sequential ids in parts of 128, 64 parts to a range, have 12,208.
+Id ``n`` is in part ``n // part_size``, however large. A visit to all parts needs to know which
+exist. A process registers a *range*, some consecutive parts, before it first writes to it, unless
+it has seen it registered. A crash can leave a range too many, never one too few.
 """
 
 from __future__ import annotations
@@ -39,7 +34,7 @@ class PartRegistry:
         self._seen: set[int] = set()
 
     def add(self, parts: Iterable[int], due: int = 0) -> Operation[None]:
-        """Register the ranges of parts before a write to them; ``due`` is the structure's expiry.
+        """Register the ranges of parts before a write; ``due`` is the structure's expiry.
 
         Cost: one exchange; none if this process has seen them registered.
         """

@@ -94,9 +94,10 @@ class ExpirableStructure(Structure[Face]):
 
     @abstractmethod
     def _send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """Send UNLINK, PERSIST or PEXPIREAT for every key of a generation but the parameters.
+        """Send UNLINK, PERSIST or PEXPIREAT to a generation's keys but the parameters.
 
-        Return the sum of the replies.
+        Returns:
+            The sum of the replies.
         """
 
     @abstractmethod
@@ -111,9 +112,9 @@ class ExpirableStructure(Structure[Face]):
         after the deletion; a write after it creates the structure again.
 
         Args:
-            force: delete it even if other parameters are stored, for example damaged ones. This
-                finds groups of parts whatever their number. Keys that may belong to another
-                structure stay: parts of a planned set or hash that these parameters do not name.
+            force: delete it even if other parameters are stored, for example damaged ones, and
+                groups of parts whatever their number. Parts of a planned set or hash that these
+                parameters do not name stay.
 
         Raises:
             ParameterMismatchError: the structure exists with other parameters.
@@ -140,10 +141,7 @@ class ExpirableStructure(Structure[Face]):
         """Write the index of existing keys again, from the keys that exist."""
 
     def _remove_all(self, lost: bool = False) -> Operation[int]:
-        """Remove all keys, the parameters last; return how many there were.
-
-        ``lost`` says that there may be other keys without parameters.
-        """
+        """Remove all keys, the parameters last, and (lost) those without any; return how many."""
         while True:
             self._refuse_while_planned()
             generation = self.meta.generation
@@ -253,8 +251,8 @@ class ExpirableStructure(Structure[Face]):
     def ttl(self) -> Operation[int]:
         """Return the seconds to live: -1 if it does not expire, -2 if it does not exist.
 
-        While `expire` is in progress, or after its client died, this is the new time to live, and
-        -2 when that has passed.
+        While `expire` is in progress, or after its client died, the new ones; -2 when they have
+        passed.
 
         Cost: one exchange; one more while `expire` is in progress.
         """
@@ -358,11 +356,7 @@ def check_parameters(meta: Metadata) -> Report:
 
 
 def restore_parameters(meta: Metadata) -> Operation[None]:
-    """Store a structure's parameters if there are none that can be read.
-
-    Raises:
-        ParameterMismatchError: there are others.
-    """
+    """Store a structure's parameters if there are none that can be read; refuses others."""
     meta.checked = meta.data_ruled_out = False
     if (yield from _removed_if_damaged(meta)):
         meta.data_ruled_out = True
@@ -376,10 +370,7 @@ def restore_parameters(meta: Metadata) -> Operation[None]:
 def open_to_delete(meta: Metadata, force: bool = False) -> Operation[bool]:
     """Compare parameters before a deletion; return whether there are none.
 
-    Damaged ones are removed; with ``force`` also different ones.
-
-    Raises:
-        ParameterMismatchError: there are others.
+    Damaged ones are removed; with ``force`` also different ones, which are refused else.
     """
     meta.checked = meta.data_ruled_out = False
     try:

@@ -1,7 +1,4 @@
-"""Writes to parts that are keys of their own; created parts are settled.
-
-`shardkit.structures.base.parameters` explains settling.
-"""
+"""Writes to parts that are keys of their own; created parts are settled (see `base.parameters`)."""
 
 from __future__ import annotations
 
@@ -64,15 +61,12 @@ def settled_writes(
     first: PartReply | None = None,
     plan: int = 1,
 ) -> Operation[dict[int, Reply]]:
-    """Write to parts; settle those that were created, and repeat refused writes.
+    """Write to parts; settle those that were created, repeat refused writes; return the replies.
 
     ``keys`` has the part of each write. ``send`` sends some writes with the structure's expiry; it
     returns all replies, and by write those that are no failures. With a ``registry``, the parts'
     ``numbers`` are registered first. ``first`` is the reply to the only write, if it was already
     sent. ``plan`` is the number of the plan that has these parts.
-
-    Returns:
-        The reply to each write.
 
     Raises:
         ParameterMismatchError: the structure exists with other parameters.
@@ -138,13 +132,10 @@ def settled_writes(
 def send_to_parts(
     meta: Metadata, generation: ChangeScope, name: str, keys: Sequence[str], *args: Argument
 ) -> Operation[int]:
-    """Send UNLINK, PERSIST or PEXPIREAT to parts that do not name their parameters.
+    """Send UNLINK, PERSIST or PEXPIREAT to parts of one generation; return how many changed.
 
-    It changes only parts of one generation. A part's expiry tells its generation; if it is none of
-    the known expiries, the parameters are read again, after the part.
-
-    Returns:
-        How many parts were changed.
+    A part's expiry tells its generation; if it is none of the known expiries, the parameters are
+    read again, after the part.
 
     Cost: one exchange; two more if parts have another expiry.
     """
@@ -208,15 +199,12 @@ def settle(
     *,
     known: bool = False,
 ) -> Operation[set[str]]:
-    """Open a structure once more, and give parts its expiry.
+    """Open a structure once more, and give parts its expiry; return the keys that are gone.
 
     ``keys`` has the parts that a write created or that refused it, with their expiry (empty: any).
     ``undo`` removes the write if the structure now has other parameters. ``added`` has more to add
     to some parts. If opening fails, the failures in ``written`` are raised first; without any,
     ``known`` says that what was checked before is enough: no part has another expiry.
-
-    Returns:
-        The keys that no longer exist: other clients removed the write to them.
 
     Raises:
         ParameterMismatchError: it has other parameters; the write was undone.

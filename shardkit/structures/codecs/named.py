@@ -34,10 +34,7 @@ def codec(given: str) -> Codec[Any]: ...
 @overload
 def codec(given: str | Codec[V] | None) -> Codec[Any]: ...
 def codec(given: str | Codec[Any] | None) -> Codec[Any]:
-    """Return the codec for a structure's ``codec=``.
-
-    Args:
-        given: a name, a codec, or None.
+    """Return the codec for a structure's ``codec=``: a name, a codec, or None.
 
     Raises:
         InvalidArgumentError: there is no such codec, or a library that it needs is missing.
@@ -63,12 +60,7 @@ def codec(given: str | Codec[Any] | None) -> Codec[Any]:
 
 
 def encode_json(what: str, value: Any) -> bytes:
-    """Return the JSON of a value, as `Json` encodes it.
-
-    Args:
-        what: the thing concerned, for the error.
-        value: the value.
-    """
+    """Return the JSON of a value, as `Json` encodes it; ``what`` is the thing, for the error."""
     try:
         return JSON.encode(value)
     except InvalidArgumentError as error:

@@ -1,8 +1,4 @@
-"""The dictionaries of one structure, stored beside it.
-
-::
-
-    cityid2city:dictionary     HASH   {1: <bytes>, 2: <bytes>}      up to seven
+"""The dictionaries of one structure, stored beside it in the HASH ``<name>:dictionary``.
 
 A dictionary is written once and never changed: with HSETNX the first of several trainers wins, and
 the others read what it wrote. So every dictionary that a value refers to exists as long as the
@@ -10,18 +6,8 @@ structure does. Values stored before one was trained stay readable too.
 
 Others may delete the structure and train again. So a process compares a digest of its dictionaries
 with the server's at most once a second, before it encodes and after it has read values. Within that
-second, parts refuse a write of an earlier generation, and the write is encoded again.
-
-A structure uses it in four lines::
-
-    self._values = CodedValues(component, name, codec(given))    # in __init__
-    self.codec = self._values.codec                         # whose encode and decode it uses
-    yield from self._values.load()                          # before it encodes
-    yield from self._values.load_missing(replies)                  # before it decodes replies
-
-and offers `CodedValues.train`, `CodedValues.build_dictionary` and `CodedValues.add_dictionary`. The
-last line matters if another process trained after this one read the dictionaries. Codecs without
-dictionaries pay nothing for all this.
+second, parts refuse a write of an earlier generation, and the write is encoded again. Codecs
+without dictionaries pay nothing for all this.
 """
 
 from __future__ import annotations

@@ -1,16 +1,8 @@
 """Codecs that compress each value by itself, for large ones: pages, reports, pickles of caches.
 
-A value of some kilobytes repeats itself, so it needs no dictionary, and it is read without anything
-beside it::
-
-    ┌────┬──────────┐
-    │ 01 │ packed … │          as the compressor wrote it
-    └────┴──────────┘
-    ┌────┬──────────┐
-    │ 00 │ plain …  │          as the inner codec wrote it: packing made it no shorter
-    └────┴──────────┘
-
-Which one pays depends on the values: `compare_codecs` measures your own.
+A value of some kilobytes repeats itself, so it needs no dictionary. Behind a byte 01 it is stored
+as the compressor wrote it, behind a byte 00 as the inner codec did: packing made it no shorter.
+Which codec pays depends on the values: `compare_codecs` measures your own.
 """
 
 from __future__ import annotations
@@ -67,13 +59,11 @@ class WholeValue:
     """A codec that compresses the output of another one, each value by itself.
 
     Args:
-        compressor: ``lz4``, the fastest; ``gzip``; or ``bz2``, the smallest for long text.
+        compressor: ``lz4``, the fastest, which needs its library; ``gzip``; or ``bz2``, the
+            smallest for long text.
         inner: the other codec.
         growth: how many times its stored bytes a value may have, beyond 128 KiB. One that would
             have more is written as it is, and not read.
-
-    Raises:
-        InvalidArgumentError: the library of lz4 is not installed.
     """
 
     integers = False

@@ -1,11 +1,6 @@
 """Inspects keys: how they are stored, how many entries they have, and their memory.
 
-::
-
-    TYPE ─► OBJECT ENCODING, MEMORY USAGE, HLEN … ─► HSCAN … of those that are not compact
-
-Read-only; entries are read only of keys that are not compact. Cheap enough for thousands of keys,
-but not for a million at a time.
+Read-only; entries are read only of keys that are not compact. Cheap enough for thousands of keys.
 """
 
 from __future__ import annotations
@@ -54,14 +49,7 @@ _INTEGER: Final = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 
 
 def inspect_keys(to: To, keys: Iterable[Key]) -> Operation[list[KeyEncoding]]:
-    """Return how keys are stored; missing keys are left out.
-
-    Args:
-        to: a component, or a shard.
-        keys: any iterable of keys.
-
-    Raises:
-        ShardErrors: a shard failed.
+    """Return how keys of a component, or of a shard, are stored; missing ones are left out.
 
     Cost: two exchanges for every 250 keys, and for a key that is not compact one for each 1,000 of
     its entries, of which at most 5,000 are read.

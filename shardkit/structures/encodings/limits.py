@@ -3,38 +3,11 @@
 A server stores a small HASH, SET or ZSET as one block of bytes, its entries one after the other,
 and a large one as a table of pointers. The block takes a fraction of the memory, and is searched
 from its beginning. Two limits decide, and both must hold: the number of entries, and the bytes of
-the longest one, fields as well as values::
+the longest one, fields as well as values (`FORMS`). Before Redis 7.0 the settings use ``ziplist``
+for ``listpack``; messages use the server's own names.
 
-    {"7": "NYC"} as a listpack: 14 bytes
-    ┌──────────┬─────────┬───┬───┬───┬─────────┬───┬─────┐
-    │ bytes 14 │ count 2 │ 7 │ 1 │ 3 │ N  Y  C │ 4 │ end │   a small integer takes a byte, text its
-    │ 4        │ 2       │ 1 │ 1 │ 1 │ 3       │ 1 │ 1   │   length and itself; then its size once
-    └──────────┴─────────┴───┴───┴───┴─────────┴───┴─────┘   more, for reading backwards
-
-    as a hash table, with pointers, entries and strings: twice to four times as much
-
-=========  =====================================  ======================================  =========
-form       compact encodings                      limits                                  usually
-=========  =====================================  ======================================  =========
-HASH       listpack, listpackex; before: ziplist  hash-max-listpack-entries, -value       512, 64
-ZSET       listpack; before Redis 7.0 ziplist     zset-max-listpack-entries, -value       128, 64
-SET, ints  intset                                 set-max-intset-entries                  512
-SET, text  listpack; before Redis 7.2 none        set-max-listpack-entries, -value        128, 64
-LIST       listpack, quicklist; before: ziplist   list-max-listpack-size: of its nodes    -2: 8 KB
-=========  =====================================  ======================================  =========
-
-Before Redis 7.0 the settings use ``ziplist`` for ``listpack``; messages use the server's own names.
 A LIST is a chain of packed nodes at any length, so it is always compact. A HASH, SET or ZSET that
-was converted once stays so, even if it shrinks, until it is rewritten. OBJECT ENCODING and MEMORY
-USAGE are enough to see this (`shardkit.structures.encodings.inspection`); DEBUG is not needed.
-
-Example: parts of 1,024 fields under a limit of 512 take twice the memory that they take under
-1,024::
-
-    limits = kit.driver.run(limits_at("geo", "cityid2city:0"))
-    [key] = kit.driver.run(inspect_keys("geo", ["cityid2city:0"]))
-    check(key, limits).excesses              # hash-max-listpack-entries is 512: there are 1,024 …
-    recommend("hash", 1024, 150, limits)     # {'hash-max-listpack-entries': 1024, …-value: 150}
+was converted once stays so, even if it shrinks, until it is rewritten.
 """
 
 from __future__ import annotations
@@ -157,10 +130,8 @@ def recommend(
 
     Returns:
         Values by setting. Empty if there is nothing to set: for lists, and for text in sets on a
-        server that has no compact form for it.
-
-    Raises:
-        InvalidArgumentError: there is no such form.
+        server
+        that has no compact form for it. InvalidArgumentError if there is no such form.
     """
     wanted = form_of(form)
     if limits is None:
@@ -177,8 +148,7 @@ class Excess(NamedTuple):
     """A limit that a key exceeds.
 
     Attributes:
-        setting: the setting, as the server names it.
-        limit: its value.
+        setting, limit: the setting, as the server names it, and its value.
         found: the number of entries, or the bytes of the longest entry.
         entry: what an entry is called: ``field``.
         of_bytes: whether it is a limit of bytes.
@@ -201,9 +171,7 @@ class KeyEncoding:
     """A key as its server stores it.
 
     Attributes:
-        key: the key.
-        type: its TYPE.
-        encoding: its OBJECT ENCODING.
+        key, type, encoding: the key, its TYPE and its OBJECT ENCODING.
         length: the number of entries, or the bytes of a string.
         bytes: its memory including the key (MEMORY USAGE, which estimates large keys from a few
             entries); None if that is not permitted.
@@ -245,12 +213,7 @@ class Verdict:
 
 
 def check(seen: KeyEncoding, limits: Limits | None) -> Verdict:
-    """Check whether a key is compact, and which limits it exceeds.
-
-    Args:
-        seen: the key.
-        limits: its server's limits; None if unknown.
-    """
+    """Check whether a key is compact, and which of its server's limits (if known) it exceeds."""
     form = seen.form
     if form is None or seen.encoding in form.compact:
         return Verdict(True)
@@ -282,11 +245,7 @@ def beyond(
 def limits_at(to: To, key: Key) -> Operation[Limits | None]:
     """Return the limits of the server where a key lives; None if it does not show them.
 
-    Args:
-        to: the key's component, or a shard.
-        key: decides the shard, and on a cluster the node.
-
-    Cost: one exchange.
+    ``to`` is the key's component, or a shard. Cost: one exchange.
     """
     asking = Command(to, key, ("CONFIG", "GET", LIMITS_PATTERN), idempotent=True)
     [reply] = yield Partial([asking])  # CONFIG may not be permitted
@@ -306,10 +265,8 @@ def read_limits(reply: Reply) -> Limits | None:
 def warn_if_not_compact(to: To, key: Key, form: str, part_size: int, name: str) -> Operation[None]:
     """Log a warning if parts of the planned size are not compact on the server of a key.
 
-    Structures call it once, at their first write. There is no warning if the server does not show
-    its limits, or has no compact form.
-
-    Cost: one exchange.
+    There is none if the server does not show its limits, or has no compact form. Cost: one
+    exchange.
     """
     wanted = form_of(form)
     limits = yield from limits_at(to, key)

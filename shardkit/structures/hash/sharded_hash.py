@@ -1,32 +1,18 @@
-r"""A large HASH as many small ones, each compact on its server.
+"""A large HASH as many small ones, each compact on its server.
 
-A server keeps a HASH as a *listpack*, one block of bytes, as long as it has at most
-``hash-max-listpack-entries`` fields (512) and none longer than ``hash-max-listpack-value`` bytes
-(64), values included; a larger one becomes a hash table. So a hash is stored in parts. Fields that
-are numbers in sequence share a part with their neighbours, and are stored as the remainder
-(`shardkit.structures.layouts.numbered`); others are hashed, into parts that split as they fill
-(`shardkit.structures.layouts.growing`), or into a fixed number of parts::
+A server keeps a HASH as a *listpack*, one block of bytes, as long as it has few short fields. Those
+that are numbers in sequence share a part with their neighbours, and are stored as the remainder
+(`layouts.numbered`); others are hashed, into parts that split as they fill (`layouts.growing`), or
+into a fixed number of parts. docs/hash.md shows the keys::
 
-    cities:meta      HASH   kind=hash part_size=128 …
-    cities:parts     SET    {0, 1, … 45}                which ranges of parts were written to
     cities:2890      HASH   {80: …, 81: ["London", "H9", "GB"], …}        field 370001
 
-    field 81 of that part, in its listpack:
-    ┌─────────┬──────┬────────────┬──────────────────────┬──────┐
-    │ 81      │ size │ length: 20 │ ["London","H9","GB"] │ size │   2 + 22 bytes
-    │ 1 byte  │ 1    │ 1          │ 20                   │ 1    │
-    └─────────┴──────┴────────────┴──────────────────────┴──────┘
+A part is searched from its beginning, so its size trades bytes for the server's time: an HGET takes
+1.0 microseconds in parts of 128 and 7.1 in parts of 1,024 (docs/memory.md shows the curve).
 
-Values go through a codec (`shardkit.structures.codecs`).
-
-A part is searched from its beginning, so its size trades bytes for the server's time:
-an HGET takes 1.0 microseconds in parts of 128 and 7.1 in parts of 1,024, for nearly the same bytes
-(0.9 in one large hash). docs/memory.md shows the curve.
-
-Fields can expire one by one. On Redis a part with such fields stays compact; Valkey turns it into a
-hash table. Where parts split as they fill, a field keeps its time to live in the new part. Expired
-fields are not subtracted from their group's count, which is only an upper bound from then on: it is
-recounted before the group would split.
+Fields can expire one by one. Where parts split as they fill, a field keeps its time to live in the
+new part. Expired fields are not subtracted from their group's count, which is only an upper bound
+from then on: it is recounted before the group would split.
 """
 
 from __future__ import annotations
@@ -105,8 +91,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             None: they split as they fill.
         part_size: how many fields a part may have: at most the servers'
             ``hash-max-listpack-entries``. By default 128, and 256 where parts split as they fill.
-        codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given,
-            and returned as bytes.
+        codec: how values are stored: see `shardkit.structures.codecs`. None: as they are given, and
+            returned as bytes.
         fields: str, int or bytes: the type in which fields are returned.
         rule: ``digits``: fields that are numbers are in sequence, and share a part with their
             neighbours; ``crc32``: they are in no order, and are hashed like others.
@@ -114,13 +100,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             least the number of shards.
 
     Attributes:
-        total, part_size: the arguments, or the defaults.
-        codec: the codec.
+        total, part_size, codec: the arguments, or the defaults.
 
     Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
     hash exists with other parameters, and ShardErrors when shards fail. The first operation costs
-    one more exchange, to check the parameters; so does the first write of
-    this process to each range of 64 parts of numbers.
+    one more exchange, to check the parameters; so does the first write of this process to each
+    range of 64 parts of numbers.
     """
 
     deferred: DeferredFace[ShardedHash[Deferred, F, V]]
@@ -180,7 +165,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         mapping: Mapping[Any, Any] | None = None,
         items: Sequence[Any] | None = None,
     ) -> Operation[int]:
-        """Set fields.
+        """Set fields; return how many are new. Cost: one exchange for 10,000, one command per part.
 
         Args:
             key: one field, with ``value``.
@@ -188,15 +173,10 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             mapping: values by field.
             items: fields and values in turn: ``[field, value, field, value]``.
 
-        Returns:
-            How many fields are new.
-
         Raises:
             InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
                 set.
             ShardErrors: shards failed; fields of the others were set.
-
-        Cost: one exchange for 10,000 fields, one command per part.
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise InvalidArgumentError(
@@ -223,8 +203,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Set any number of fields, 10,000 to 200,000 per exchange; return how many are new.
 
         Args:
-            pairs: any iterable of fields with their values, such as a generator; it is read as they
-                are sent.
+            pairs: any iterable of fields with their values, which is read as they are sent.
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier pages were set.
@@ -246,11 +225,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hget(self, key: Key) -> Operation[V | None]:
-        """Return a field's value; None if it does not exist. Cost: one exchange.
-
-        Raises:
-            StructureError: the stored value was not written through the codec.
-        """
+        """Return a field's value; None if it does not exist. Cost: one exchange."""
         sent = self._fields.encode(key)
         if not self.meta.checked or self.meta.follow is not None:
             yield from self._open()
@@ -308,10 +283,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hstrlen(self, key: Key) -> Operation[int]:
-        """Return how many bytes are stored for a field; 0 if it does not exist.
-
-        Cost: one exchange.
-        """
+        """Return the stored bytes of a field; 0 if it does not exist. Cost: one exchange."""
         sent = self._fields.encode(key)
         yield from self._open()
         length: int = yield from self.layout.read_one("HSTRLEN", sent)
@@ -322,8 +294,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Add to the integer in a field, 0 if it does not exist; return the sum.
 
         Raises:
-            InvalidArgumentError: the amount is not an integer of 64 bits, or the codec stores
-                numbers in a form of its own.
+            InvalidArgumentError: the amount is no integer of 64 bits, or the codec has a form of
+                its own.
             ShardErrors: the field does not hold an integer, or the sum exceeds 64 bits.
 
         Cost: one exchange.
@@ -338,8 +310,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         """Add to the number in a field, 0 if it does not exist; return the sum.
 
         Raises:
-            InvalidArgumentError: the amount is not a finite number, or the codec stores numbers in
-                a form of its own.
+            InvalidArgumentError: the amount is not finite, or the codec has a form of its own.
             ShardErrors: the field does not hold a number.
 
         Cost: one exchange.
@@ -396,13 +367,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hscan_iter(
         self, match: Key | None = None, count: int | None = None, no_values: bool = False
     ) -> Stream[tuple[F, V] | Any]:  # with no_values F
-        """Iterate over the fields with their values, part by part; see `hgetall`.
-
-        A field is returned once at most.
+        """Iterate over the fields with their values, part by part, each once; see `hgetall`.
 
         Args:
-            match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
-                here, after they were read.
+            match: only fields that match this pattern (``*``, ``?``, ``[a-z]``); filtered after
+                they were read.
             count: about how many fields to have in memory at a time; by default those of 64 parts.
             no_values: iterate over the fields alone.
 
@@ -428,13 +397,10 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
         Args:
             count: how many distinct ones, at most all; if negative, how many with repetition.
-            withvalues: return pairs of fields and values.
+            withvalues: return pairs of fields and values; needs a count.
 
         Returns:
             A field, None if there is none; with ``count`` a list of fields, or of pairs.
-
-        Raises:
-            InvalidArgumentError: the count is not an integer, or values are wanted without one.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the fields.
         """
@@ -515,10 +481,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     ) -> Operation[list[int]]:
         """Set fields to expire at a time: seconds since 1970, or a datetime with a timezone.
 
-        The conditions are those of `hexpire`.
-
-        Returns:
-            As `hexpire`; 2 if the time has passed and the field was removed.
+        Conditions and returned codes as `hexpire`; 2 if the time has passed and the field was
+        removed.
         """
         when = timestamp(self.name, unix_time_seconds)
         return (yield from self._expire_fields("HEXPIREAT", fields, when, nx, xx, gt, lt))
@@ -539,15 +503,10 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hpersist(self, *fields: Key) -> Operation[list[int]]:
-        """Remove the time to live of fields.
+        """Remove the time to live of fields. Cost and errors: as `hexpire`.
 
         Returns:
             For each field 1 if it had one, -1 if not, -2 if the field does not exist.
-
-        Raises:
-            StructureError: the servers cannot.
-
-        Cost: one exchange, one command per part.
         """
         return (yield from self._send_expiry("HPERSIST", fields))
 
@@ -555,10 +514,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def httl(self, *fields: Key) -> Operation[list[int]]:
         """Return the seconds to live of fields: -1 if one does not expire, -2 if it is missing.
 
-        Raises:
-            StructureError: the servers cannot.
-
-        Cost: one exchange, one command per part.
+        Cost and errors: as `hexpire`.
         """
         return (yield from self._send_expiry("HTTL", fields, writes=False))
 
@@ -651,10 +607,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Repair the damage that `check` finds, where possible; return the number of fields.
+        """Repair what `check` finds, where possible; return the number of fields.
 
-        Fields move to their own parts, where they do not replace existing ones; see
-        `ShardedSet.rebuild`.
+        Moved fields do not replace existing ones; see `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
         return (yield from self.deferred.hlen())
@@ -680,8 +635,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             Whether it was stored: not if there is one already, or another process was first.
 
         Raises:
-            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does
-                not fit; or there are seven dictionaries.
+            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does not
+                fit; or there are seven dictionaries.
 
         Cost: four exchanges at most. Training takes seconds, which would block an event loop: there
         call `build_dictionary` in a thread, then `add_dictionary`.
@@ -703,12 +658,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def copy_from(self, key: Key) -> Operation[int]:
         """Copy a plain HASH of the same component; return how many fields are new.
 
-        Its values must have the codec's format, uncompressed: with ``codec="json"`` JSON. The HASH
-        is not changed: compare, then remove it. Writes to it in the meantime may be missed: copy it
-        again.
-
-        Args:
-            key: the key of the HASH.
+        Its values must have the codec's format, uncompressed. The HASH is not changed: compare,
+        then remove it. Writes to it in the meantime may be missed: copy it again.
 
         Raises:
             InvalidArgumentError: a field or value does not fit; earlier ones were copied.

@@ -45,16 +45,14 @@ Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 class BareMembers(list[Any]):
     """Members without owned values, for `Layout.write`: those of a set.
 
-    A pair for each would double the memory, and keep the garbage collector busy for a quarter of
-    the time of a bulk load.
+    A pair for each would double the memory, and keep the garbage collector busy in a bulk load.
     """
 
 
 class Layout(ABC):
     """The places of members, and how to read and write them there.
 
-    A caller may pass an owned value with each member, such as the field of a hash as the user wrote
-    it.
+    A caller may pass an owned value with each member, such as the field as the user wrote it.
     """
 
     component: str
@@ -75,10 +73,7 @@ class Layout(ABC):
 
     @abstractmethod
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """Send a command that reads one member: ``name key member args…``.
-
-        Cost: one exchange, in nearly every case.
-        """
+        """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
 
     @abstractmethod
     def read(
@@ -105,10 +100,10 @@ class Layout(ABC):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """Cut many members into pages to `write`.
+        """Cut many members into pages to `write`, which grow with the number of parts.
 
-        A page grows with the number of parts, so that a command carries dozens of members: each
-        costs a server little more than one with a single member.
+        So a command carries dozens of members: each costs little more than one with a single
+        member.
         """
         rest = iter(members)
         while True:
@@ -168,10 +163,7 @@ class Layout(ABC):
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
 
-        Returns:
-            The sum of the replies.
-
-        Cost: one command a part, an exchange for every 1,000.
+        Returns the sum of the replies. Cost: one command a part, an exchange for every 1,000.
         """
 
     def member(self, part: int | None, stored: bytes) -> bytes:
@@ -292,10 +284,8 @@ def random_members(
     """Draw random members: choose parts by their sizes, then members within each.
 
     ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
-    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat.
-
-    Returns:
-        Parts, as `Layout.read_parts`, with the reply of the command.
+    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat. Returns
+    parts, as `Layout.read_parts`, with the reply of the command.
 
     Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
     """

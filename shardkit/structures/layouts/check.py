@@ -1,12 +1,8 @@
 """Check and repair the parts of a layout: see `shardkit.structures.base.check`.
 
-The checks find:
-
-* a key of another type; an unreadable member or value; a member in the wrong part, as after two
-  parts were swapped;
-* in groups: a state that is lost, out of range or does not match the parts, even if parts were
-  lost; parts beyond the number in the state;
-* in numbered parts: unregistered parts of the first range.
+The checks find a key of another type, an unreadable member or value, a member in the wrong part; a
+group's state that is lost, out of range or does not match the parts; parts beyond its number; and
+unregistered parts of the first range.
 
 The repair moves members to their own part, and writes states from the parts' content. The last
 existing part decides how many parts a group has: linear hashing places every member as if parts
@@ -55,9 +51,7 @@ Entries = list[tuple[bytes, Any]]
 
 
 def check_layout(layout: Layout, kind: str, validate: Validate) -> Stream[Damage]:
-    """Check all parts of a layout; see `shardkit.structures.base.check.Damage`.
-
-    ``kind`` is the parts' type: HASH, SET or ZSET.
+    """Check all parts of a layout, of the type ``kind``: HASH, SET or ZSET.
 
     Cost: three exchanges for 64 parts, or for each group; entries of 64 parts are in memory.
     """

@@ -39,8 +39,7 @@ class Plan:
         number: how often it was planned.
         prefix: of the keys of its parts.
         count: how many parts there are, of members that are hashed.
-        part_of: returns the part of a member.
-        parts_of: returns the parts of members.
+        part_of, parts_of: return the part of a member, the parts of members.
     """
 
     number: int

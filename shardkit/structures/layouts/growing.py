@@ -15,12 +15,9 @@ one server; it grows on its own, by linear hashing::
 Before a script adds members, it splits parts in order until they average at most ``max_load``
 members. Part ``p`` keeps about half of its members, the others move to the new part ``p + 2^L``.
 Parts not yet split hold twice as many members as split ones, so ``max_load`` is half of a part's
-size, with a margin of six standard deviations: no part outgrows its size. Parts of at most 512 hold
-196 members on average, parts of at most 128 hold 37. SHA-1 is the fastest hash in a server's Lua.
-
-A write that needs no split is a script that only compares the group's state, writes and counts: 5
-to 7 microseconds of the server's time for a single member, of which the SADD or HSET takes 1. The
-longer script that splits is sent when a split is due or the state has changed.
+size, with a margin of six standard deviations: no part outgrows its size. SHA-1 is the fastest hash
+in a server's Lua. A write that needs no split is a script that only compares the group's state,
+writes and counts; the longer one that splits is sent when a split is due or the state has changed.
 
 A caller uses the number of parts that it last read. A script compares it first; if it has changed,
 the script only returns the new one. A read fetches the number after the read commands, on the same
@@ -248,14 +245,11 @@ class GrowingLayout(Layout):
         others: Mapping[int, tuple[int, int]],
         written: Replies | None = None,
     ) -> Operation[set[int]]:
-        """Give groups the structure's expiry; see `shardkit.structures.base.writes`.
+        """Give groups the structure's expiry (`base.writes`); return those that do not exist.
 
         ``created`` has the expiry of the groups that a write created. ``others`` has the number of
         parts and the expiry of groups with another expiry, or of other parameters: the latter are
         removed.
-
-        Returns:
-            The groups that do not exist.
         """
         meta = self.meta
         if meta is None:
@@ -486,8 +480,7 @@ class GrowingLayout(Layout):
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
         """See `Layout.send_to_all`; each group changes as one.
 
-        Cost: one script per group, of one to two microseconds a part; an exchange for every
-        100,000 parts.
+        Cost: one script per group; an exchange for every 100,000 parts.
         """
         yield from self.refresh()
         if name == "UNLINK":
@@ -495,10 +488,7 @@ class GrowingLayout(Layout):
         return (yield from self._to_all(range(self.groups), generation.number, name, *args))
 
     def _check_beyond(self) -> Operation[None]:
-        """Check that groups have no parts beyond their number, as these would be left behind.
-
-        Cost: one exchange.
-        """
+        """Check that groups have no parts beyond their number. Cost: one exchange."""
         beyond = [
             [self.key(group, number + n) for n in range(_PARTS_PROBED)]
             for group, number in enumerate(self.parts)
@@ -563,17 +553,14 @@ class GrowingLayout(Layout):
         return [self._keys[group], *(self.key(group, n) for n in range(self.parts[group]))]
 
     def count(self) -> Operation[int | None]:
-        """Return the number of members; None if fields expire, which no counter follows.
-
-        Cost: one exchange.
-        """
+        """Return the number of members; None if fields expire. Cost: one exchange."""
         yield from self.refresh()
         return None if any(self._expiring) else sum(self._counts)
 
     def sibling(self, name: str, due: int) -> GrowingLayout:
-        """Return a layout with the same parameters whose groups live on the same servers.
+        """Return a layout with the same parameters, servers and groups, which expire at ``due``.
 
-        They expire at ``due``, in milliseconds since 1970.
+        That is in milliseconds since 1970.
         """
         size = self._part_size
         layout = GrowingLayout(self.component, name, self._kind, size, self.groups)
@@ -581,14 +568,9 @@ class GrowingLayout(Layout):
         return layout
 
     def replace_by(self, other: GrowingLayout) -> Operation[int]:
-        """Replace this layout's groups by those of another, each group atomically.
+        """Replace this layout's groups by those of another, made by `sibling`, each atomically.
 
-        ``other``, made by `sibling`, is empty afterwards.
-
-        Returns:
-            The number of members afterwards.
-
-        Cost: one exchange, in nearly every case.
+        Returns the number of members afterwards. Cost: one exchange, in nearly every case.
         """
         yield from self.refresh()
         waiting = list(range(self.groups))
@@ -678,8 +660,8 @@ class GrowingLayout(Layout):
     def _recount(self, groups: Iterable[int]) -> Operation[None]:
         """Recount groups whose fields expire, before they split for members long gone.
 
-        Of others, those that have outgrown their parts: concurrent writers do not see each other,
-        but many splits at once are more likely due to a damaged count.
+        Of others, those that have outgrown their parts: many splits at once are more likely due to
+        a damaged count than to concurrent writers.
         """
         outgrown = [g for g in groups if self._counts[g] > 2 * self.parts[g] * self._load]
         if outgrown:
@@ -775,12 +757,9 @@ def chunks_of(numbers: Sequence[int], size: int) -> Iterator[list[GroupPart]]:
 def read_parts_together(
     layouts: Sequence[GrowingLayout], chunk: Sequence[GroupPart], name: str, *args: Argument
 ) -> Operation[list[list[Reply]]]:
-    """Send a reading command to the same chunk of several layouts; see `Layout.read_parts`.
+    """Send a reading command to the same chunk of several layouts; return the replies, by layout.
 
     The layouts have the same groups, each with at least as many parts as the chunk was made for.
-
-    Returns:
-        The replies, by layout.
 
     Cost: one exchange, in nearly every case.
     """
@@ -865,8 +844,8 @@ def _by_part(placed: Iterable[_Placed[T]], parts: int) -> dict[int, tuple[list[b
 def max_load(part_size: int) -> float:
     """Return how many members parts may average, so that none outgrows its size.
 
-    A part that has not split holds up to twice the average. Members fall to parts at random, so the
-    standard deviation of their number is its square root; six of these are kept free.
+    A part that has not split holds up to twice the average; six standard deviations, each the
+    square root of the number, are kept free.
     """
     return max(1.0, (sqrt(9 + part_size) - 3) ** 2 / 2)
 

@@ -7,12 +7,10 @@
 
     field 370001  ──►  part 370001 // 128 = 2890, stored as 370001 % 128 = 81
 
-A part's key contains the quotient, so a member is stored as the remainder: 2 bytes of a listpack in
-parts of 128, where the whole number takes up to 11. Digits with leading zeros (``007``) go to the
-part of their number, but are stored unchanged, and so stay members of their own.
-
-Another layout stores members that are not numbers. If that is a `FixedLayout`, the two share parts;
-a stored number shorter than ``part_size`` is always a remainder, which tells them apart.
+A member is stored as the remainder: 2 bytes of a listpack in parts of 128, where the whole number
+takes up to 11. Digits with leading zeros (``007``) go to the part of their number, but are stored
+unchanged. Another layout stores members that are not numbers. If that is a `FixedLayout`, the two
+share parts; a stored number shorter than ``part_size`` is always a remainder.
 """
 
 from __future__ import annotations

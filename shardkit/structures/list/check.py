@@ -1,8 +1,7 @@
 """Check and repair a list: see `shardkit.structures.base.check`.
 
-A list's ends determine how many values each part has: parts between the ends are full. So the check
-detects a part that was cut, lengthened or lost, and ends that were lost or changed, as long as
-there are parts. Lost values cannot be restored.
+Parts between the ends are full. So the check detects a part that was cut, lengthened or lost, and
+ends that were lost or changed, as long as there are parts. Lost values cannot be restored.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ deleted the list, and perhaps re-created it, the caller checks them and repeats 
 
 A change of many parts takes several scripts, so that none holds the server for long. The first one
 stores the remaining work in the list's ends, and from then on every other script does nothing. A
-client that meets unfinished work completes it first::
+client that meets unfinished work completes it first, so the change is atomic for all clients, and
+no client that dies leaves it half done (``lua/steps.lua``)::
 
     client 1                      {jobs}:ends                              client 2
     lrem 0 "x" ─────────────────► part_size=0
@@ -16,9 +17,6 @@ client that meets unfinished work completes it first::
                                   …
     finish ─────────────────────► part_size=1000          ◄─────────────── lpop
 
-So the change is atomic for all clients, and no client that dies leaves it half done. The tasks are
-in ``lua/steps.lua``.
-
 The ends locate every value::
 
     {jobs}:ends     first=-1  last=2  left=2  right=3  part_size=4
@@ -27,8 +25,7 @@ The ends locate every value::
                  [ · · a b ] [ c d e f ] [ g h i j ] [ k l m · ]
     index              0 1     2 3 4 5     6 7 8 9     10 11 12
 
-Parts between the ends are full, so index 7 is 7 - 2 = 5 values after the first part: in part
--1 + 1 + 5 // 4 = 1, at place 5 % 4 = 1.
+Index 7 is 7 - 2 = 5 values after the first part: in part -1 + 1 + 5 // 4 = 1, at place 5 % 4 = 1.
 """
 
 from __future__ import annotations

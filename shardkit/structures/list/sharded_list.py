@@ -1,26 +1,11 @@
-r"""A very long LIST in parts, on the server of its name.
-
-::
-
-    {jobs}:meta      HASH    kind=list part_size=1000 values=str
-    {jobs}:ends      HASH    first=-1 last=2 left=2 right=700 part_size=1000
-    {jobs}:-1        LIST                    998 │ 999       filled from the right
-    {jobs}:0         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
-    {jobs}:1         LIST    0 │ 1 │ 2 │ … │ 998 │ 999       full
-    {jobs}:2         LIST    0 │ 1 │ 2 │ … │ 699             filled from the left
-    {jobs}:signal    LIST    "1"                             a token for a waiting consumer
+"""A very long LIST in parts, on the server of its name.
 
 LPUSH fills the first part and then opens the one before it, RPUSH the last and then the one after
 it; a pop that empties an end part moves that end inward. So parts between the ends are full at all
 times, and both the length and the part of an index are computed, not searched for (see
-`shardkit.structures.list.scripts`). All keys have the list's ``{tag}``, so they live on one server,
-and each operation is one script there. Parts are not among a script's KEYS, because only the ends
-say which exist.
-
-It saves no memory: a server packs a plain LIST as densely. One million values of 7 characters take
-9.1 bytes each plain; in parts of 1,000 they take 9.5 on Redis 7.0 and 9.3 on Valkey 9.1, in parts
-of 128 11.5 and 9.7. Its keys stay small however long the list grows: it is for reading from the
-middle, moving keys one by one, and inspection.
+`list.scripts`; docs/lists.md shows the keys and what they take). All keys have the list's
+``{tag}``, so they live on one server, and each operation is one script there. Parts are not among a
+script's KEYS, because only the ends say which exist.
 
 Waiting. ``blpop`` tries to pop; if the list is empty, it blocks on the signal and tries again. A
 push onto an empty list puts a token there. The consumer that receives it pops, and puts the token
@@ -35,8 +20,7 @@ are never among the values::
                          ────────────────────────────────────────────────► (wakes) lpop: b …
 
 The token is lost if a consumer dies between its token and its pop. So no consumer blocks for longer
-than a second without trying, and one that then pops a value passes a token on: the others are
-delayed by a second at most.
+than a second without trying, and one that then pops a value passes a token on.
 """
 
 from __future__ import annotations
@@ -106,8 +90,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
 
     Methods with redis-py's names have its arguments and results, without the key. Indexes count
-    from 0 on the left, from -1 on the right. Values pushed to a list that expires expire with it.
-    A change of many parts takes several exchanges and is atomic: other clients complete it before
+    from 0 on the left, from -1 on the right. Values pushed to a list that expires expire with it. A
+    change of many parts takes several exchanges and is atomic: other clients complete it before
     they use the list (`shardkit.structures.list.scripts`). `delete`, `expire` and similar methods
     take one exchange for 1,000 parts.
 
@@ -120,8 +104,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         clock: tells the time during waits.
 
     Attributes:
-        name: the prefix of its keys.
-        part_size: how many values a part holds.
+        name, part_size: the prefix of its keys, and the argument.
 
     Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
     list exists with other parameters, and ShardErrors when the server fails, or refuses it. The
@@ -157,11 +140,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpush(self, *values: Argument) -> Operation[int]:
-        """Push values on the left, one after the other; return the new length.
+        """Push values on the left, one after the other, atomically; return the new length.
 
         Args:
-            values: text, bytes or numbers, as the list's ``values`` says; at most 10,000, which
-                are pushed atomically.
+            values: text, bytes or numbers, as the list's ``values`` says; 1 to 10,000.
 
         Raises:
             InvalidArgumentError: a value is invalid, or there are none or too many; none was
@@ -178,15 +160,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpush_many(self, values: Iterable[Argument]) -> Operation[int]:
-        """Push any number of values on the left, 10,000 per exchange.
+        """Push any number of values on the left, 10,000 per exchange; return the length then.
 
-        Each 10,000 are pushed atomically, all of them are not.
-
-        Args:
-            values: any iterable of values, including generators: it is read as pages are sent.
-
-        Returns:
-            The length after the last of them.
+        Each 10,000 are pushed atomically, all of them are not. Any iterable is read as pages are
+        sent.
 
         Raises:
             InvalidArgumentError: a value is invalid; earlier pages have been pushed.
@@ -230,10 +207,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Unlike redis-py's, which waits for several lists, it returns the value without the key.
 
         Args:
-            timeout: in seconds; 0 or None to wait for ever.
-
-        Returns:
-            The value; None after the timeout.
+            timeout: in seconds; 0 or None to wait for ever. After it, None is returned.
 
         Raises:
             ShardErrors: the server failed. The call does not wait for it to recover: call again.
@@ -252,7 +226,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lmove(
         self, destination: ShardedList[Any, M], src: str = "LEFT", dest: str = "RIGHT"
     ) -> Operation[M | None]:
-        """Pop a value and push it onto another list, atomically.
+        """Pop a value and push it onto another list, atomically; return it, None if there is none.
 
         The value is always in one of the two, whatever fails: use it for work in progress.
 
@@ -261,9 +235,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
                 ``{jobs}:doing``. May be this one.
             src: where it is popped, LEFT or RIGHT.
             dest: where it is pushed.
-
-        Returns:
-            The value; None if the list is empty.
 
         Raises:
             InvalidArgumentError: a side is invalid, or the lists hold different types of values.
@@ -348,13 +319,12 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The index, None if there is none; with ``count`` a list of indexes.
 
-        The search takes an atomic step for every 20,000 values or 500 parts; other clients can
-        write between two steps. The indexes are those at the last step, so pushes and pops at the
-        ends are taken into account. It ends with the parts that existed at the start. If other
-        clients insert or remove values in the middle (`linsert`, `lrem`), an index may be wrong, or
-        a value missed.
+        Other clients can write between two steps. The indexes are those at the last step, so pushes
+        and pops at the ends are taken into account. It ends with the parts that existed at the
+        start. If other clients insert or remove values in the middle (`linsert`, `lrem`), an index
+        may be wrong, or a value missed.
 
-        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n).
+        Cost: an exchange, and an atomic step, for every 20,000 values or 500 parts. O(n).
         """
         first = 1 if rank is None else rank
         self._check_index("rank", first)
@@ -380,9 +350,6 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         once, in order; one that is pushed or popped in the meantime once or not at all. It ends
         with the parts that existed at the start. `linsert` and `lrem` shift values, so one per part
         may be returned twice or not at all.
-
-        Args:
-            reverse: whether to begin on the right.
 
         Cost: one exchange per part; if parts are small, per 1,000 values.
         """
@@ -428,11 +395,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         Returns:
             The new length; -1 if ``refvalue`` was not found, 0 if the list is empty.
 
-        The search takes an atomic step for every 20,000 values or 500 parts. A ``refvalue`` that
-        another client adds behind the search is not found. The step that finds it also inserts.
+        A ``refvalue`` that another client adds behind the search is not found. The step that finds
+        it also inserts.
 
-        Cost: an exchange per step: 50 for 1,000,000 values in parts of 1,000. O(n) for the search,
-        and one move per part between there and the nearer end, an exchange per 1,000 parts.
+        Cost: an exchange for every 20,000 values or 500 parts, O(n) for the search, and one move
+        per part between there and the nearer end, an exchange per 1,000 parts.
         """
         side = where.upper() if isinstance(where, str) else where
         if side not in ("BEFORE", "AFTER"):
@@ -478,11 +445,9 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @stream
     def check(self) -> Stream[Damage]:
-        """Read everything and yield the damage; change nothing.
+        """Read everything and yield the damage: of the ends, each part's length and each value.
 
-        It checks the ends, each part's number of values, and that each value can be read.
-
-        Cost: three exchanges for 64 parts, whose values are in memory.
+        Changes nothing. Cost: three exchanges for 64 parts, whose values are in memory.
         """
         yield from check_parameters(self.meta)
         yield from check_list(self._scripts, self._values.decode)

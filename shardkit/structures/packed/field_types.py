@@ -1,27 +1,8 @@
 """The types of a packed record's fields: each encodes a value in a fixed number of bits.
 
-=========== ==================================== ========================================
-spec        a value is                           zeros are
-=========== ==================================== ========================================
-``u1``…     an integer, 0 to 2**n - 1            0. ``u1`` takes True and False as well
-``u63``
-``i2``…     an integer, -2**(n-1) to             0
-``i64``     2**(n-1) - 1
-``f16``     a number of that precision           0.0
-``f32``
-``f64``
-``bytes3``  exactly three bytes                  zero bytes
-``lat16``   degrees, -90 to 90; or None          None
-``lon16``   degrees, -180 to 180; or None        None
-`Choice`    one of some names; or None           None
-=========== ==================================== ========================================
-
-Widths and bit order match the servers' BITFIELD: the first bit is the most
-significant of the first byte, integers are big-endian, negative ones in two's complement.
-
-Degrees are stored as the number of a cell, and come back as its middle. A cell of ``lat16`` and
-``lon16`` is 306 m high and 612 m wide at the equator, one of ``lat24`` and ``lon24`` 1.2 m and
-2.4 m. Four bytes for both cannot give the two metres that are sometimes claimed.
+docs/packed.md lists them. Widths and bit order match the servers' BITFIELD: the first bit is the
+most significant of the first byte, integers are big-endian, negative ones in two's complement.
+Degrees are stored as the number of a cell, and come back as its middle.
 """
 
 from __future__ import annotations
@@ -70,11 +51,7 @@ class FieldType(ABC):
 
     @abstractmethod
     def encode(self, value: Any) -> int:
-        """Return a value's bits as an unsigned integer.
-
-        Raises:
-            TypeError, ValueError: it does not fit.
-        """
+        """Return a value's bits as an unsigned integer; TypeError or ValueError if none fit."""
 
     @abstractmethod
     def decode(self, code: int) -> Any:
@@ -179,14 +156,9 @@ class FixedBytes(FieldType):
 
 
 class Degrees(FieldType):
-    """A latitude or longitude as the number of its cell, from 1; None is 0.
+    """A latitude or longitude (``name`` is lat or lon) as the number of its cell; None is 0.
 
-    Args:
-        name: ``lat`` or ``lon``.
-        bits: 2**bits - 1 cells.
-
-    Attributes:
-        cell: the size of a cell in degrees.
+    There are 2**bits - 1 cells, from 1; ``cell`` is the size of one in degrees.
     """
 
     def __init__(self, name: str, bits: int) -> None:

@@ -1,11 +1,9 @@
 """Packed records aggregated as numpy arrays: some nanoseconds a record.
 
-Adjacent fields are read as one number: a location's country and region, two bytes, are counted by
-one ``bincount`` over an array of big-endian 16-bit integers. Groups of up to 16 bits have a place
-each in arrays; groups with wider keys are found by sorting each block, and go into a dictionary.
-
-Sums of integers are exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at
-a time, and less than 2**21 of them.
+Adjacent fields are read as one number. Groups of up to 16 bits have a place each in arrays; groups
+with wider keys are found by sorting each block, and go into a dictionary. Sums of integers are
+exact: ``bincount`` adds doubles, so it is given at most 32 bits of a value at a time, and less than
+2**21 of them.
 """
 
 from __future__ import annotations
@@ -110,8 +108,8 @@ class ArrayAggregator(Aggregator):
     def _fold(self, keys: Array) -> Array:
         """Return keys with their upper half folded into the lower; twice gives the keys again.
 
-        Keys that differ in their upper byte only, countries without regions, have counters 2 KiB
-        apart, which share so few lines of the CPU's cache that counting takes three times as long.
+        Counters of keys that differ in their upper byte only share so few lines of the CPU's cache
+        that counting takes three times as long.
         """
         folded: Array = keys ^ (keys >> ((self.key_bits + 1) // 2))
         return folded

@@ -10,8 +10,6 @@
     │ bits 0 to 7     │ bits 8 to 19           20│ │      │
     └─────────────────┴─────────────────┴─────────────────┘
 
-    country=5, score=-3, flag=1   →   05 ff d8                  BITFIELD key GET u8 #0 … GET i12 8
-
 A record of at most 4 bits takes 1, 2 or 4, so that several share a byte and none spans two; any
 other takes whole bytes. Pure: no I/O.
 """

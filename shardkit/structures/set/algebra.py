@@ -1,13 +1,10 @@
-"""Intersections, unions and differences of sharded sets, part by part.
+"""Intersections, unions and differences of sharded sets, some hundred parts at a time.
 
-Sets with the same parameters have the same members in corresponding parts, so they are combined
-part by part, some hundred at a time:
-
-- With a fixed number of parts, part 7 of one set corresponds to part 7 of another. Where these live
-  on one server, it combines them; elsewhere their members are fetched.
-- Where parts split as they fill, groups correspond, and a part of the set that was split least
-  corresponds to the parts that the same part was split into in the others. Their members are
-  fetched. A stored result is built beside the set and replaces it group by group.
+Sets with the same parameters have the same members in corresponding parts. With a fixed number of
+parts, part 7 of one set corresponds to part 7 of another: where these live on one server, it
+combines them; elsewhere their members are fetched. Where parts split as they fill, a part of the
+set that was split least corresponds to the parts that the same part was split into in the others. A
+stored result is built beside the set and replaces it group by group.
 """
 
 from __future__ import annotations
@@ -47,10 +44,7 @@ def chunks(layouts: Sequence[FixedLayout | GrowingLayout]) -> Operation[list[Chu
 def combine(
     verb: str, layouts: Sequence[FixedLayout | GrowingLayout], chunk: Chunk, seen: list[int]
 ) -> Operation[list[bytes]]:
-    """Return the members that combining a chunk of sets gives.
-
-    ``seen`` counts the members of each that were read, for `verify`.
-    """
+    """Return the members of a combined chunk; ``seen`` counts what was read, for `verify`."""
     fixed = _fixed(layouts)
     if not fixed:
         return list((yield from _combined_growing(verb, _growing(layouts), chunk, seen)))
@@ -71,10 +65,7 @@ def verify(layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]) 
 def store(
     verb: str, target: FixedLayout | GrowingLayout, sources: Sequence[FixedLayout | GrowingLayout]
 ) -> Operation[int]:
-    """Replace a set by the combination of others; return how many members it has then.
-
-    See `ShardedSet.sinterstore`. All layouts are of one kind.
-    """
+    """Replace a set by the combination of others, of one kind of layout; return its size."""
     if isinstance(target, FixedLayout):
         return (yield from _store_fixed(verb, target, _fixed(sources)))
     return (yield from _store_growing(verb, target, _growing(sources)))

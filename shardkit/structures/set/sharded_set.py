@@ -1,34 +1,10 @@
-r"""A large SET as many small ones, each compact on its server.
+"""A large SET as many small ones, each compact on its server.
 
-A server keeps a SET of integers as an *intset*, a sorted array, as long as it has at most
-``set-max-intset-entries`` members (512 by default); a larger one becomes a hash table. So a set is
-stored in parts, which split as they fill (`shardkit.structures.layouts.growing`)::
-
-    visitors:meta    HASH  kind=set groups=64 part_size=512 members=int
-    visitors:{37}    HASH  parts=9 count=2702          the state of one group of parts
-    visitors:{37}:0  SET   {17, 90210, …}              some 300 members, never more than 512
-      ⋮
-    visitors:{37}:8
-
-or, given the number of members to expect, in a fixed number of parts::
-
-    visitors:meta    HASH  kind=set total=1000000 part_size=512 partition=crc32 members=int
-    visitors:0       SET   {17, 90210, …}              each about half full: 2 * total // part_size
-      ⋮                                                parts, and CRC-32 of the member decides which
-    visitors:3905
-
-    an intset of 64-bit members, as the server holds it:
-    ┌──────────┬──────────┬────────┬────────┬───┬────────┐
-    │ width: 8 │ count: n │ m₁     │ m₂     │ … │ mₙ     │   8 + 8·n bytes
-    │ 4 bytes  │ 4 bytes  │ 8      │ 8      │   │ 8      │
-    └──────────┴──────────┴────────┴────────┴───┴────────┘
-
-One million ids of 60 bits take 72.4 bytes each in one SET of Redis 7.0, and 9.4 in parts of 512
-(42.5 and 8.4 on Valkey 9.1); larger parts save little more. Sets of text have parts of 128: Redis
-from 7.2 on, and Valkey, have a compact form for text too, with a limit of its own,
-``set-max-listpack-entries``.
-
-Members are always hashed, numbers too, because the integers of a set are rarely in sequence.
+A server keeps a small SET of integers as an *intset*, a sorted array of 8 bytes each; a larger one
+becomes a hash table. So a set is stored in parts, which split as they fill (`layouts.growing`), or,
+given the number of members to expect, in a fixed number of parts. docs/sets.md shows the keys, and
+what they take. Members are always hashed, numbers too, because the integers of a set are rarely in
+sequence.
 """
 
 from __future__ import annotations
@@ -97,7 +73,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
             they fill.
         part_size: how many members a part may have to be compact: the servers'
             ``set-max-intset-entries``, 512, or for text ``set-max-listpack-entries``, 128, which
-            are the defaults. A part size above the server's limit is logged as a warning.
+            are the defaults. One above the server's limit is logged as a warning.
         members: int, str or bytes: the type of its members.
         rule: the partition's name, with a ``total``; see `shardkit.routing.partition`.
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
@@ -151,19 +127,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @property
     def parts(self) -> int:
-        """The number of parts.
-
-        Raises:
-            InvalidArgumentError: its parts split as they fill.
-        """
+        """The number of parts; refused if its parts split as they fill."""
         return self._fixed().count
 
     def part_of(self, member: Key) -> int:
-        """Return the number of a member's part. No exchange.
-
-        Raises:
-            InvalidArgumentError: the member does not fit, or the parts split as they fill.
-        """
+        """Return the number of a member's part; refused if parts split. No exchange."""
         return self._fixed().part_of(self._members.encode(member))
 
     def key_of(self, member: Key) -> str:
@@ -171,11 +139,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         return self._fixed().key_of(self._members.encode(member))
 
     def by_key(self, members: Iterable[Key]) -> dict[str, list[bytes]]:
-        """Return members, encoded as they are sent, by the key that holds them. No exchange.
-
-        Raises:
-            InvalidArgumentError: a member does not fit, or the parts split as they fill.
-        """
+        """Return members, encoded as they are sent, by their key; see `part_of`. No exchange."""
         key_of, encode = self._fixed().key_of, self._members.encode
         groups: dict[str, list[bytes]] = {}
         for member in members:
@@ -185,19 +149,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd(self, *values: M) -> Operation[int]:
-        """Add members.
-
-        Args:
-            values: integers, text or bytes, as the set's ``members`` says.
-
-        Returns:
-            How many were new.
+        """Add members; return how many were new. Cost: one exchange, one command per part.
 
         Raises:
             InvalidArgumentError: there is no member, or one does not fit; nothing was added.
             ShardErrors: shards failed; members of the others were added.
-
-        Cost: one exchange, one command per part. O(1) for a member.
         """
         sent = self._encoded(values)
         check_some(self.name, "sadd", sent, "member")
@@ -321,9 +277,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def smismember(self, values: M | Iterable[M], *args: M) -> Operation[list[bool]]:
         """Return for each member whether it is in the set. Cost: one exchange.
 
-        Args:
-            values: a list of members, or the first member.
-            args: further members.
+        ``values`` is a list of members, or the first member.
         """
         encode = self._members.encode
         numbered = [(encode(member), n) for n, member in enumerate(list_or_args(values, args))]
@@ -375,8 +329,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Iterate over the members, part by part, each once; see `smembers`.
 
         Args:
-            match: only members that match this pattern (``*``, ``?``, ``[a-z]``); they are filtered
-                here, after they were read.
+            match: only members that match this pattern (``*``, ``?``, ``[a-z]``); filtered after
+                they were read.
             count: about how many members to have in memory at a time; by default those of 256
                 parts.
 
@@ -395,8 +349,8 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         """Return the members that are in this set and in all others.
 
         Args:
-            keys: a list of sets, or the first other set. They have the same parameters, and belong
-                to any component of this kit. Without any, this set's members are returned.
+            keys: a list of sets, or the first other set: with the same parameters, of any component
+                of this kit. Without any, this set's members are returned.
             args: further sets.
 
         Raises:
@@ -476,7 +430,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def replan(self, total: int) -> Operation[int]:
-        """Plan parts for another number of members, while clients use the set.
+        """Plan parts for another number of members, while clients use the set; return how many.
 
         Everything is copied into new parts, a multiple of the present number. Clients follow, even
         if their code has another total. Writers wait once, for some tenths of a second; readers do
@@ -484,9 +438,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
         Args:
             total: the expected number of members; rounded up to such a multiple.
-
-        Returns:
-            The number of parts.
 
         Raises:
             InvalidArgumentError: that needs no more parts; the parts split as they fill, or have
@@ -503,9 +454,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
     def rebuild(self) -> Operation[int]:
         """Repair the damage that `check` finds, where possible; return the number of members.
 
-        Members move to their own parts, and the states of groups are written as their parts have
-        them; a key of another type is removed. Lost parameters are stored as the set was opened. Do
-        not write to it at the same time.
+        Members move to their own parts, and groups are counted again; a key of another type is
+        removed. Lost parameters are stored as the set was opened. Do not write to it at the same
+        time.
 
         Cost: as `check`, and an exchange for each member that moves.
         """

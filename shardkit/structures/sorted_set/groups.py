@@ -8,17 +8,15 @@
     scores:{4}:bottom    ZSET   its lowest members        ┘ at most twice as many
 
 The highest members of the whole set are among the highest of each group. Members fall to groups at
-random: of the first 1,000, each of 64 groups has 16, seldom more than 28 and hardly ever more than
-36. So a group caches not 1,000 but 36 to 72, which stay compact. A reader fetches 28 from each
-group, and more from those whose last one is still among the first 1,000. If it needs more than a
-group caches, it reads the parts: the result is exact however members fall.
-
-``lua/bounds.lua`` updates top and bottom with every change, and proves that they stay correct.
+random: of the first 1,000, each of 64 groups has 16, hardly ever more than 36. So a group caches
+not 1,000 but 36 to 72, which stay compact. A reader fetches 28 from each group, and more from those
+whose last one is still among the first 1,000. If it needs more than a group caches, it reads the
+parts: the result is exact however members fall. ``lua/bounds.lua`` updates top and bottom with
+every change, and proves that they stay correct.
 
 **Ranges** are read page by page. A page is a script per group that visits its parts and returns the
 first members after a score and member. So a page costs the same wherever it begins, and nothing is
-kept between pages. Because each page visits all parts, pages grow until eight hold everything:
-reading all of a sorted set visits each part about a dozen times, however many members there are.
+kept between pages. Pages grow until eight hold everything, which visits each part a dozen times.
 
 To start at a rank far inside, a row somewhat before it is guessed from a sample, its exact rank is
 counted, and reading begins there::
@@ -98,11 +96,7 @@ class ScoredGroups(GrowingLayout):
     def _write_command(
         self, plan: WritePlan, build: Build[Any], *, adds: bool, unsure: bool
     ) -> Command:
-        """Make the command of a plan; see `GrowingLayout.write`.
-
-        ``build`` returns a verb, its number of options, the options and the arguments: see
-        ``lua/write.lua``.
-        """
+        """See `GrowingLayout.write`; ``build`` returns a command as ``lua/write.lua`` has it."""
         group = plan.group
         if not unsure and (one := self._one(plan, build, adds)) is not None:
             return one
@@ -152,7 +146,7 @@ class ScoredGroups(GrowingLayout):
         return sum(removed for [removed] in replies)
 
     def rebuild(self) -> Operation[int]:
-        """Recount all members and rebuild tops and bottoms; return how many members there are.
+        """Recount all members, rebuild tops and bottoms; return how many members there are.
 
         Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
         """
@@ -332,10 +326,7 @@ class ScoredGroups(GrowingLayout):
         return (yield from self.count_between("ZCOUNT", *ends, score, member, int(desc)))
 
     def sample(self, size: int) -> Operation[list[Row]]:
-        """Return the members of some parts of each group, at random with regard to their scores.
-
-        Cost: one exchange.
-        """
+        """Return the members of some parts of each group, at random scores. One exchange."""
         parts = ceil(size / self.groups / self._load)
         keys = [
             self.key(group, part)

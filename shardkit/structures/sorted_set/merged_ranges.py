@@ -1,23 +1,18 @@
 """Ranges of scores over many ZSETs: what ZRANGEBYSCORE returns, merged into one order.
 
 A sorted set in parts, one on each shard, is read as if it were one: each part returns its first
-members of the range, and these are merged by score, and by member where scores are equal::
-
-    part 0    1 ann   3 eve   3 ivo   7 pat ┐
-    part 1    2 bob   3 dan                 ├─►  1 ann   2 bob   3 cal   3 dan   3 eve  …
-    part 2    3 cal   9 zoe                 ┘    the first five of them all
+members of the range, and these are merged by score, and by member where scores are equal.
 
 The next page begins after the last row of the previous one: that row, a member and its score, is
-the cursor. The cursor is exclusive, so nothing comes twice, and total, so nothing is left out
-however many scores are equal. A script finds its rank in each part, by bisecting the members with
-that score, so a page costs the same wherever it begins, and the cursor's member need not exist any
-more, nor ever have been in that part::
+the cursor. It is exclusive, so nothing comes twice, and total, so nothing is left out however many
+scores are equal. A script finds its rank in each part, by bisecting the members with that score, so
+a page costs the same wherever it begins, and the cursor's member need not exist::
 
     after (dan, 3)    part 0: rank 1      part 1: rank 2, the end      part 2: rank 1
 
 Of n parts each has about an nth of a page. So a reader fetches somewhat more than its share from
-each, and more only where that was too little: a page of 1,000 over 16 parts reads some 1,400
-members, not 16,000. After Redis in Action, section 10.3.4, where each shard returns a whole page.
+each, and more only where that was too little. After Redis in Action, section 10.3.4, where each
+shard returns a whole page.
 """
 
 from __future__ import annotations
@@ -179,9 +174,7 @@ class ScoreRanges(ScoreQueries[Face], Generic[Face, M]):
     It only reads: which member goes to which part is up to the application that writes.
 
     Args:
-        driver: runs its operations.
-        component: where the parts live.
-        name: the name that their keys are derived from.
+        driver, component, name: see `shardkit.operations.Structure`.
         shards: how many parts there are: as many as the component has shards. Over an unsharded
             component or a cluster, any number.
         members: int, str or bytes: the type in which members are returned.

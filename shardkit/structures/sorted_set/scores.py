@@ -1,7 +1,6 @@
 """redis-py's queries by score, and their arguments: checked, and encoded for the server.
 
-A score is a double, sent as the shortest text that represents it exactly: ``0.1`` comes back as
-``0.1``. Infinite scores are valid, NaN is not.
+A score is a double, sent as the shortest text that represents it exactly. NaN is not valid.
 """
 
 from __future__ import annotations

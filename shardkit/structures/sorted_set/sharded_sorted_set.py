@@ -1,35 +1,14 @@
-r"""A large ZSET as many small ones, its highest and lowest members at hand.
+"""A large ZSET as many small ones, its highest and lowest members at hand.
 
-A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has at most
-``zset-max-listpack-entries`` members (128) and none longer than ``zset-max-listpack-value`` bytes
-(64); a larger one becomes a hash table and a skip list. So a sorted set is kept in parts, by the
-hash of the member, that split as they fill (`shardkit.structures.layouts.growing`)::
-
-    scores:meta          HASH  kind=sorted-set groups=64 part_size=128 bound=100 members=str
-    scores:{4}           HASH  parts=413 count=15622 …       one group of 64
-    scores:{4}:0         ZSET  {"user:17": 4096.5, …}        in its parts some 40 members each
-      ⋮
-    scores:{4}:412
-    scores:{4}:top       ZSET  the group's highest 11 to 22 members
-    scores:{4}:bottom    ZSET  its lowest
-
-    "user:17" with 4096.5 in the listpack of a part:
-    ┌───────────┬─────────┬──────┬───────────┬────────┬──────┐
-    │ length: 7 │ user:17 │ size │ length: 6 │ 4096.5 │ size │   9 + 8 bytes
-    │ 1 byte    │ 7       │ 1    │ 1         │ 6      │ 1    │   (whole numbers take 2 to 10)
-    └───────────┴─────────┴──────┴───────────┴────────┴──────┘
+A server keeps a ZSET as a *listpack*, one block of bytes, as long as it has few short members; a
+larger one becomes a hash table and a skip list. So a sorted set is kept in parts, by the hash of
+the member, that split as they fill (`layouts.growing`). docs/sorted-sets.md shows the keys, what
+they take, and what calls cost.
 
 The most frequent reads, of the first or last members, would otherwise visit every part. So every
-script that changes members also updates top and bottom of their group
-(`shardkit.structures.sorted_set.groups`, ``lua/bounds.lua``): they are exact at all times. All
-other reads in order, ranges of scores, pages and ranks, visit all parts, some 400 per script, and
-merge the results (`shardkit.structures.sorted_set.groups`).
-
-One million members of 7 characters with whole scores take 17.9 bytes each on Redis 7.0, and 109.9
-in one ZSET (16.5 and 79.9 on Valkey 9.1); 0.1 of them are for tops and bottoms. A change takes two
-to three times the processor time of a plain ZADD, server and caller together, in bulk three to four
-times; a page, out of some 26,400 parts, 0.15 to 0.18 seconds of the server's. Measured on a busy
-machine of two cores by ``benchmarks/sorted_set.py``.
+script that changes members also updates top and bottom of their group (`sorted_set.groups`,
+``lua/bounds.lua``): they are exact at all times. All other reads in order, ranges of scores, pages
+and ranks, visit all parts, some 400 per script, and merge the results.
 """
 
 from __future__ import annotations
@@ -119,11 +98,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         part_size, bound: see the arguments.
 
     Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    sorted set exists with other parameters, and ShardErrors when shards fail.
-
-    The first operation costs one more exchange, which compares the parameters. A call that changes
-    members sends one script per group, with up to 500 members each: changes within a group are
-    atomic, changes of several groups are not.
+    sorted set exists with other parameters, and ShardErrors when shards fail. The first operation
+    costs one more exchange, which compares the parameters. A call that changes members sends one
+    script per group, with up to 500 members each: changes within a group are atomic, of several are
+    not.
     """
 
     deferred: DeferredFace[ShardedSortedSet[Deferred, M]]
@@ -170,7 +148,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[Any]:
-        """Add members, or change their scores.
+        """Add members, or change their scores; return how many were added.
 
         Args:
             mapping: scores by member; or pairs ``(member, score)``.
@@ -181,9 +159,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
                 other options prevented it.
             gt: change a score only to a higher one; new members are still added.
             lt: change a score only to a lower one; new members are still added.
-
-        Returns:
-            How many were added.
 
         Raises:
             InvalidArgumentError: there is no member, a member or score is invalid, or options are
@@ -234,13 +209,11 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zincrby(self, amount: Score, value: Key) -> Operation[float]:
-        """Add to the score of a member, 0 if it is new; return its new score.
+        """Add to the score of a member, 0 if it is new; return its new score. Cost: one exchange.
 
         Raises:
             InvalidArgumentError: the member or amount is invalid.
             ShardErrors: the sum is not a number (infinity minus infinity).
-
-        Cost: one exchange.
         """
         added = check_score(f"{self.name}: member {shown(value)}", "amount", amount)
         sent = [(self._members.encode(value), repr(added))]
@@ -289,7 +262,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
-            max: the highest score, ``"(2.5"`` to exclude that score itself, or ``"inf"``.
+            max: the highest score, in the same forms.
 
         Raises:
             ShardErrors: shards failed; members on the others were removed.
@@ -302,9 +275,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def zremrangebyrank(self, min: int, max: int) -> Operation[int]:
-        """Remove the members of some ranks; return how many.
-
-        They are read first, then removed if their scores are unchanged.
+        """Remove the members of some ranks whose scores do not change meanwhile; return how many.
 
         Args:
             min: the lowest rank, from 0; negative ones count from the highest: -1 is the last.
@@ -327,9 +298,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         The ZSET is not changed: check the result, then remove it. Changes made to it in between may
         be missed; repeat the call to pick them up.
 
-        Args:
-            key: the key of the ZSET.
-
         Raises:
             InvalidArgumentError: a member is invalid; earlier ones have been added.
 
@@ -344,12 +312,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def rebuild(self) -> Operation[int]:
-        """Recount all members and rebuild each group's top and bottom; return the count.
+        """Repair what `check` finds, and rebuild each group's top and bottom; return the count.
 
-        Normal use never needs it. It repairs changes by other programs: see
-        `check`, and `ShardedSet.rebuild`.
-
-        Cost: as `check`, and `zremrangebyscore`.
+        Normal use never needs it. Cost: as `check`, and `zremrangebyscore`. See
+        `ShardedSet.rebuild`.
         """
         yield from self._rebuild()
         return (yield from self.layout.rebuild())
@@ -404,8 +370,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             count: about how many members to read per exchange; a hint, as for SCAN.
             score_cast_func: converts each score.
 
-        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their
-        members are in memory. Much cheaper than `range_iter`.
+        Cost: one command per part, 256 parts per exchange unless ``count`` is given; their members
+        are in memory. Much cheaper than `range_iter`.
         """
         decode = self._members.decode
         command: tuple[Argument, ...] = ("ZRANGE", 0, -1, "WITHSCORES")
@@ -478,8 +444,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         """Return the highest members with their scores, highest first.
 
         Args:
-            limit: how many; at most 10,000. Up to ``bound`` they are cached; more are found by
-                visiting parts.
+            limit: how many; at most 10,000. Up to ``bound`` they are cached.
 
         Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
         """
@@ -606,13 +571,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Stream[tuple[M, float]]:
         """Iterate over the members with scores within a range, in order, with their scores.
 
-        The sorted set may change in the meantime: a member whose score changes may be returned
-        twice or not at all; all others are returned once.
-
-        Args:
-            min: the lowest score, see `zrangebyscore`.
-            max: the highest score.
-            desc: whether to go from the highest to the lowest.
+        A member whose score changes in the meantime may be returned twice or not at all; all others
+        are returned once. For the arguments see `page`.
 
         Cost: as `page`, for 1,000 members, then four times as many each time, until a page has
         10,000 members, or an eighth of all if that is more. A page is in memory.

@@ -1,11 +1,5 @@
 """Finds a day's data, and plans days whose parts depend on how many visitors are expected.
 
-::
-
-    unique:2015-05-16             1302              how many came the day before ┐ read in one
-    unique:2015-05-17:expected    2048              the plan, if one is stored   ├ exchange
-    unique:2015-05-17:meta        total=1280 …      the parameters of the day    ┘
-
 A process that needs a plan stores one unless it exists, and reads it again, so all processes agree.
 The stored parameters of a day decide where its ids are, even if a plan differs: days that were
 created by other rules keep theirs.

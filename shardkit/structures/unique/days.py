@@ -1,28 +1,11 @@
 """A day's visitors as each precision stores them. Only steps; `UniqueVisitors` decides which day.
 
-::
-
-    DayInParts        ids in parts, and a count beside them
-    ├── SetDay        SETs: exact, 60-bit, compact
-    └── BitmapDay     bitmaps: bitmap
-    HyperLogLogDay    one key that is its own count: hyperloglog
-
 Where a part and the count live on one server, a script adds ids and counts the new ones in one
 step. Elsewhere the count is raised once the ids are confirmed to be new.
 
-A bitmap's parts are listed beside them::
-
-    unique:2015-05-17:parts    SET     {0, 1, 7}    which parts exist
-    unique:2015-05-17:0        STRING  16,368 bytes: users 0 to 130,943
-    unique:2015-05-17:1        STRING  users 130,944 to 261,887
-      ⋮
-    user 130,951 came:
-    ┌───────────┬─────────────────┐
-    │ part 1    │ bit 7 of 130,944│         part = user // part_size, bit = user % part_size
-    └───────────┴─────────────────┘
-
-A bitmap's part gets its full length with its first user, by setting its last bit to 0 first: a
-string that grows bit by bit is given up to twice the bytes that it needs.
+User n of a bitmap has bit ``n % part_size`` of part ``n // part_size``; its parts are registered. A
+part gets its full length with its first user, by setting its last bit to 0 first: a string that
+grows bit by bit is given up to twice the bytes that it needs.
 """
 
 from __future__ import annotations
@@ -237,10 +220,7 @@ class DayInParts(ABC):
             yield from self._verify(parts, count)
 
     def _verify(self, parts: Sequence[int], total: int) -> Operation[None]:
-        """Check that a day has as many ids as were counted, or more.
-
-        A visitor is in a part before it is counted; only a removal of the day ends that.
-        """
+        """Check that a day has the ids that were counted, or more: unless it is being removed."""
         index = self.index_key
         for _ in range(ATTEMPTS):
             [text, exists] = yield [
@@ -495,12 +475,7 @@ class SetDay(DayInParts):
 
 
 class BitmapDay(DayInParts):
-    """A bit for every user, in parts.
-
-    For numbers counted up from 0, such as the ids of registered users. A day takes an eighth of a
-    byte for every number up to the highest that came, so if fewer than one in forty come,
-    ``compact`` is smaller. Two users never count as one.
-    """
+    """A bit for every user, in parts: two users never count as one."""
 
     size_command = "BITCOUNT"
     read_command = "GET"

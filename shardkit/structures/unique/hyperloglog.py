@@ -1,8 +1,6 @@
-r"""HyperLogLogs as servers store them: 16,384 registers, 12 KB at most. Pure.
+"""HyperLogLogs as servers store them: 16,384 registers, 12 KB at most. Pure.
 
 ::
-
-    unique:2015-05-17    STRING
 
     ┌──────┬──────────┬────────┬───────────────┬──────────────────────────────────────┐
     │ HYLL │ encoding │ unused │ count, cached │ registers of 6 bits each (dense), or │
@@ -10,13 +8,9 @@ r"""HyperLogLogs as servers store them: 16,384 registers, 12 KB at most. Pure.
     └──────┴──────────┴────────┴───────────────┴──────────────────────────────────────┘
 
 A visitor's hash selects a register by 14 bits. The register holds the maximum of how many zeros the
-other bits begin with, plus one. Many zeros are rare, so they show how many different visitors it
-takes to see them. The standard error is 1.04 / sqrt(16384) = 0.81%.
-
-The maximum of two days' registers is the HyperLogLog of both days. It is counted here as servers
-have counted since Redis 4.0: by the estimator of Otmar Ertl ("New cardinality estimation algorithms
-for HyperLogLog sketches", 2017, algorithm 6). There is no intersection: the error of each day's
-estimate is often larger than what days have in common.
+other bits begin with, plus one. The maximum of two days' registers is the HyperLogLog of both days.
+It is counted here as servers have counted since Redis 4.0: by the estimator of Otmar Ertl ("New
+cardinality estimation algorithms for HyperLogLog sketches", 2017, algorithm 6).
 """
 
 from __future__ import annotations

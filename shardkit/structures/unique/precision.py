@@ -19,23 +19,14 @@
 
 ``exact``, ``compact`` and ``hyperloglog`` take any text as a session. A UUID is one session however
 it is spelled. Only a UUID is stored as 16 bytes: text of 16 bytes and more gets a zero byte
-appended, so two sessions are never stored alike.
-
-``60-bit`` and ``64-bit`` take hexadecimal digits as they are, so they had better be random. A
-server's integers are signed, so digits from 8000… on make a negative one. ``compact`` hashes,
-because it has no bits to spare: six bits of a version 4 UUID are constant (its 13th digit, and half
-of its 17th), versions 1 and 7 begin with the time, and names are not random at all.
-
-The odds: two sessions with the same id count as one. Among n visitors with ids of b random bits,
-n² / 2^(b+1) are missed on average.
+appended, so two sessions are never stored alike. ``compact`` hashes, because it has no bits to
+spare: six bits of a version 4 UUID are constant, versions 1 and 7 begin with the time.
 
 **The plan of a day**: a part is as full as is safe when as many visitors come as expected: five
 standard deviations of chance below its limit, 410 of 512, so that one part in two million outgrows
-its compact form.
-
-The number of parts is rounded up by at most an eighth, to a unit times a power of two (5, 10, 20, …
-for parts of 512). So the number of one day's parts divides another's, and days can be compared part
-by part (`set_operations`).
+its compact form. The number of parts is rounded up by at most an eighth, to a unit times a power of
+two (5, 10, 20, … for parts of 512). So the number of one day's parts divides another's, and days
+can be compared part by part (`set_operations`).
 """
 
 from __future__ import annotations
@@ -63,8 +54,8 @@ def expected_after(visitors: int) -> int:
 def average_fill(part_size: int) -> float:
     """Return how many members a part has on average when as many come as expected.
 
-    Chance varies a part's size by its square root: n + 5 * sqrt(n) = part_size. Small parts are
-    half full, as in every other set.
+    Chance varies a part's size by its square root: n + 5 * sqrt(n) = part_size. Small ones are half
+    full.
     """
     return max(part_size / 2, ((math.sqrt(25 + 4 * part_size) - 5) / 2) ** 2)
 
@@ -73,7 +64,7 @@ def parts_for(expected: int, part_size: int) -> int:
     """Return how many parts a day with ``expected`` visitors has.
 
     One, or a unit times a power of two. The unit is odd, below 16, and depends on the part size
-    alone: 5 for 512, 13 for 128.
+    alone.
     """
     average = average_fill(part_size)
     if expected <= average:

@@ -1,15 +1,11 @@
 """Counts of visitors of any, or of all, of several days, part by part.
 
-The part of an id is a number (its CRC-32, or the upper bits of a hash) modulo the number of the
-day's parts. So days with the same number of parts have the same ids in the same parts. With other
-numbers they have them in parts that leave the same remainder when divided by the greatest common
-divisor of the numbers::
+The part of an id is a number modulo the number of the day's parts. So days with the same number of
+parts have the same ids in the same parts. With other numbers they have them in parts that leave the
+same remainder when divided by the greatest common divisor of the numbers::
 
     yesterday, 4 parts     0   1   2   3                divisor 4:
     today, 12 parts        0   1   2   3   4 … 11       part 1 of yesterday is in 1, 5, 9 of today
-
-That is why `shardkit.structures.unique.precision` plans numbers with large common divisors. Days of
-``compact`` with different plans are compared in the bits that both store.
 
 Parts that live together are counted by their server; otherwise their ids are fetched, some hundred
 parts at a time, so days may be of any size.

@@ -1,38 +1,8 @@
 """Unique visitors per day: how many different sessions came, counted as they come.
 
-::
-
-    unique:meta                   HASH    the parameters of all days      ┐
-    unique:2015-05-17             STRING  the count                       │ on the component's
-    unique:2015-05-17:expected    STRING  how many were expected          ┘ unsharded entry
-    unique:2015-05-17:meta        HASH    the day's parameters            ┐
-    unique:2015-05-17:0           SET     ids, an intset of at most 512   │ on its shards, each
-      ⋮                                                                   │ key where it falls
-    unique:2015-05-17:5119                                                ┘
-
-    id of a session = its first 15 hexadecimal digits as an integer (60 bits)
-    "550e8400-e29b-41d4-a716-446655440000"  ──►  0x550e8400e29b41d  =  383061330139657245
-
-What is stored of a visitor is the choice of ``precision``:
-
-=============== ======================================== ============== =======================
-precision       stored, in parts of                       bytes each     may miss, of 1 million
-=============== ======================================== ============== =======================
-``exact``       the whole session, 128                   20.3 | 85.8    none
-``60-bit``      60 bits, 512                             8.5 | 9.2      4.3e-7 a day
-``64-bit``      64 bits, signed, 512                     as 60-bit      2.7e-8 a day
-``compact``     32 bits and the part's number, 512       4.5 | 4.9      2.3e-2 a day
-``hyperloglog`` 12 KB of registers for all               0.013          standard error of 0.81%
-``bitmap``      a bit for every number, 130,944          0.24           none
-=============== ======================================== ============== =======================
-
-Bytes with 1,000,000 visitors on Valkey 9.1 | Redis 7.0, all keys counted; as one SET of 60-bit ids
-they take 52.1 | 72.6. `shardkit.structures.unique.precision` has the formats and the odds,
-`shardkit.structures.unique.precision` how many parts there are.
-
-A day's set is planned for half as many visitors again as came the day before, rounded up to a power
-of two (for the very first day: 1.5 times 1,000,000, so 2,097,152 in 5,120 parts). All processes
-agree on the plan because the first that needs it stores it. A HyperLogLog and a bitmap need none.
+A day has ids in parts on the component's shards, and a count on its unsharded entry. What is stored
+of a visitor is the choice of ``precision``: see `unique.precision` for the formats, the odds of a
+mistake and a day's plan; docs/unique.md has the keys, and what they take.
 
 On one server an id is added and counted in one step. With the count on another server than the set,
 the count is raised once the id is confirmed to be new; so a crash between the two leaves it too
@@ -112,7 +82,7 @@ class UniqueVisitors(Structure[Face]):
         driver, name: see `shardkit.operations.Structure`.
         component: its shards hold the ids; its unsharded entry, if it has one, the counts.
         precision: what is stored of a visitor: ``exact``, ``60-bit``, ``64-bit``, ``compact``,
-            ``hyperloglog`` or ``bitmap``; see the module's text.
+            ``hyperloglog`` or ``bitmap``.
         part_size: how many ids a part may have and be compact: the servers'
             ``set-max-intset-entries`` (512), with ``exact`` their ``set-max-listpack-entries``
             (128). With ``bitmap`` how many bits a part has.
@@ -125,14 +95,11 @@ class UniqueVisitors(Structure[Face]):
         clock: provides the current day.
 
     Attributes:
-        precision, part_size, first_day, digits, partition: as given, or the default; None, or
-            for part_size 0, where the precision has no such parameter.
+        precision, part_size, first_day, digits, partition: as given, or the default; None, or for
+            part_size 0, where the precision has no such parameter.
 
-    Raises:
-        InvalidArgumentError: an argument is out of range, or the precision has no such argument.
-
-    Methods raise InvalidArgumentError when an argument is invalid, or the precision does not
-    support them; ParameterMismatchError when this counter was created with other parameters; and
+    Calls raise InvalidArgumentError when an argument is out of range, or the precision does not
+    support it; ParameterMismatchError when this counter was created with other parameters; and
     ShardErrors when shards fail. The first operation of a process costs up to two more exchanges,
     and so does its first for a day.
     """
@@ -209,7 +176,6 @@ class UniqueVisitors(Structure[Face]):
             day: by default today, by the server's clock.
 
         Raises:
-            InvalidArgumentError: the session or the day is invalid.
             ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
                 `recount` repairs the count.
 
@@ -267,13 +233,10 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def count_union(self, days: Iterable[date]) -> Operation[int]:
-        """Return the number of different sessions that came on any of some days.
+        """Return the number of different sessions that came on any of some days, at most 1,000.
 
-        Days with different plans can be combined; ids of ``compact`` are compared in the bits that
-        both days store. With ``hyperloglog`` an estimate, as exact as that of a day.
-
-        Args:
-            days: at most 1,000; none is 0.
+        Ids of ``compact`` are compared in the bits that both days store. With ``hyperloglog`` an
+        estimate, as exact as that of a day.
 
         Raises:
             InvalidArgumentError: a day is invalid, or they are too many.
@@ -303,8 +266,7 @@ class UniqueVisitors(Structure[Face]):
         different servers, a visit that takes more than 0.1 seconds between adding and counting may
         be counted twice: recount such a day when it is over.
 
-        A day without ids (see `remove`) keeps its count, and so does a HyperLogLog, which stores
-        nothing else.
+        A day without ids (see `remove`) keeps its count, and so does a HyperLogLog.
 
         Cost: one command a part, an exchange for every 1,000 parts, and up to five more.
         """
@@ -334,19 +296,16 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def gather(self, day: date, shards: int) -> Operation[int]:
-        """Move a day's ids to the shards on which their parts live, and `recount` the day.
+        """Move a day's ids to the shards on which their parts live; `recount` the day, return that.
 
         For a day of a program that chose the shard by the session, as Redis in Action's does over
-        several servers: each of them has parts of the same names, with other ids, so a visitor who
-        comes again may be counted again. That program must have stopped by then. What it adds
-        later, and what an interruption leaves, another call gathers; no id is lost.
+        several servers: each of them has parts of the same names, with other ids. That program must
+        have stopped by then. What it adds later, and what an interruption leaves, another call
+        gathers.
 
         Args:
             day: the day.
             shards: how many shards the component has; all are read.
-
-        Returns:
-            The day's count: the number of its ids.
 
         Raises:
             InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
@@ -370,9 +329,6 @@ class UniqueVisitors(Structure[Face]):
 
         Of ``bitmap`` also the list of the day's parts, as far as the first 64 exist.
 
-        Returns:
-            The day's count.
-
         Cost: as `recount`, and three exchanges; with ``bitmap`` six.
         """
         date_ = yield from self._date(day)
@@ -392,7 +348,7 @@ class UniqueVisitors(Structure[Face]):
         """Read everything stored for a day and yield the damage; change nothing.
 
         The counter's parameters, the day's plan, parameters and count, the type of each part, and
-        each id: whether it can be read, and is in its own part. `recount` repairs counts.
+        each id: whether it can be read, and is in its own part.
 
         Cost: two commands a part, two exchanges for every 64 parts.
         """
@@ -433,8 +389,6 @@ class UniqueVisitors(Structure[Face]):
     def expected(self, day: date | None = None) -> Operation[int]:
         """Return how many visitors a day is planned for; stores the plan, if there is none.
 
-        Not with ``hyperloglog`` and ``bitmap``.
-
         Cost: none when this process knows it, else one or two exchanges.
         """
         self._planner.check_plans()
@@ -445,9 +399,7 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def locate(self, session: Session, day: date | None = None) -> Operation[VisitorPlace]:
-        """Return where a session's id lives, whether or not it came.
-
-        For a day without a plan: where it would live if the day were planned now.
+        """Return where a session's id lives, or would if the day were planned now.
 
         Cost: none when this process knows the day's plan, else one exchange.
         """
@@ -497,8 +449,7 @@ class UniqueVisitors(Structure[Face]):
         Args:
             day: the day; ids that are added later expire with it.
             time: seconds, at least one.
-            keep_count: whether to keep the count, which is small. Not with ``hyperloglog``, whose
-                count is all that there is.
+            keep_count: whether to keep the count, which is small. Not with ``hyperloglog``.
 
         Cost: one command a part and for 1,000 more, an exchange for every 1,000.
         """
@@ -513,7 +464,7 @@ class UniqueVisitors(Structure[Face]):
             day: a day that is over: processes that still count it would use its old plan.
             keep_count: whether to keep the count, which is small; see `expire`.
 
-        Cost: one command a part and for 1,000 more, an exchange for every 1,000.
+        Cost: as `expire`.
         """
         removed = yield from self._send_to_day(day, keep_count, "UNLINK")
         self._planner.forget(day_of(self.name, day))
