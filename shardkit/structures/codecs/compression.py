@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 from shardkit.errors import InvalidArgumentError, StructureError, extra
 from shardkit.structures.codecs.plain import GROWTH, Codec, check_growth, most_made, unreadable
@@ -26,30 +26,6 @@ from shardkit.structures.codecs.token_table import TokenTable, train
 MOST_DICTIONARIES = 7
 _MARKS = 0xF8
 _PLAIN = b"\xf8"
-
-
-class Coder(Protocol):
-    """Packs and unpacks with one dictionary. Pure and thread-safe."""
-
-    def pack(self, value: bytes) -> bytes | None:
-        """Return the value packed, at least one byte; None if it cannot be packed."""
-
-    def unpack(self, packed: bytes) -> bytes:
-        """Return the value; ValueError if it is not one, StructureError if it is too large."""
-
-
-class Packing(Protocol):
-    """A way of packing values with a dictionary."""
-
-    @property
-    def name(self) -> str:
-        """Its part of a codec's name."""
-
-    def build_dictionary(self, samples: list[bytes]) -> bytes:
-        """Return a dictionary for values like the samples, as it is stored."""
-
-    def coder(self, dictionary: bytes) -> Coder:
-        """Return the coder of a dictionary; StructureError if that is damaged."""
 
 
 class Compressed:
@@ -299,3 +275,8 @@ class _ZstdCoder(threading.local):
 def _block_header(size: int) -> bytes:
     """Return the header of the last block, compressed, of a size."""
     return (size << 3 | 0b10_1).to_bytes(3, "little")
+
+
+# Ways of packing values with a dictionary, and what packs with one: both are pure and thread-safe.
+Packing: TypeAlias = Tokens | Zstd
+Coder: TypeAlias = TokenTable | _ZstdCoder

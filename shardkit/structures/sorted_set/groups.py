@@ -70,12 +70,8 @@ class OrderedRange(NamedTuple):
         return self._replace(start=repr(score) if beyond else self.start, after=row)
 
 
-def full_range(*, desc: bool) -> OrderedRange:
-    """Return the range of all members."""
-    return _FULL[desc]
-
-
-_FULL = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
+# The ranges of all members, from the lowest, and from the highest.
+FULL_RANGES = (OrderedRange("-inf", "inf"), OrderedRange("inf", "-inf", desc=True))
 
 
 class ScoredGroups(GrowingLayout):
@@ -142,7 +138,7 @@ class ScoredGroups(GrowingLayout):
 
     def remove_range(self, low: str, high: str) -> Operation[int]:
         """Remove the members with a score within a range; return how many. Cost: as `rebuild`."""
-        replies = yield from self._to_groups("structures/sorted_set/remove_range", low, high)
+        replies = yield from self._to_groups(low, high)
         return sum(removed for [removed] in replies)
 
     def rebuild(self) -> Operation[int]:
@@ -150,7 +146,7 @@ class ScoredGroups(GrowingLayout):
 
         Cost: one script per group, which visits its parts; one exchange per 100,000 parts.
         """
-        yield from self._to_groups("structures/sorted_set/rebuild")
+        yield from self._to_groups()
         return sum(self._counts)
 
     def part_keys(self) -> Iterator[str]:
@@ -159,7 +155,7 @@ class ScoredGroups(GrowingLayout):
 
     def rebuild_beside(self) -> Operation[None]:
         """Rebuild tops and bottoms; see `rebuild`."""
-        yield from self._to_groups("structures/sorted_set/rebuild")
+        yield from self._to_groups()
 
     def check_beside(self, group: int, held: Sequence[tuple[bytes, Any]]) -> Operation[Suspicions]:
         """Check a group's top and bottom against its members. Cost: one exchange."""
@@ -194,15 +190,15 @@ class ScoredGroups(GrowingLayout):
                 notes.append(Suspicion(damage(self.component, key, what, wanted), repair))
         return notes
 
-    def _to_groups(self, name: str, *args: Argument) -> Operation[list[list[Any]]]:
-        """Run a script with all keys of each group; return the replies without the states."""
+    def _to_groups(self, *args: Argument) -> Operation[list[list[Any]]]:
+        """Run ``lua/rebuild.lua`` for each group; return the replies without the states."""
         yield from self.refresh()
         waiting, results = list(range(self.groups)), []
         while waiting:
             calls = (
                 lua_call(
                     self.component,
-                    name,
+                    "structures/sorted_set/rebuild",
                     self._all_keys(group),
                     (self.initial, self.bound_size, self._write_terms[1], *args),
                 )
@@ -263,7 +259,7 @@ class ScoredGroups(GrowingLayout):
 
         A group caches at least ``bound_size`` members, or all that it has.
         """
-        if not (wanted in _FULL and size <= self.bound_size):
+        if not (wanted in FULL_RANGES and size <= self.bound_size):
             return (yield from self._first_of_parts(groups, wanted, size))
         if wanted.desc:
             name, keys = "ZREVRANGE", self._tops
@@ -372,11 +368,6 @@ class ScoredGroups(GrowingLayout):
                 by_group.pop(group, None)
             waiting = list(changed)
         return by_group
-
-    def cache_of(self, member: bytes, desc: bool) -> str:
-        """Return the key of the top, or the bottom, that has a member if it is among the first."""
-        [group] = self._by_group([(member, None)])
-        return (self._tops if desc else self._bottoms)[group]
 
     def reset(self) -> None:
         """See `Layout.reset`."""
@@ -497,7 +488,7 @@ def read_ranks(
     part and some hundredths of all members.
     """
     if -LARGEST_PAGE <= start <= stop < 0:
-        rows = yield from groups.first(full_range(desc=not desc), -start)
+        rows = yield from groups.first(FULL_RANGES[not desc], -start)
         return rows[-1 - stop :][::-1]
     total = None
     if start < 0 or stop < 0 or start > LARGEST_PAGE:
@@ -507,7 +498,7 @@ def read_ranks(
     if stop < start:
         return []
     limit = stop - start + 1
-    wanted, offset = full_range(desc=desc), start
+    wanted, offset = FULL_RANGES[desc], start
     if total is not None and start > LARGEST_PAGE:
         wanted, offset = yield from _seek(groups, start, total, desc=desc)
     return (yield from read_range(groups, wanted, offset, limit))
@@ -530,7 +521,7 @@ def _seek(
         pivot = sample[position]
         before = yield from groups.rank(pivot, desc=desc)
         if before < rank:
-            return full_range(desc=desc).resume_after(pivot), rank - before - 1
+            return FULL_RANGES[desc].resume_after(pivot), rank - before - 1
         margin *= 2
         position -= margin
-    return full_range(desc=desc), rank
+    return FULL_RANGES[desc], rank

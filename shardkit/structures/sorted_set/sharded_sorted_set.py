@@ -40,11 +40,11 @@ from shardkit.structures.base.members import M, Members
 from shardkit.structures.layouts.growing import GROUPS, check_groups
 from shardkit.structures.layouts.structure import StructureWithLayout
 from shardkit.structures.sorted_set.groups import (
+    FULL_RANGES,
     OrderedRange,
     RangeReader,
     Row,
     ScoredGroups,
-    full_range,
     read_range,
     read_ranks,
     removing,
@@ -448,12 +448,12 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
         """
-        return (yield from self._first(limit, full_range(desc=True)))
+        return (yield from self._first(limit, FULL_RANGES[True]))
 
     @operation
     def bottom(self, limit: int) -> Operation[list[tuple[M, float]]]:
         """Return the lowest members with their scores, lowest first; see `top`."""
-        return (yield from self._first(limit, full_range(desc=False)))
+        return (yield from self._first(limit, FULL_RANGES[False]))
 
     @operation
     def page(
@@ -523,7 +523,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         if byscore or bylex:
             low, high = (end, start) if desc else (start, end)
             if bylex:
-                return (yield from self._lex(low, high, offset, num, desc=desc))
+                rows = yield from self._rows(self._by_lex(low, high, desc=desc), offset, num)
+                return self._only_members(rows)
             cast = score_cast_func if withscores else None
             return (yield from self._scores(low, high, offset, num, cast, desc=desc))
         if offset is not None or num is not None:
@@ -556,14 +557,16 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         Cost: as `zrangebyscore`.
         """
-        return (yield from self._lex(min, max, start, num, desc=False))
+        rows = yield from self._rows(self._by_lex(min, max, desc=False), start, num)
+        return self._only_members(rows)
 
     @operation
     def zrevrangebylex(
         self, max: str | bytes, min: str | bytes, start: int | None = None, num: int | None = None
     ) -> Operation[list[M]]:
         """Return the members within a range, last first; see `zrangebylex`."""
-        return (yield from self._lex(min, max, start, num, desc=True))
+        rows = yield from self._rows(self._by_lex(min, max, desc=True), start, num)
+        return self._only_members(rows)
 
     @stream
     def range_iter(
@@ -629,7 +632,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         before: list[Row] = []
         in_vain = 0
         while len(popped) < wanted:
-            best = yield from self.layout.first(full_range(desc=desc), wanted - len(popped))
+            best = yield from self.layout.first(FULL_RANGES[desc], wanted - len(popped))
             if not best:
                 break
             removed = yield from self._remove_unchanged(best)
@@ -637,7 +640,8 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             in_vain = in_vain + 1 if best == before and not removed else 0
             if in_vain == SAME_IN_VAIN:  # others would have changed them by now
                 score, member = best[0]
-                found, key = f"{shown(member)} at {score:g}", self.layout.cache_of(member, desc)
+                caches = self.layout._tops if desc else self.layout._bottoms
+                key, found = caches[self.layout.place(member)[0]], f"{shown(member)} at {score:g}"
                 raise damage(self.component, key, found, "its score", "rebuild() corrects it")
             before = best
         return self._page(popped)
@@ -662,7 +666,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         self._check_ranks(start=start, end=end)
         yield from self._open()
         rows = yield from read_ranks(self.layout, start, end, desc=desc)
-        return self._with_scores(rows, cast) if withscores else self._only_members(rows)
+        return self._page(rows, cast) if withscores else self._only_members(rows)
 
     def _scores(
         self,
@@ -675,19 +679,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         desc: bool,
     ) -> Operation[list[Any]]:
         rows = yield from self._rows(self._by_score(low, high, desc=desc), offset, num)
-        return self._only_members(rows) if cast is None else self._with_scores(rows, cast)
-
-    def _lex(
-        self,
-        low: str | bytes,
-        high: str | bytes,
-        offset: int | None,
-        num: int | None,
-        *,
-        desc: bool,
-    ) -> Operation[list[M]]:
-        rows = yield from self._rows(self._by_lex(low, high, desc=desc), offset, num)
-        return self._only_members(rows)
+        return self._only_members(rows) if cast is None else self._page(rows, cast)
 
     def _rows(
         self, wanted: OrderedRange, offset: int | None, num: int | None
@@ -717,13 +709,9 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         for field, rank in ranks.items():
             check_integer(self.name, field, rank, -HIGHEST_RANK, HIGHEST_RANK)
 
-    def _page(self, rows: Iterable[Row]) -> Page[tuple[M, float]]:
+    def _page(self, rows: Iterable[Row], cast: CastScore = float) -> Page[tuple[M, Any]]:
         decode = self._members.decode
-        return Page((decode(member), score) for score, member in rows)
-
-    def _with_scores(self, rows: Iterable[Row], cast: CastScore) -> list[tuple[M, Any]]:
-        decode = self._members.decode
-        return [(decode(member), cast(score)) for score, member in rows]
+        return Page((decode(member), cast(score)) for score, member in rows)
 
     def _only_members(self, rows: Iterable[Row]) -> Page[M]:
         decode = self._members.decode
