@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 from zlib import crc32
 
-from shardkit.completion.names import check_text, key_id, stored_name
+from shardkit.completion.contacts import check_text, key_id, stored_name
 from shardkit.errors import DamagedDataError, InvalidArgumentError
 from shardkit.operations.arguments import shown
 from shardkit.operations.commands import Home

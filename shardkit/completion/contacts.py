@@ -1,20 +1,20 @@
-"""A user's most recent contacts, completed as a name is typed.
+"""A user's most recent contacts, completed as a name is typed; and names: checks, and folding.
 
 Suggestions come newest first, and the client filters them: a list of 100 names is a few kilobytes,
-less than an index of it would take, and any rule of matching is possible (here `names.fold`). A
-LIST takes the least memory, but touching a contact again scans all of it: right for hundreds. The
-ZSET also has the times, and is as fast for a hundred thousand.
+less than an index of it would take, and any rule of matching is possible (here `fold`). A LIST
+takes the least memory, but touching a contact again scans all of it: right for hundreds. The ZSET
+also has the times, and is as fast for a hundred thousand.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar, Final
+from unicodedata import normalize
 
-from shardkit.completion.names import check_text, fold, key_id, stored_name
-from shardkit.errors import DamagedDataError, InvalidArgumentError
+from shardkit.errors import DamagedDataError, InvalidArgumentError, InvalidKeyError
 from shardkit.operations.arguments import rows_of, shown
-from shardkit.operations.commands import Argument, Command, Transaction
+from shardkit.operations.commands import Argument, Command, To, Transaction
 from shardkit.operations.lua import lua_call
 from shardkit.operations.operation import (
     Deferred,
@@ -28,9 +28,56 @@ from shardkit.operations.operation import (
     pages,
     stream,
 )
+from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.check import Damage, Suspicion, Suspicions, confirmed, lengths
 from shardkit.structures.base.damage import damage, stored_score
+
+
+def fold(text: str) -> str:
+    """Return a text without differences of case and Unicode form: ``éric`` for ``ÉRIC``.
+
+    By Unicode's default caseless matching, composed (NFC), so that ``e`` does not find ``é``.
+    """
+    return normalize("NFC", normalize("NFD", text).casefold())
+
+
+def check_text(owner: str, noun: str, value: str, *, empty: bool = False) -> str:
+    """Return a text to store; ``owner`` and ``noun`` are for messages."""
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text")
+    if not value and not empty:
+        raise InvalidArgumentError(f"{owner}: {noun} is empty", "give some text")
+    if "\0" in value:
+        raise InvalidArgumentError(
+            f"{owner}: {noun}={shown(value)} contains the character NUL", "remove it"
+        )
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgumentError(
+            f"{owner}: {noun}={shown(value)} cannot be encoded as UTF-8", "remove lone surrogates"
+        ) from None
+    return value
+
+
+def stored_name(to: To, key: str, noun: str, stored: bytes) -> str:
+    """Return a name as `check_text` let it be stored."""
+    try:
+        return check_text(key, noun, stored.decode())
+    except (UnicodeDecodeError, InvalidArgumentError):
+        raise damage(to, key, f"{noun} {shown(stored)}", "a name, in UTF-8") from None
+
+
+def key_id(owner: str, noun: str, value: str | int) -> str:
+    """Return the id of a user or group as part of a key."""
+    try:
+        if isinstance(value, str | int) and (encoded := key_bytes(value)):
+            return encoded.decode()
+    except InvalidKeyError:
+        pass
+    raise InvalidArgumentError(f"{owner}: {noun}={shown(value)}", "give text or a number")
+
 
 DEFAULT_LIMIT: Final = 100
 BATCH_SIZE: Final = 1000

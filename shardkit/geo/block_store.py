@@ -36,7 +36,7 @@ from shardkit.structures.base.check import (
     read_or_note,
 )
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import escaped
+from shardkit.structures.base.members import escaped
 from shardkit.structures.hash.sharded_hash import ShardedHash
 
 logger = logging.getLogger("shardkit")

@@ -39,7 +39,7 @@ from shardkit.search.parts import (
 )
 from shardkit.structures.base.check import Suspicions, contents, read_or_note, suspected
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import escaped
+from shardkit.structures.base.members import escaped
 from shardkit.structures.base.parameters import open_all
 from shardkit.structures.base.partitioned import restore_parameters
 

@@ -257,11 +257,6 @@ class Metadata:
         return (due // _GENERATIONS * _GENERATIONS - _GENERATIONS if due else _NEVER) + generation
 
     @property
-    def group_name(self) -> str:
-        """What a write names to groups: the fingerprint, and if `coded`, the generation."""
-        return f"{self.fingerprint}:{self.generation}" if self.coded else self.fingerprint
-
-    @property
     def expiry(self) -> tuple[str, *tuple[int, ...]]:
         """The command, without its key, that gives a part the structure's expiry."""
         return self.expiry_of(self.due, self.generation)

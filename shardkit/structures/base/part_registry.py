@@ -39,7 +39,7 @@ class PartRegistry:
         Cost: one exchange; none if this process has seen them registered.
         """
         if new := self.unseen(parts):
-            yield self._adding(new, due)
+            yield self.adding(new, due)
             self._seen |= new
 
     def unseen(self, parts: Iterable[int]) -> set[int]:
@@ -50,17 +50,12 @@ class PartRegistry:
         """Note that ranges are registered."""
         self._seen.update(ranges)
 
-    def add_again(self, parts: Iterable[int], due: int = 0) -> list[Command]:
-        """Return the commands that register created parts again."""
-        new = self.ranges(parts)
-        self._seen |= new
-        return self._adding(new, due)
-
     def ranges(self, parts: Iterable[int]) -> set[int]:
         """Return the ranges of parts."""
         return {part // self.parts_per_range for part in parts}
 
-    def _adding(self, ranges: set[int], due: int) -> list[Command]:
+    def adding(self, ranges: Iterable[int], due: int = 0) -> list[Command]:
+        """Return the commands that register ranges."""
         sent: list[tuple[Argument, ...]] = [("SADD", self.key, *sorted(ranges))]
         if due:
             sent.append(("PEXPIREAT", self.key, due))

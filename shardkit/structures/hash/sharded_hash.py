@@ -52,16 +52,14 @@ from shardkit.structures.base.arguments import (
 )
 from shardkit.structures.base.check import Damage, raised_twice
 from shardkit.structures.base.damage import damage
-from shardkit.structures.base.glob import glob_filter
-from shardkit.structures.base.members import Members
+from shardkit.structures.base.members import Members, glob_filter
 from shardkit.structures.base.parameters import opened
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
-from shardkit.structures.layouts.base import Chunk, Layout, T, random_members
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import Chunk, FixedLayout, Layout, T, random_members
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
 from shardkit.structures.layouts.numbered import NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
@@ -734,16 +732,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def _read_values(self, chunk: Chunk) -> Operation[list[V]]:
         values: list[V] = []
         for _, stored in (yield from self.layout.read_parts(chunk, "HVALS")):
-            decode = partial(self._decode_all, stored)
+            decode = partial(lambda some: list(map(self.codec.decode, some)), stored)
             try:
                 values += yield from self._values.decode_with(stored, decode)
             except StructureError:
                 yield from self._read_items(chunk)  # names the field
                 raise
         return values
-
-    def _decode_all(self, stored: Iterable[bytes]) -> list[V]:
-        return list(map(self.codec.decode, stored))
 
     def _read_fields(self, chunk: Chunk) -> Operation[list[F]]:
         replies = yield from self.layout.read_parts(chunk, "HKEYS")

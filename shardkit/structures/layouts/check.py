@@ -36,8 +36,7 @@ from shardkit.structures.base.check import (
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import FIRST_GENERATION
-from shardkit.structures.layouts.base import Build, Layout
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import Build, FixedLayout, Layout
 from shardkit.structures.layouts.growing import KEYS_PROBED, GrowingLayout, address
 from shardkit.structures.layouts.numbered import NumberedLayout
 

@@ -72,6 +72,7 @@ ABSENT, CHANGED = 2, 3
 MOST_GROUPS = 4096
 SPLITS_PER_SCRIPT = 16
 _WRITE_UNSPLIT = "structures/layouts/write_unsplit"
+_REPLACE = "structures/layouts/replace_growing"
 _MANY = 1024  # more members than a script writes: its reply is _MANY * count + changed
 # Commands that reply with the number of members added or removed.
 _COUNTED = ("SADD", "SREM", "HSET", "HSETNX", "HDEL")
@@ -374,8 +375,11 @@ class GrowingLayout(Layout):
 
     @property
     def _write_terms(self) -> tuple[Argument, Argument]:
-        """When the structure expires (-1: never), and the fingerprint of its parameters."""
-        return (self._due, "") if self.meta is None else (self.meta.end, self.meta.group_name)
+        """When the structure expires (-1: never); its fingerprint, if coded with the generation."""
+        if self.meta is None:
+            return self._due, ""
+        life = f":{self.meta.generation}" if self.meta.coded else ""
+        return self.meta.end, self.meta.fingerprint + life
 
     def key_of(self, member: bytes) -> str:
         """See `Layout.key_of`."""
@@ -575,7 +579,15 @@ class GrowingLayout(Layout):
         yield from self.refresh()
         waiting = list(range(self.groups))
         while waiting:
-            replies = yield [self._replace_command(group, other) for group in waiting]
+            commands = []
+            for group in waiting:
+                ours, theirs = self.parts[group], other.parts[group]
+                keys = [self._keys[group], other._keys[group]]
+                keys += [self.key(group, part) for part in range(max(ours, theirs))]
+                keys += [other.key(group, part) for part in range(theirs)]
+                args = (ours, theirs, self.initial, *self._write_terms)
+                commands.append(lua_call(self.component, _REPLACE, keys, args))
+            replies = yield commands
             created, others = dict[int, int](), dict[int, tuple[int, int]]()
             for group, (done, parts, number, *due) in zip(waiting, replies, strict=True):
                 if done == OTHERS:
@@ -589,14 +601,6 @@ class GrowingLayout(Layout):
                 yield from self._settle(created, others)
         other.reset()
         return sum(self._counts)
-
-    def _replace_command(self, group: int, other: GrowingLayout) -> Command:
-        ours, theirs = self.parts[group], other.parts[group]
-        keys = [self._keys[group], other._keys[group]]
-        keys += [self.key(group, part) for part in range(max(ours, theirs))]
-        keys += [other.key(group, part) for part in range(theirs)]
-        args = (ours, theirs, self.initial, *self._write_terms)
-        return lua_call(self.component, "structures/layouts/replace_growing", keys, args)
 
     def reset(self) -> None:
         """See `Layout.reset`."""

@@ -23,8 +23,16 @@ from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.part_registry import LONGEST_NUMBER, PartRegistry
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import send_to_parts
-from shardkit.structures.layouts.base import Build, Chunk, Layout, T, members_of, write_parts
-from shardkit.structures.layouts.fixed import FixedLayout, Parts
+from shardkit.structures.layouts.base import (
+    Build,
+    Chunk,
+    FixedLayout,
+    Layout,
+    Parts,
+    T,
+    members_of,
+    write_parts,
+)
 
 PARTS_PER_RANGE = 64
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting

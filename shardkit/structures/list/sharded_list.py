@@ -72,8 +72,13 @@ from shardkit.structures.base.partitioned import (
 )
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.base.writes import unstable
-from shardkit.structures.list.check import check_list, rebuild_list, restore_ends
-from shardkit.structures.list.scripts import ATTEMPTS, ListScripts
+from shardkit.structures.list.scripts import (
+    ATTEMPTS,
+    ListScripts,
+    check_list,
+    rebuild_list,
+    restore_ends,
+)
 
 DEFAULT_PART_SIZE = 1000
 MOST_PART_SIZE = 10_000

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from shardkit.errors import InvalidArgumentError
-from shardkit.structures.packed.addressing import RecordLayout
+from shardkit.structures.packed.part_store import RecordLayout
 from shardkit.structures.packed.record_format import RecordFormat
 
 MAX_KEY_BITS = 64

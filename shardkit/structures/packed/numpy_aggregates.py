@@ -79,7 +79,10 @@ class ArrayAggregator(Aggregator):
     def _add(self, data: Array) -> None:
         records = self._rows(data)
         if not self._key_is_record:
-            records = records[_nonzero(records)]
+            width = records.shape[1]
+            one = width in (1, 2, 4, 8)  # number a record
+            whole = records.reshape(-1).view(f"u{width}") != 0 if one else records.any(axis=1)
+            records = records[whole]
         keys = self._key(records)
         if self._dense:
             groups = self._fold(keys.astype(np.uint16)).astype(np.intp)
@@ -174,10 +177,3 @@ def _values(records: Array, field: PackedField) -> Array:
         shift = np.int64(64 - bits)
         return column.astype(np.uint64).view(np.int64) << shift >> shift
     return column.astype(np.int64)
-
-
-def _nonzero(records: Array) -> Array:
-    width = records.shape[1]
-    if width in (1, 2, 4, 8):
-        return np.asarray(records.reshape(-1).view(f"u{width}") != 0)
-    return np.asarray(records.any(axis=1))

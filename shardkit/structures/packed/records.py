@@ -41,9 +41,14 @@ from shardkit.structures.base.partitioned import (
     check_parameters,
     restore_parameters,
 )
-from shardkit.structures.packed.addressing import RecordLayout, bitfields, set_bits
 from shardkit.structures.packed.aggregates import Aggregator, RecordGroup
-from shardkit.structures.packed.part_store import IDS_AT_ONCE, PartStore
+from shardkit.structures.packed.part_store import (
+    IDS_AT_ONCE,
+    PartStore,
+    RecordLayout,
+    bitfields,
+    set_bits,
+)
 from shardkit.structures.packed.record_format import Fields, Record, RecordFormat, join_codes
 
 # 32 KiB less a string's header: the most that the allocator's 32 KiB have room for.
@@ -63,9 +68,8 @@ class PackedRecords(ExpirableStructure[Face]):
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
-        fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``;
-            see `packed.field_types`. Or the name of a preset: ``flag``, ``postal``, ``position16``,
-            ``position24``.
+        fields: the type of each field of a record, in order, ``{"country": "u8", "score": "i32"}``.
+            Or the name of a preset: ``flag``, ``postal``, ``position16``, ``position24``.
         part_size: the records of a part. By default as many as take 32 KiB with the header.
 
     Attributes:

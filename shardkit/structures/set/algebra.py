@@ -16,8 +16,7 @@ from typing import Any
 
 from shardkit.operations.commands import Command, Locate, Transaction
 from shardkit.operations.operation import Operation, pages
-from shardkit.structures.layouts.base import Chunk
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import Chunk, FixedLayout
 from shardkit.structures.layouts.growing import GrowingLayout, chunks_of, read_parts_together
 
 # How many parts of every operand are in memory at a time.

@@ -34,13 +34,11 @@ from shardkit.operations.operation import (
     stream,
 )
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer, check_some, list_or_args
-from shardkit.structures.base.glob import glob_filter
-from shardkit.structures.base.members import M, Members
+from shardkit.structures.base.members import M, Members, glob_filter
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
-from shardkit.structures.layouts.base import random_members
-from shardkit.structures.layouts.fixed import FixedLayout
+from shardkit.structures.layouts.base import FixedLayout, random_members
 from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
 from shardkit.structures.layouts.replan import plan_anew
 from shardkit.structures.layouts.structure import StructureWithLayout

@@ -41,7 +41,7 @@ from shardkit.routing.keys import key_bytes
 from shardkit.structures.base.arguments import check_integer, check_name
 from shardkit.structures.base.members import M, Members, Place, find
 from shardkit.structures.sorted_set.groups import Row
-from shardkit.structures.sorted_set.scores import (
+from shardkit.structures.sorted_set.sharded_sorted_set import (
     CastScore,
     Score,
     ScoreBound,

@@ -48,11 +48,11 @@ from shardkit.structures.base.parameters import send_opened
 from shardkit.structures.base.partitioned import check_parameters, restore_parameters
 from shardkit.structures.base.server_clock import ServerClock
 from shardkit.structures.set.sharded_set import MEMBERS_AT_ONCE, ShardedSet
-from shardkit.structures.unique.day_planner import DayPlanner
 from shardkit.structures.unique.days import (
     FIRST_PARTS,
     BitmapDay,
     Day,
+    DayPlanner,
     HyperLogLogDay,
     SetDay,
     VisitorPlace,
