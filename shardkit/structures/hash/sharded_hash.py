@@ -59,11 +59,11 @@ from shardkit.structures.codecs.compression import Compressed
 from shardkit.structures.codecs.named import codec as codec_named
 from shardkit.structures.codecs.plain import Codec
 from shardkit.structures.codecs.trained_values import CodedValues
-from shardkit.structures.layouts.base import Chunk, FixedLayout, Layout, T, random_members
+from shardkit.structures.layouts.base import Chunk, FixedLayout, T
 from shardkit.structures.layouts.growing import GROUPS, GroupPart, GrowingLayout, check_groups
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.structure import StructureWithLayout
+from shardkit.structures.layouts.structure import StructureWithLayout, random_members
 
 F = TypeVar("F", bound="int | str | bytes")
 V = TypeVar("V")

@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from random import SystemRandom
 from typing import Any, TypeAlias, TypeVar
 
 from shardkit.errors import ShardFailure
@@ -54,14 +53,14 @@ Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
 
 
 class BareMembers(list[Any]):
-    """Members without owned values, for `Layout.write`: those of a set.
+    """Members without owned values, for `FixedLayout.write`: those of a set.
 
     A pair for each would double the memory, and keep the garbage collector busy in a bulk load.
     """
 
 
-class Layout(ABC):
-    """The places of members, and how to read and write them there.
+class LayoutBase(ABC):
+    """What the layouts have in common. All have the methods that `FixedLayout` documents.
 
     A caller may pass an owned value with each member, such as the field as the user wrote it.
     """
@@ -76,33 +75,6 @@ class Layout(ABC):
     def at(self, key: str, name: Any, *args: Argument) -> Command:
         """Return a command for a key."""
         return Command(self.component, key, (name, key, *args))
-
-    @property
-    @abstractmethod
-    def first_key(self) -> str:
-        """The key of the first part."""
-
-    @abstractmethod
-    def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
-
-    @abstractmethod
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a reading command to every part that has some of the members.
-
-        Returns:
-            For each part the owned values of its members, and the reply; in no order.
-
-        Cost: one exchange, in nearly every case; one command a part.
-        """
-
-    @abstractmethod
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a writing command to every part that has some of the members; see `read`."""
 
     @abstractmethod
     def part_count(self) -> int:
@@ -134,48 +106,6 @@ class Layout(ABC):
 
     def _page_size(self) -> int:
         return max(PAGE, self.part_count() * MEMBERS_PER_PART)
-
-    @abstractmethod
-    def key_of(self, member: bytes) -> str:
-        """Return the key of a member's part, as last read."""
-
-    @abstractmethod
-    def part_keys(self) -> Iterator[str]:
-        """Return the keys of all parts, as last read."""
-
-    @abstractmethod
-    def data_keys(self) -> Iterable[str]:
-        """Return keys of which at least one exists if there are members, in nearly every case."""
-
-    @abstractmethod
-    def refresh(self) -> Operation[None]:
-        """Read which parts exist now, for `chunks`. Cost: at most one exchange."""
-
-    @abstractmethod
-    def chunks(self, size: int) -> Iterator[Chunk]:
-        """Cut all parts into chunks of at most ``size``, in a fixed order."""
-
-    @abstractmethod
-    def read_parts(
-        self, chunk: Chunk, name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
-        """Send a reading command, ``name key args…``, to every part of a chunk.
-
-        If parts split at the same time, the replies are of all parts that then hold the members of
-        the chunk, each member once.
-
-        Returns:
-            For each part the number that `member` needs, or None, and the reply.
-
-        Cost: one exchange, in nearly every case.
-        """
-
-    @abstractmethod
-    def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """Send UNLINK, PERSIST or PEXPIREAT to all parts and the keys of their state.
-
-        Returns the sum of the replies. Cost: one command a part, an exchange for every 1,000.
-        """
 
     def member(self, part: int | None, stored: bytes) -> bytes:
         """Return the whole member that a part stores."""
@@ -285,51 +215,6 @@ def grouped(
     }
 
 
-# It has no state that forked processes would share.
-_RANDOM = SystemRandom()
-
-
-def random_members(
-    layout: Layout, size: str, command: str, number: int, *args: Argument
-) -> Operation[list[tuple[int | None, Reply]]]:
-    """Draw random members: choose parts by their sizes, then members within each.
-
-    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
-    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat. Returns
-    parts, as `Layout.read_parts`, with the reply of the command.
-
-    Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
-    """
-    sizes: list[int] = []
-    parts: list[Any] = []
-    yield from layout.refresh()
-    for chunk in layout.chunks(PARTS_AT_ONCE):
-        replies = yield from layout.read_parts(chunk, size)
-        if len(replies) == len(chunk):  # else parts split in between: start again
-            parts += chunk
-            sizes += (members for _, members in replies)
-        else:
-            return (yield from random_members(layout, size, command, number, *args))
-    total = sum(sizes)
-    if not total:
-        return []
-    if number < 0:
-        drawn = _RANDOM.choices(range(len(parts)), sizes, k=-number)
-    else:
-        drawn = _RANDOM.sample(range(len(parts)), min(number, total), counts=sizes)
-    times: defaultdict[int, int] = defaultdict(int)
-    for n in drawn:
-        times[n] += 1
-    alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
-    for n, count in times.items():
-        alike[count, type(parts[n])].append(parts[n])
-    results: list[tuple[int | None, Reply]] = []
-    for (count, _), chunk in alike.items():
-        sign = -count if number < 0 else count
-        results += yield from layout.read_parts(chunk, command, sign, *args)
-    return results
-
-
 # A structure with members has one in these, unless it has fewer members than parts.
 PARTS_PROBED = 64
 
@@ -360,7 +245,7 @@ class Parts(list[int]):
         self.plan = plan
 
 
-class FixedLayout(Layout):
+class FixedLayout(LayoutBase):
     """Parts whose number, computed from ``total`` and ``part_size``, is planned.
 
     They are ``<name>:0`` and so on; those of a second plan (`layouts.replan`) ``<name>:plan2:0``. A
@@ -389,11 +274,6 @@ class FixedLayout(Layout):
         """The number of parts."""
         return self.plan.count
 
-    @property
-    def first_key(self) -> str:
-        """The key of the first part."""
-        return self.key(0)
-
     def part_of(self, member: bytes) -> int:
         """Return the number of a member's part."""
         return self.plan.part_of(member)
@@ -411,7 +291,7 @@ class FixedLayout(Layout):
         return self.at(self.key(part), name, *args)
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.read_one`."""
+        """Send ``name key member args…``, which reads. Cost: one exchange, nearly always."""
         plan = self.plan
         key = f"{plan.prefix}:{plan.part_of(member)}"
         [reply] = yield [self.at(key, name, member, *args)]
@@ -420,7 +300,13 @@ class FixedLayout(Layout):
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.read`."""
+        """Send a reading command to every part that has some of the members.
+
+        Returns:
+            For each part the owned values of its members, and the reply; in no order.
+
+        Cost: one exchange, in nearly every case; one command a part.
+        """
         plan = self.plan
         groups = grouped(members, plan.parts_of)
         replies = yield [
@@ -430,14 +316,14 @@ class FixedLayout(Layout):
         return [(owned, r) for (_, owned), r in zip(groups.values(), replies, strict=True)]
 
     def bind(self, meta: Metadata) -> None:
-        """See `Layout.bind`."""
+        """See `LayoutBase.bind`."""
         super().bind(meta)
         meta.leased, meta.follow = True, self.follow
 
     def write(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.write`."""
+        """Send a writing command to every part that has some of the members; see `read`."""
         assert self.meta is not None
         done: list[tuple[list[T], Reply]] = []
         bare = isinstance(members, BareMembers)
@@ -456,28 +342,28 @@ class FixedLayout(Layout):
             members = members_of(left, bare=bare)
 
     def part_count(self) -> int:
-        """See `Layout.part_count`."""
+        """See `LayoutBase.part_count`."""
         return self.count
 
     def key_of(self, member: bytes) -> str:
-        """See `Layout.key_of`."""
+        """Return the key of a member's part, as last read."""
         plan = self.plan
         return f"{plan.prefix}:{plan.part_of(member)}"
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`."""
+        """Return the keys of all parts, as last read."""
         return map(self.key, range(self.count))
 
     def data_keys(self) -> Iterable[str]:
-        """See `Layout.data_keys`: some parts."""
+        """Return keys of which at least one exists if there are members, nearly always."""
         return map(self.key, range(0, self.count, -(-self.count // PARTS_PROBED)))
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: the parts never change."""
+        """Read which parts exist now, for `chunks`. Cost: at most one exchange."""
         yield from ()
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """See `Layout.chunks`: ranges of parts."""
+        """Cut all parts into chunks of at most ``size``, in a fixed order."""
         plan = self.plan
         for start in range(0, plan.count, size):
             yield Parts(range(start, min(start + size, plan.count)), plan)
@@ -485,14 +371,26 @@ class FixedLayout(Layout):
     def read_parts(
         self, chunk: Sequence[int], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.read_parts`."""
+        """Send a reading command, ``name key args…``, to every part of a chunk.
+
+        If parts split at the same time, the replies are of all parts that then hold the members of
+        the chunk, each member once.
+
+        Returns:
+            For each part the number that `member` needs, or None, and the reply.
+
+        Cost: one exchange, in nearly every case.
+        """
         prefix = getattr(chunk, "plan", self.plan).prefix
         keys = [f"{prefix}:{part}" for part in chunk]
         replies = yield Columns.each(self.component, name, keys, *args)
         return [(None, reply) for reply in replies]
 
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`."""
+        """Send UNLINK, PERSIST or PEXPIREAT to all parts and their state; return the replies' sum.
+
+        Cost: one command a part, an exchange for every 1,000.
+        """
         assert self.meta is not None
         total = 0
         for chunk in self.chunks(PARTS_AT_ONCE):

@@ -36,9 +36,9 @@ from shardkit.structures.base.check import (
 )
 from shardkit.structures.base.damage import damage
 from shardkit.structures.base.parameters import FIRST_GENERATION
-from shardkit.structures.layouts.base import Build, FixedLayout, Layout
+from shardkit.structures.layouts.base import Build, FixedLayout
 from shardkit.structures.layouts.growing import KEYS_PROBED, GrowingLayout, address
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 
 # The most parts to search for in a group whose state may be wrong.
 _MOST_SEARCHED = 100_000
@@ -158,7 +158,7 @@ def _belongs(layout: GrowingLayout, group: int, number: int, part: int, member: 
 def rebuild_layout(layout: Layout, kind: str, build: Build[Any]) -> Operation[None]:
     """Put members into their own parts, and write states and indexes again.
 
-    ``build`` builds the command that adds one member where it is missing; see `Layout.write`.
+    ``build`` builds the command that adds one member where it is missing; see `FixedLayout.write`.
 
     Cost: that of a check, and an exchange for each member that moves.
     """

@@ -60,7 +60,7 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
-from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, Layout, T
+from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, LayoutBase, T
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
@@ -103,7 +103,7 @@ def _quickest_sha1() -> Any:
 _sha1 = _quickest_sha1()
 
 
-class GrowingLayout(Layout):
+class GrowingLayout(LayoutBase):
     """Groups whose parts split as they fill; ``total`` members to start with need no split."""
 
     def __init__(
@@ -134,12 +134,12 @@ class GrowingLayout(Layout):
         self._is_trial = False
 
     def bind(self, meta: Metadata) -> None:
-        """See `Layout.bind`."""
+        """See `LayoutBase.bind`."""
         super().bind(meta)
         meta.named = True
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.read_one`."""
+        """See `FixedLayout.read_one`."""
         group, q = self.place(member)
         component = self.component
         while True:
@@ -155,7 +155,7 @@ class GrowingLayout(Layout):
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.read`."""
+        """See `FixedLayout.read`."""
         results: list[tuple[list[T], Reply]] = []
         waiting = self._by_group(members)
         while waiting:
@@ -186,7 +186,7 @@ class GrowingLayout(Layout):
     def write(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.write`."""
+        """See `FixedLayout.write`."""
         results: list[tuple[list[T], Reply]] = []
         waiting: list[Any] = members if isinstance(members, list) else list(members)
         kind = BareMembers if isinstance(members, BareMembers) else list
@@ -382,24 +382,24 @@ class GrowingLayout(Layout):
         return self.meta.end, self.meta.fingerprint + life
 
     def key_of(self, member: bytes) -> str:
-        """See `Layout.key_of`."""
+        """See `FixedLayout.key_of`."""
         group, q = self.place(member)
         return self.key(group, address(q, self.parts[group]))
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`."""
+        """See `FixedLayout.part_keys`."""
         return (self.key(g, part) for g, parts in enumerate(self.parts) for part in range(parts))
 
     def part_count(self) -> int:
-        """See `Layout.part_count`."""
+        """See `LayoutBase.part_count`."""
         return sum(self.parts)
 
     def data_keys(self) -> Iterable[str]:
-        """See `Layout.data_keys`: the states of all groups."""
+        """See `FixedLayout.data_keys`: the states of all groups."""
         return self._keys
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: read how many parts each group has.
+        """See `FixedLayout.refresh`: read how many parts each group has.
 
         Cost: one exchange; one more while some groups are empty.
         """
@@ -449,7 +449,7 @@ class GrowingLayout(Layout):
         return new
 
     def verify(self, found: int) -> Operation[None]:
-        """See `Layout.verify`: compare with the counts, and if they differ, group by group."""
+        """See `LayoutBase.verify`: compare with the counts, and if they differ, group by group."""
         if found != sum(self._counts):
             yield from self._verify_groups(range(self.groups))
 
@@ -471,18 +471,18 @@ class GrowingLayout(Layout):
         return damage(self.component, self._keys[group], found, expected)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """See `Layout.chunks`: group by group."""
+        """See `FixedLayout.chunks`: group by group."""
         return chunks_of(list(self.parts), size)
 
     def read_parts(
         self, chunk: Sequence[GroupPart], name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.read_parts`."""
+        """See `FixedLayout.read_parts`."""
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
 
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`; each group changes as one.
+        """See `FixedLayout.send_to_all`; each group changes as one.
 
         Cost: one script per group; an exchange for every 100,000 parts.
         """
@@ -603,7 +603,7 @@ class GrowingLayout(Layout):
         return sum(self._counts)
 
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         for group in range(self.groups):
             self._reset_group(group)
 
@@ -616,11 +616,6 @@ class GrowingLayout(Layout):
         """Return a member's group, and the number that decides its part there."""
         h = int.from_bytes(_sha1(member).digest()[:4], "big")
         return h & (self.groups - 1), h >> self._bits
-
-    @property
-    def first_key(self) -> str:
-        """The key of the first part."""
-        return self.key(0, 0)
 
     def key(self, group: int, part: int) -> str:
         """Return the key of a part."""
@@ -638,7 +633,7 @@ class GrowingLayout(Layout):
     def pages(
         self, members: Iterable[Any], total: int | None = None, *, bare: bool = False
     ) -> Iterator[list[Any]]:
-        """See `Layout.pages`. Parts are made for all coming members, so that they split once.
+        """See `LayoutBase.pages`. Parts are made for all coming members, so that they split once.
 
         Each page shows how many of the members are new. The first one is small, so that few members
         move when parts are made for the rest.

@@ -16,6 +16,7 @@ share parts; a stored number shorter than ``part_size`` is always a remainder.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from shardkit.operations.commands import Argument, Columns, Command, Reply, raise_failures
 from shardkit.operations.operation import Operation
@@ -27,21 +28,25 @@ from shardkit.structures.layouts.base import (
     Build,
     Chunk,
     FixedLayout,
-    Layout,
+    LayoutBase,
     Parts,
     T,
     members_of,
     write_parts,
 )
+from shardkit.structures.layouts.growing import GrowingLayout
 
 PARTS_PER_RANGE = 64
 _DIGITS = [b"%d" % n for n in range(1024)]  # remainders' digits: four times as fast as formatting
 
 
-class NumberedLayout(Layout):
+Rest: TypeAlias = FixedLayout | GrowingLayout
+
+
+class NumberedLayout(LayoutBase):
     """Parts by number; the layout ``rest`` stores members that are not numbers."""
 
-    def __init__(self, component: str, name: str, part_size: int, rest: Layout) -> None:
+    def __init__(self, component: str, name: str, part_size: int, rest: Rest) -> None:
         self.component = component
         self._name = name
         self._size = part_size
@@ -62,11 +67,6 @@ class NumberedLayout(Layout):
         self._name = self.rest.plan.prefix
         self.registry = self.registry_at(self._name)
 
-    @property
-    def first_key(self) -> str:
-        """See `Layout.first_key`."""
-        return self.rest.first_key
-
     def place(self, member: bytes) -> tuple[int, bytes] | None:
         """Return a number's part and its stored form; None if it is not a number."""
         if not member.isdigit() or len(member) > LONGEST_NUMBER:
@@ -77,7 +77,7 @@ class NumberedLayout(Layout):
         return part, _DIGITS[left] if left < len(_DIGITS) else b"%d" % left
 
     def member(self, part: int | None, stored: bytes) -> bytes:
-        """See `Layout.member`."""
+        """See `LayoutBase.member`."""
         if part is None or len(stored) > self._digits or not stored.isdigit():
             return stored
         if stored[0] == 48 and len(stored) > 1:
@@ -85,7 +85,7 @@ class NumberedLayout(Layout):
         return b"%d" % (part * self._size + int(stored))
 
     def read_one(self, name: str, member: bytes, *args: Argument) -> Operation[Reply]:
-        """See `Layout.read_one`."""
+        """See `FixedLayout.read_one`."""
         place = self.place(member)
         if place is None:
             return (yield from self.rest.read_one(name, member, *args))
@@ -96,7 +96,7 @@ class NumberedLayout(Layout):
     def read(
         self, members: Iterable[tuple[bytes, T]], build: Build[T]
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.read`."""
+        """See `FixedLayout.read`."""
         numbers, others = self._sorted(members)
         results: list[tuple[list[T], Reply]] = []
         if numbers:
@@ -112,7 +112,7 @@ class NumberedLayout(Layout):
     def write(
         self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
     ) -> Operation[list[tuple[list[T], Reply]]]:
-        """See `Layout.write`."""
+        """See `FixedLayout.write`."""
         numbers, others = self._sorted(members)
         results: list[tuple[list[T], Reply]] = []
         if numbers:
@@ -153,26 +153,26 @@ class NumberedLayout(Layout):
         return numbers, others
 
     def part_count(self) -> int:
-        """See `Layout.part_count`."""
+        """See `LayoutBase.part_count`."""
         return self.rest.part_count()
 
     def key_of(self, member: bytes) -> str:
-        """See `Layout.key_of`."""
+        """See `FixedLayout.key_of`."""
         place = self.place(member)
         return self.rest.key_of(member) if place is None else self.key(place[0])
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`."""
+        """See `FixedLayout.part_keys`."""
         yield from map(self.key, self._parts)
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.part_keys()
 
     def data_keys(self) -> Iterable[str]:
-        """See `Layout.data_keys`."""
+        """See `FixedLayout.data_keys`."""
         return (self.registry.key, self.key(0), *self.rest.data_keys())
 
     def refresh(self) -> Operation[None]:
-        """See `Layout.refresh`: reads the registered parts."""
+        """See `FixedLayout.refresh`: reads the registered parts."""
         yield from self.refresh_numbers()
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.refresh()
@@ -202,7 +202,7 @@ class NumberedLayout(Layout):
         return range(self.rest.count if isinstance(self.rest, FixedLayout) else 0, PARTS_PER_RANGE)
 
     def chunks(self, size: int) -> Iterator[Chunk]:
-        """See `Layout.chunks`: the parts of numbers in order, then the others."""
+        """See `FixedLayout.chunks`: the parts of numbers in order, then the others."""
         parts = self._parts
         for start in range(0, len(parts), size):
             some = parts[start : start + size]
@@ -213,7 +213,7 @@ class NumberedLayout(Layout):
     def read_parts(
         self, chunk: Chunk, name: str, *args: Argument
     ) -> Operation[list[tuple[int | None, Reply]]]:
-        """See `Layout.read_parts`."""
+        """See `FixedLayout.read_parts`."""
         if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self.rest.read_parts(chunk, name, *args))
         prefix = chunk.plan.prefix if isinstance(chunk, Parts) else self._name
@@ -222,7 +222,7 @@ class NumberedLayout(Layout):
         return list(zip(chunk, replies, strict=True))
 
     def send_to_all(self, generation: ChangeScope, name: str, *args: Argument) -> Operation[int]:
-        """See `Layout.send_to_all`; the registry comes last."""
+        """See `FixedLayout.send_to_all`; the registry comes last."""
         assert self.meta is not None
         yield from self.refresh()
         parts = list(self._parts)
@@ -238,11 +238,11 @@ class NumberedLayout(Layout):
         return total + (yield from send_to_parts(self.meta, generation, name, keys, *args))
 
     def verify(self, found: int) -> Operation[None]:
-        """See `Layout.verify`: of members that are not numbers."""
+        """See `LayoutBase.verify`: of members that are not numbers."""
         return self.rest.verify(found)
 
     def bind(self, meta: Metadata) -> None:
-        """See `Layout.bind`."""
+        """See `LayoutBase.bind`."""
         super().bind(meta)
         meta.leased = True
         self.rest.bind(meta)
@@ -250,13 +250,16 @@ class NumberedLayout(Layout):
             meta.follow = self.follow
 
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         self.registry.reset()
         self.rest.reset()
 
     def key(self, part: int) -> str:
         """Return the key of a part."""
         return f"{self._name}:{part}"
+
+
+Layout: TypeAlias = FixedLayout | GrowingLayout | NumberedLayout
 
 
 def _by_part(

@@ -39,8 +39,8 @@ from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import KEYS_CHECKED, contents
 from shardkit.structures.base.parameters import LAST_WRITES, LEASE, SHORT_LEASE, Metadata, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
-from shardkit.structures.layouts.base import FixedLayout, Layout, Plan
-from shardkit.structures.layouts.numbered import NumberedLayout
+from shardkit.structures.layouts.base import FixedLayout, Plan
+from shardkit.structures.layouts.numbered import Layout, NumberedLayout
 
 KEPT = LAST_WRITES / 1000  # seconds for which readers may still come to old parts
 _FEW = 64  # parts that are left when writers wait

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Mapping
+from random import SystemRandom
 from typing import Any
 
-from shardkit.operations.commands import Argument, Key
+from shardkit.operations.commands import Argument, Key, Reply
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import Damage
@@ -20,9 +22,10 @@ from shardkit.structures.base.partitioned import (
 )
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
-from shardkit.structures.layouts.base import Chunk, Layout
+from shardkit.structures.layouts.base import Chunk
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
 from shardkit.structures.layouts.growing import remove_groups
+from shardkit.structures.layouts.numbered import Layout
 
 # Servers' names for the types of the forms' keys.
 _TYPES = {"hash": "HASH", "zset": "ZSET", "set": "SET", "intset": "SET"}
@@ -56,7 +59,7 @@ class StructureWithLayout(ExpirableStructure[Face]):
         yield from super()._open(create=create)
         form, size = self._form, self._largest_part
         if create and size > FORMS[form].usual[0]:
-            key = self.layout.first_key
+            key = next(iter(self.layout.data_keys()))
             yield from warn_if_not_compact(self.component, key, form, size, self.name)
 
     def _chunks(self, size: int, count: int | None = None) -> Operation[list[Chunk]]:
@@ -130,3 +133,48 @@ class StructureWithLayout(ExpirableStructure[Face]):
             if exists and (yield from is_still(self.meta, generation)):
                 total += sum((yield [self._at(key, name, key, *args)]))
         return total
+
+
+# It has no state that forked processes would share.
+_RANDOM = SystemRandom()
+
+
+def random_members(
+    layout: Layout, size: str, command: str, number: int, *args: Argument
+) -> Operation[list[tuple[int | None, Reply]]]:
+    """Draw random members: choose parts by their sizes, then members within each.
+
+    ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
+    as SRANDMEMBER. A negative ``number`` draws independently, so that members may repeat. Returns
+    parts, as `FixedLayout.read_parts`, with the reply of the command.
+
+    Cost: one command per part, an exchange for every 1,000 parts; then an exchange or a few.
+    """
+    sizes: list[int] = []
+    parts: list[Any] = []
+    yield from layout.refresh()
+    for chunk in layout.chunks(PARTS_AT_ONCE):
+        replies = yield from layout.read_parts(chunk, size)
+        if len(replies) == len(chunk):  # else parts split in between: start again
+            parts += chunk
+            sizes += (members for _, members in replies)
+        else:
+            return (yield from random_members(layout, size, command, number, *args))
+    total = sum(sizes)
+    if not total:
+        return []
+    if number < 0:
+        drawn = _RANDOM.choices(range(len(parts)), sizes, k=-number)
+    else:
+        drawn = _RANDOM.sample(range(len(parts)), min(number, total), counts=sizes)
+    times: defaultdict[int, int] = defaultdict(int)
+    for n in drawn:
+        times[n] += 1
+    alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
+    for n, count in times.items():
+        alike[count, type(parts[n])].append(parts[n])
+    results: list[tuple[int | None, Reply]] = []
+    for (count, _), chunk in alike.items():
+        sign = -count if number < 0 else count
+        results += yield from layout.read_parts(chunk, command, sign, *args)
+    return results

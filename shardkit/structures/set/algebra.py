@@ -56,7 +56,7 @@ def combine(
 
 
 def verify(layouts: Sequence[FixedLayout | GrowingLayout], seen: Sequence[int]) -> Operation[None]:
-    """Compare what was read of each set with its count; see `Layout.verify`."""
+    """Compare what was read of each set with its count; see `LayoutBase.verify`."""
     for layout, found in zip(layouts, seen, strict=True):
         yield from layout.verify(found)
 

@@ -38,10 +38,10 @@ from shardkit.structures.base.members import M, Members, glob_filter
 from shardkit.structures.base.parameters import differences, open_all
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.encodings.limits import FORMS
-from shardkit.structures.layouts.base import FixedLayout, random_members
+from shardkit.structures.layouts.base import FixedLayout
 from shardkit.structures.layouts.growing import GROUPS, GrowingLayout, check_groups
 from shardkit.structures.layouts.replan import plan_anew
-from shardkit.structures.layouts.structure import StructureWithLayout
+from shardkit.structures.layouts.structure import StructureWithLayout, random_members
 from shardkit.structures.set import algebra
 
 DEFAULT_PART_SIZE = 512

@@ -150,7 +150,7 @@ class ScoredGroups(GrowingLayout):
         return sum(self._counts)
 
     def part_keys(self) -> Iterator[str]:
-        """See `Layout.part_keys`: also tops and bottoms, which hold members again."""
+        """See `FixedLayout.part_keys`: also tops and bottoms, which hold members again."""
         return chain(super().part_keys(), self._tops, self._bottoms)
 
     def rebuild_beside(self) -> Operation[None]:
@@ -370,7 +370,7 @@ class ScoredGroups(GrowingLayout):
         return by_group
 
     def reset(self) -> None:
-        """See `Layout.reset`."""
+        """See `LayoutBase.reset`."""
         super().reset()
         self._needs_all_parts.clear()
 
