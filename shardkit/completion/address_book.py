@@ -68,14 +68,10 @@ class AddressBook(Structure[Face]):
         fold: returns the form in which names are compared, such as `shardkit.completion.fold`. It
             must be the same each time. The function's ``__name__`` is stored.
 
-    Attributes:
-        parts, fold: the arguments.
-
     Names are text, not empty, without NUL. They are returned unchanged, in the order of the bytes
-    of their compared form. The first write costs one more exchange, to compare the parameters;
-    three in a new book, to look for members without parameters. Calls raise InvalidArgumentError if
-    an argument is invalid, ShardErrors if a shard failed, and ParameterMismatchError if the book
-    was created with other parameters.
+    of their compared form. Errors: see `shardkit.structures`. The first write costs one more
+    exchange, to compare the parameters; three in a new book, to look for members without
+    parameters.
     """
 
     deferred: DeferredFace[AddressBook[Deferred]]
@@ -112,11 +108,7 @@ class AddressBook(Structure[Face]):
 
     @operation
     def join_many(self, group: str | int, names: Iterable[str]) -> Operation[int]:
-        """Add members; return how many are new. Cost: one exchange for every 10,000 names.
-
-        Raises:
-            InvalidArgumentError: a name is invalid; nothing of its 10,000 was added.
-        """
+        """Add members; return how many are new. Cost: one exchange for every 10,000 names."""
         return (yield from self._change(group, names, add=True))
 
     @operation

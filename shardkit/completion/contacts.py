@@ -94,10 +94,7 @@ class RecentContacts(Structure[Face]):
         order: ``list`` for a LIST, ``time`` for a ZSET by time. A name has one order: the server
             refuses keys written with the other (``DamagedDataError``).
 
-    Attributes:
-        limit, order: the arguments.
-
-    Calls raise InvalidArgumentError if an argument is invalid, and ShardErrors if the shard failed.
+    Contacts are text, not empty, without NUL. Errors: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[RecentContacts[Deferred]]
@@ -124,25 +121,16 @@ class RecentContacts(Structure[Face]):
     def touch(self, user: str | int, contact: str) -> Operation[None]:
         """Put a contact first; drop the oldest beyond the limit.
 
-        Raises:
-            InvalidArgumentError: the contact is not text, is empty or contains a NUL.
-
         Cost: one exchange, one transaction or script; a LIST is scanned, ``limit`` entries.
         """
         yield [self._touch(self._key(user), [self._contact(contact)])]
 
     @operation
     def touch_many(self, touches: Iterable[tuple[str | int, str]]) -> Operation[int]:
-        """Put many contacts first, one after another; return the number of pairs.
+        """Put many contacts first, pairs of a user and a contact; return the number of pairs.
 
-        Args:
-            touches: pairs of a user and a contact. The contacts of one user are one transaction or
-                script for every 1,000 pairs.
-
-        Raises:
-            InvalidArgumentError: a contact is invalid; nothing of its 1,000 was written.
-
-        Cost: one exchange for every 1,000, with all shards at once.
+        The contacts of one user are one transaction or script for every 1,000 pairs. Cost: one
+        exchange for every 1,000, with all shards at once.
         """
         count = 0
         for page in pages(
@@ -210,15 +198,10 @@ class RecentContacts(Structure[Face]):
     def times(
         self, user: str | int, limit: int = DEFAULT_LIMIT
     ) -> Operation[list[tuple[str, float]]]:
-        """Return the newest contacts, at most 1,000, with the times of their last touches.
+        """Return the newest contacts, at most 1,000, with their last touches; not from a LIST.
 
-        Returns:
-            Pairs of a contact and seconds since 1970 by the server's clock, newest first.
-
-        Raises:
-            InvalidArgumentError: the contacts are in a LIST, which has no times.
-
-        Cost: one exchange.
+        They are pairs of a contact and seconds since 1970 by the server's clock. Cost: one
+        exchange.
         """
         if self.order != "time":
             raise InvalidArgumentError(f"{self.name}: a list has no times", 'set order="time"')

@@ -78,13 +78,8 @@ class ExpirableStructure(Structure[Face]):
     def open(self, *, create: bool = False) -> Operation[None]:
         """Check the parameters against those stored. Other methods do so at their first call.
 
-        Args:
-            create: store the parameters if there are none.
-
-        Raises:
-            ParameterMismatchError: the structure exists with other parameters.
-
-        Cost: one exchange; none once they have been checked.
+        With ``create``, store them if there are none. Cost: one exchange; none once they have been
+        checked.
         """
         yield from self._open(create=create)
 
@@ -109,17 +104,13 @@ class ExpirableStructure(Structure[Face]):
         """Remove the structure with its parameters, even a damaged one; return whether it existed.
 
         It can then be created with other parameters. A write at the same time counts as before or
-        after the deletion; a write after it creates the structure again.
+        after the deletion; a write after it creates the structure again. If shards fail, delete it
+        again; the next write does so too.
 
         Args:
             force: delete it even if other parameters are stored, for example damaged ones, and
                 groups of parts whatever their number. Parts of a planned set or hash that these
                 parameters do not name stay.
-
-        Raises:
-            ParameterMismatchError: the structure exists with other parameters.
-            ShardErrors: shards failed; keys of the others are gone. Delete it again; the next write
-                does so too.
 
         Cost: one command per part, an exchange for every 1,000 parts, and two more.
         """
@@ -186,7 +177,7 @@ class ExpirableStructure(Structure[Face]):
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[bool]:
-        """Set a time to live; return whether it was set.
+        """Set a time to live; return whether it was set. If shards fail, set it again.
 
         Args:
             time: seconds. With 0 or less the structure is deleted.
@@ -194,10 +185,6 @@ class ExpirableStructure(Structure[Face]):
             xx: only if one is set.
             gt: only if the new one is longer.
             lt: only if the new one is shorter.
-
-        Raises:
-            InvalidArgumentError: the time is out of range, or two conditions were given.
-            ShardErrors: shards failed; keys on the others expire. Set it again.
 
         Cost: one command per part, an exchange for every 1,000 parts, and two or three more.
         """

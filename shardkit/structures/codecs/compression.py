@@ -35,9 +35,6 @@ class Compressed:
         packing: the compression, such as ``Zstd()`` or ``Tokens()``.
         inner: the other codec.
 
-    Attributes:
-        coders: the dictionaries' coders by number. Replaced, never changed.
-
     Without a dictionary, a value is stored as the other codec writes it, behind one byte.
     """
 
@@ -122,15 +119,11 @@ class Tokens:
 
 
 class Zstd:
-    """Packing by zstd, with a dictionary.
+    """Packing by zstd, with a dictionary. Needs zstandard, or Python 3.14.
 
     Args:
         level: the compression level, 1 to 22.
         size: the dictionary's largest size in bytes. It is stored compressed, in about 40% of that.
-
-    Raises:
-        InvalidArgumentError: an argument is out of range, or Python (before 3.14) has no zstd and
-            zstandard is not installed.
 
     Values of more than 128 KiB are stored as they are.
     """

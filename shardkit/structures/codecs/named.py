@@ -129,9 +129,6 @@ def compare_codecs(values: Iterable[Any], codecs: Iterable[Codec[Any]]) -> list[
         values: some hundred sample values.
         codecs: what to compare, as `codec` makes them. One with a dictionary has to have it: take
             the ``codec`` of a hash that was trained.
-
-    Raises:
-        InvalidArgumentError: there are no values, or one does not fit a codec.
     """
     sample = list(values)
     if not sample:
@@ -174,11 +171,7 @@ def codec(given: str) -> Codec[Any]: ...
 @overload
 def codec(given: str | Codec[V] | None) -> Codec[Any]: ...
 def codec(given: str | Codec[Any] | None) -> Codec[Any]:
-    """Return the codec for a structure's ``codec=``: a name, a codec, or None.
-
-    Raises:
-        InvalidArgumentError: there is no such codec, or a library that it needs is missing.
-    """
+    """Return the codec for a structure's ``codec=``: a name, a codec, or None; refuses others."""
     if given is None:
         return RAW
     if isinstance(given, str):

@@ -86,11 +86,7 @@ class Limit(NamedTuple):
 
 
 class Limits:
-    """The limits of one server.
-
-    Args:
-        settings: the reply to CONFIG GET, or a superset.
-    """
+    """The limits of one server: ``settings`` is the reply to CONFIG GET, or a superset."""
 
     def __init__(self, settings: Mapping[str, str]) -> None:
         known = {name for form in FORMS.values() for name in (*form.entries, *form.longest)}
@@ -133,16 +129,14 @@ def recommend(
 ) -> dict[str, int]:
     """Return the settings with which parts stay compact: never lower ones than there are.
 
+    Empty if there is nothing to set: for lists, and for text in sets on a server that has no
+    compact form for it.
+
     Args:
         form: the name of a form.
         part_size: how many entries a part may have.
         longest: the bytes of the longest field, member or value; None if unknown.
         limits: the server's limits, for their names and values; None for a new server's defaults.
-
-    Returns:
-        Values by setting. Empty if there is nothing to set: for lists, and for text in sets on a
-        server
-        that has no compact form for it. InvalidArgumentError if there is no such form.
     """
     wanted = form_of(form)
     if limits is None:

@@ -97,13 +97,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
             least the number of shards.
 
-    Attributes:
-        total, part_size, codec: the arguments, or the defaults.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    hash exists with other parameters, and ShardErrors when shards fail. The first operation costs
-    one more exchange, to check the parameters; so does the first write of this process to each
-    range of 64 parts of numbers.
+    Errors and the first call: see `shardkit.structures`. The first write of this process to each
+    range of 64 parts of numbers costs one more exchange, too.
     """
 
     deferred: DeferredFace[ShardedHash[Deferred, F, V]]
@@ -170,11 +165,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             value: a value that the codec takes.
             mapping: values by field.
             items: fields and values in turn: ``[field, value, field, value]``.
-
-        Raises:
-            InvalidArgumentError: there is no field, or a field or value does not fit; nothing was
-                set.
-            ShardErrors: shards failed; fields of the others were set.
         """
         if mapping is not None and not isinstance(mapping, Mapping):
             raise InvalidArgumentError(
@@ -200,12 +190,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hset_many(self, pairs: Iterable[tuple[Key, Any]]) -> Operation[int]:
         """Set any number of fields, 10,000 to 200,000 per exchange; return how many are new.
 
-        Args:
-            pairs: any iterable of fields with their values, which is read as they are sent.
-
-        Raises:
-            InvalidArgumentError: a field or value does not fit; earlier pages were set.
-            ShardErrors: shards failed; fields of the others, and earlier pages, were set.
+        ``pairs`` is any iterable of fields with their values.
         """
         new = 0
         yield from self._values.load()
@@ -237,11 +222,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def hmget(self, keys: Key | Iterable[Key], *args: Key) -> Operation[list[V | None]]:
         """Return the values of fields, in their order; None for those that do not exist.
 
-        Args:
-            keys: a list of fields, or the first field.
-            args: further fields.
-
-        Cost: one exchange for 10,000 fields, one command per part.
+        ``keys`` is a list, or the first field. Cost: one exchange for 10,000, one command per part.
         """
         encode = self._fields.encode
         numbered = [(encode(field), n) for n, field in enumerate(list_or_args(keys, args))]
@@ -289,14 +270,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hincrby(self, key: Key, amount: int = 1) -> Operation[int]:
-        """Add to the integer in a field, 0 if it does not exist; return the sum.
+        """Add to the integer in a field, 0 if it does not exist; return the sum. One exchange.
 
         Raises:
             InvalidArgumentError: the amount is no integer of 64 bits, or the codec has a form of
                 its own.
             ShardErrors: the field does not hold an integer, or the sum exceeds 64 bits.
-
-        Cost: one exchange.
         """
         check_integer(f"{self.name}: field {shown(key)}", "amount", amount, _LOWEST, _HIGHEST)
         self._check_numbers("HINCRBY")
@@ -305,13 +284,11 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hincrbyfloat(self, key: Key, amount: float = 1.0) -> Operation[float]:
-        """Add to the number in a field, 0 if it does not exist; return the sum.
+        """Add to the number in a field, 0 if it does not exist; return the sum. One exchange.
 
         Raises:
             InvalidArgumentError: the amount is not finite, or the codec has a form of its own.
             ShardErrors: the field does not hold a number.
-
-        Cost: one exchange.
         """
         if not isfinite(amount):
             raise InvalidArgumentError(
@@ -323,10 +300,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hlen(self) -> Operation[int]:
-        """Return the number of fields.
+        """Return the number of fields. Cost: one command per part, an exchange for every 1,000.
 
-        Cost: one command per part, an exchange for every 1,000; where parts split as they fill and
-        no field expires, one command per group.
+        Where parts split as they fill and no field expires, one command per group.
         """
         yield from self._open()
         count: int | None = None
@@ -391,14 +367,12 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
 
     @operation
     def hrandfield(self, count: int | None = None, withvalues: bool = False) -> Operation[Any]:
-        """Return random fields, each with the same probability.
+        """Return a random field, each with the same probability; None if there is none.
 
         Args:
-            count: how many distinct ones, at most all; if negative, how many with repetition.
+            count: return a list of so many distinct ones, at most all; if negative, with
+                repetition.
             withvalues: return pairs of fields and values; needs a count.
-
-        Returns:
-            A field, None if there is none; with ``count`` a list of fields, or of pairs.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the fields.
         """
@@ -430,7 +404,9 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
         gt: bool = False,
         lt: bool = False,
     ) -> Operation[list[int]]:
-        """Set fields to expire after a time.
+        """Set fields to expire after a time; return a code for each.
+
+        It is 1 if its time was set, 0 if the condition was not met, -2 if it does not exist.
 
         Args:
             seconds: the time, at least one second.
@@ -440,12 +416,7 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             gt: only those that would expire earlier.
             lt: only those that would expire later.
 
-        Returns:
-            For each field 1 if its time was set, 0 if the condition was not met, -2 if it does not
-            exist.
-
         Raises:
-            InvalidArgumentError: the time is out of range, or two conditions were given.
             StructureError: the servers cannot: Redis can from 7.4 on, Valkey from 9.0 on.
 
         Cost: one exchange, one command per part.
@@ -557,7 +528,6 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
             keepttl: keep the time to live that it has.
 
         Raises:
-            InvalidArgumentError: an argument is out of range, or several times were given.
             StructureError: the servers cannot: Redis can from 8.0 on, Valkey from 9.0 on.
 
         Cost: one exchange.
@@ -623,18 +593,13 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def train(self, samples: Iterable[Any], *, again: bool = False) -> Operation[bool]:
         """Train a dictionary on some values, for a codec that compresses with one.
 
-        Values set afterwards are stored with it; values set before stay readable.
+        Values set afterwards are stored with it; values set before stay readable. Returns whether
+        it was stored: not if there is one already, or another process was first.
 
         Args:
             samples: values; some 20,000 at random make a good dictionary.
-            again: whether to train another one, for new values, if there is one.
-
-        Returns:
-            Whether it was stored: not if there is one already, or another process was first.
-
-        Raises:
-            InvalidArgumentError: the codec has no dictionary; there are no samples, or one does not
-                fit; or there are seven dictionaries.
+            again: whether to train another one, for new values, if there is one; there may be
+                seven.
 
         Cost: four exchanges at most. Training takes seconds, which would block an event loop: there
         call `build_dictionary` in a thread, then `add_dictionary`.
@@ -656,12 +621,8 @@ class ShardedHash(StructureWithLayout[Face], Generic[Face, F, V]):
     def copy_from(self, key: Key) -> Operation[int]:
         """Copy a plain HASH of the same component; return how many fields are new.
 
-        Its values must have the codec's format, uncompressed. The HASH is not changed: compare,
-        then remove it. Writes to it in the meantime may be missed: copy it again.
-
-        Raises:
-            InvalidArgumentError: a field or value does not fit; earlier ones were copied.
-            StructureError: a value does not have the codec's format.
+        Its values must have the codec's format, uncompressed (else StructureError). The HASH is not
+        changed: compare, then remove it. Writes to it in the meantime may be missed: copy it again.
 
         Cost: two exchanges for every 1,000 fields.
         """

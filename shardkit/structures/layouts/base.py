@@ -50,6 +50,14 @@ MOST_PAGE_BYTES = 32 * 2**20
 SIZED_AT_ONCE = 100
 # Builds a part's command, without the key, from its members as stored and the owned value of each.
 Build: TypeAlias = Callable[[list[bytes], list[T]], tuple[Argument, ...]]
+# Members with their owned values; the same by part, and by a part's key.
+Pairs: TypeAlias = Iterable[tuple[bytes, T]]
+ByPart: TypeAlias = dict[int, tuple[list[bytes], list[T]]]
+Group: TypeAlias = tuple[str, list[bytes], list[T]]
+# For each part that was sent to: the owned values of its members, and the reply.
+Done: TypeAlias = list[tuple[list[T], Reply]]
+# For each part the number that `member` needs, or None, and the reply.
+PartReplies: TypeAlias = list[tuple[int | None, Reply]]
 
 
 class BareMembers(list[Any]):
@@ -126,20 +134,17 @@ class LayoutBase(ABC):
 def write_parts(
     meta: Metadata,
     component: str,
-    groups: Iterable[tuple[str, list[bytes], list[T]]],
+    groups: Iterable[Group[T]],
     build: Build[T],
     registry: PartRegistry | None = None,
     numbers: Mapping[str, int] | None = None,
     plan: int = 1,
-) -> Operation[tuple[list[tuple[list[T], Reply]], list[tuple[str, list[bytes], list[T]]], Replies]]:
+) -> Operation[tuple[Done[T], list[Group[T]], Replies]]:
     """Write to parts that are keys of their own; settle those that were created.
 
-    With a ``registry``, the parts' ``numbers`` are registered before.
-
-    Returns:
-        For each part the owned values of its members, and the reply, in no order. Then the
-        ``groups`` that are not written, because the structure has another plan now; and in that
-        case all replies, for failures.
+    With a ``registry``, the parts' ``numbers`` are registered before. Returns also the ``groups``
+    that are not written, because the structure has another plan now; and then all replies, for
+    failures.
 
     Cost: one exchange; two more if parts were created.
     """
@@ -177,7 +182,7 @@ def write_parts(
         ]
 
     keys = {at: key for at, (key, *_) in enumerate(writes)}
-    left: list[tuple[str, list[bytes], list[T]]] = []
+    left: list[Group[T]] = []
     failures = Replies()
     try:
         results = yield from settled_writes(meta, keys, send, registry, numbers, first, plan)
@@ -187,18 +192,24 @@ def write_parts(
     return [(writes[at][2], reply) for at, reply in results.items()], left, failures
 
 
-def members_of(
-    groups: Iterable[tuple[str, list[bytes], list[T]]], *, bare: bool
-) -> list[tuple[bytes, T]]:
+def members_of(groups: Iterable[Group[T]], *, bare: bool) -> list[tuple[bytes, T]]:
     """Return the members of groups with their owned values; see `grouped`."""
     if bare:
         return BareMembers(member for _, members, _ in groups for member in members)
     return [pair for _, members, owned in groups for pair in zip(members, owned, strict=True)]
 
 
-def grouped(
-    members: Iterable[tuple[bytes, T]], parts_of: PartitionAll
-) -> dict[int, tuple[list[bytes], list[T]]]:
+def by_part(rows: Iterable[tuple[int, bytes, T]]) -> ByPart[T]:
+    """Return members and their owned values by part, from rows of a part and both."""
+    groups: ByPart[T] = {}
+    for part, member, owned in rows:
+        members, values = groups.setdefault(part, ([], []))
+        members.append(member)
+        values.append(owned)
+    return groups
+
+
+def grouped(members: Pairs[T], parts_of: PartitionAll) -> ByPart[T]:
     """Return members and their owned values by part; bare members have no values."""
     if isinstance(members, BareMembers):
         bare: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -297,13 +308,8 @@ class FixedLayout(LayoutBase):
         [reply] = yield [self.at(key, name, member, *args)]
         return reply
 
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
-        """Send a reading command to every part that has some of the members.
-
-        Returns:
-            For each part the owned values of its members, and the reply; in no order.
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
+        """Send a reading command to every part that has some of the members; in no order.
 
         Cost: one exchange, in nearly every case; one command a part.
         """
@@ -320,12 +326,10 @@ class FixedLayout(LayoutBase):
         super().bind(meta)
         meta.leased, meta.follow = True, self.follow
 
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
         """Send a writing command to every part that has some of the members; see `read`."""
         assert self.meta is not None
-        done: list[tuple[list[T], Reply]] = []
+        done: Done[T] = []
         bare = isinstance(members, BareMembers)
         while True:
             yield from self.meta.wait_for_plan()
@@ -370,16 +374,11 @@ class FixedLayout(LayoutBase):
 
     def read_parts(
         self, chunk: Sequence[int], name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
+    ) -> Operation[PartReplies]:
         """Send a reading command, ``name key args…``, to every part of a chunk.
 
         If parts split at the same time, the replies are of all parts that then hold the members of
-        the chunk, each member once.
-
-        Returns:
-            For each part the number that `member` needs, or None, and the reply.
-
-        Cost: one exchange, in nearly every case.
+        the chunk, each member once. Cost: one exchange, in nearly every case.
         """
         prefix = getattr(chunk, "plan", self.plan).prefix
         keys = [f"{prefix}:{part}" for part in chunk]

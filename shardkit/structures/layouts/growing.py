@@ -60,7 +60,19 @@ from shardkit.structures.base.damage import damage, stored_integer
 from shardkit.structures.base.parameters import ChangeScope, Metadata
 from shardkit.structures.base.partitioned import PARTS_AT_ONCE
 from shardkit.structures.base.writes import ATTEMPTS, open_again, unstable
-from shardkit.structures.layouts.base import PAGE, BareMembers, Build, Chunk, LayoutBase, T
+from shardkit.structures.layouts.base import (
+    PAGE,
+    BareMembers,
+    Build,
+    ByPart,
+    Chunk,
+    Done,
+    LayoutBase,
+    Pairs,
+    PartReplies,
+    T,
+    by_part,
+)
 
 GROUPS = 64
 KEYS_PER_EXCHANGE = 100_000
@@ -152,11 +164,9 @@ class GrowingLayout(LayoutBase):
                     yield from self._check_new([group])
                 return reply
 
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
         """See `FixedLayout.read`."""
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         waiting = self._by_group(members)
         while waiting:
             plans = [
@@ -183,11 +193,9 @@ class GrowingLayout(LayoutBase):
             yield from self._check_new(new)
         return results
 
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
         """See `FixedLayout.write`."""
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         waiting: list[Any] = members if isinstance(members, list) else list(members)
         kind = BareMembers if isinstance(members, BareMembers) else list
         unsure = set[int]()  # groups that need the longer script
@@ -476,7 +484,7 @@ class GrowingLayout(LayoutBase):
 
     def read_parts(
         self, chunk: Sequence[GroupPart], name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
+    ) -> Operation[PartReplies]:
         """See `FixedLayout.read_parts`."""
         [replies] = yield from read_parts_together([self], chunk, name, *args)
         return [(None, reply) for reply in replies]
@@ -621,7 +629,7 @@ class GrowingLayout(LayoutBase):
         """Return the key of a part."""
         return f"{self._keys[group]}:{part}"
 
-    def _by_group(self, members: Iterable[tuple[bytes, T]]) -> dict[int, list[_Placed[T]]]:
+    def _by_group(self, members: Pairs[T]) -> dict[int, list[_Placed[T]]]:
         pairs = members if isinstance(members, list) else list(members)
         hashes = _hashes(pairs)
         groups: list[list[_Placed[T]]] = [[] for _ in range(self.groups)]
@@ -822,22 +830,14 @@ def _hashes(pairs: Sequence[tuple[bytes, Any]]) -> Sequence[int]:
     return hashes
 
 
-def _by_part(placed: Iterable[_Placed[T]], parts: int) -> dict[int, tuple[list[bytes], list[T]]]:
+def _by_part(placed: Iterable[_Placed[T]], parts: int) -> ByPart[T]:
     """Return members, and their owned values, by part; see `address`."""
     mask = (1 << parts.bit_length()) - 1
     half = mask >> 1
-    by_part: dict[int, tuple[list[bytes], list[T]]] = {}
-    for member, q, owned in placed:
-        part = q & mask
-        if part >= parts:
-            part &= half
-        some = by_part.get(part)
-        if some is None:
-            by_part[part] = [member], [owned]
-        else:
-            some[0].append(member)
-            some[1].append(owned)
-    return by_part
+    return by_part(
+        (part if (part := q & mask) < parts else part & half, member, owned)
+        for member, q, owned in placed
+    )
 
 
 def max_load(part_size: int) -> float:

@@ -27,10 +27,14 @@ from shardkit.structures.base.writes import send_to_parts
 from shardkit.structures.layouts.base import (
     Build,
     Chunk,
+    Done,
     FixedLayout,
     LayoutBase,
+    Pairs,
+    PartReplies,
     Parts,
     T,
+    by_part,
     members_of,
     write_parts,
 )
@@ -93,14 +97,12 @@ class NumberedLayout(LayoutBase):
         sent = (name, key, place[1], *args) if args else (name, key, place[1])
         return (yield [Command(self.component, key, sent)])[0]
 
-    def read(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T]
-    ) -> Operation[list[tuple[list[T], Reply]]]:
+    def read(self, members: Pairs[T], build: Build[T]) -> Operation[Done[T]]:
         """See `FixedLayout.read`."""
         numbers, others = self._sorted(members)
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         if numbers:
-            groups = _by_part(numbers)
+            groups = by_part(numbers)
             replies = yield [
                 self.at(self.key(part), *build(*group)) for part, group in groups.items()
             ]
@@ -109,16 +111,14 @@ class NumberedLayout(LayoutBase):
             results += yield from self.rest.read(others, build)
         return results
 
-    def write(
-        self, members: Iterable[tuple[bytes, T]], build: Build[T], *, adds: bool = True
-    ) -> Operation[list[tuple[list[T], Reply]]]:
+    def write(self, members: Pairs[T], build: Build[T], *, adds: bool = True) -> Operation[Done[T]]:
         """See `FixedLayout.write`."""
         numbers, others = self._sorted(members)
-        results: list[tuple[list[T], Reply]] = []
+        results: Done[T] = []
         if numbers:
             assert self.meta is not None
             yield from self.meta.wait_for_plan()
-            groups = _by_part(numbers)
+            groups = by_part(numbers)
             plan, prefix = 1, self._name
             if isinstance(self.rest, FixedLayout):
                 plan, prefix = self.rest.plan.number, self.rest.plan.prefix
@@ -141,15 +141,15 @@ class NumberedLayout(LayoutBase):
         return results
 
     def _sorted(
-        self, members: Iterable[tuple[bytes, T]]
-    ) -> tuple[list[tuple[tuple[int, bytes], T]], list[tuple[bytes, T]]]:
+        self, members: Pairs[T]
+    ) -> tuple[list[tuple[int, bytes, T]], list[tuple[bytes, T]]]:
         numbers, others = [], []
         for member, owned in members:
             place = self.place(member)
             if place is None:
                 others.append((member, owned))
             else:
-                numbers.append((place, owned))
+                numbers.append((*place, owned))
         return numbers, others
 
     def part_count(self) -> int:
@@ -210,9 +210,7 @@ class NumberedLayout(LayoutBase):
         if not isinstance(self.rest, FixedLayout):
             yield from self.rest.chunks(size)
 
-    def read_parts(
-        self, chunk: Chunk, name: str, *args: Argument
-    ) -> Operation[list[tuple[int | None, Reply]]]:
+    def read_parts(self, chunk: Chunk, name: str, *args: Argument) -> Operation[PartReplies]:
         """See `FixedLayout.read_parts`."""
         if not isinstance(chunk[0], int):  # a part of the other layout
             return (yield from self.rest.read_parts(chunk, name, *args))
@@ -260,14 +258,3 @@ class NumberedLayout(LayoutBase):
 
 
 Layout: TypeAlias = FixedLayout | GrowingLayout | NumberedLayout
-
-
-def _by_part(
-    numbers: Iterable[tuple[tuple[int, bytes], T]],
-) -> dict[int, tuple[list[bytes], list[T]]]:
-    groups: dict[int, tuple[list[bytes], list[T]]] = {}
-    for (part, stored), owned in numbers:
-        group = groups.setdefault(part, ([], []))
-        group[0].append(stored)
-        group[1].append(owned)
-    return groups

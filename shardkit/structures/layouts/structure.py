@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from random import SystemRandom
 from typing import Any
 
-from shardkit.operations.commands import Argument, Key, Reply
+from shardkit.operations.commands import Argument, Key
 from shardkit.operations.operation import Driver, Face, Operation, Stream, stream
 from shardkit.structures.base.arguments import MOST_MEMBERS, check_integer
 from shardkit.structures.base.check import Damage
@@ -22,7 +22,7 @@ from shardkit.structures.base.partitioned import (
 )
 from shardkit.structures.base.writes import is_still
 from shardkit.structures.encodings.limits import FORMS, warn_if_not_compact
-from shardkit.structures.layouts.base import Chunk
+from shardkit.structures.layouts.base import Chunk, PartReplies
 from shardkit.structures.layouts.check import check_layout, rebuild_layout, restore_index
 from shardkit.structures.layouts.growing import remove_groups
 from shardkit.structures.layouts.numbered import Layout
@@ -141,7 +141,7 @@ _RANDOM = SystemRandom()
 
 def random_members(
     layout: Layout, size: str, command: str, number: int, *args: Argument
-) -> Operation[list[tuple[int | None, Reply]]]:
+) -> Operation[PartReplies]:
     """Draw random members: choose parts by their sizes, then members within each.
 
     ``size`` is the command for a part's size, such as SCARD; ``command`` draws from one part, such
@@ -173,7 +173,7 @@ def random_members(
     alike: defaultdict[tuple[int, type], list[Any]] = defaultdict(list)
     for n, count in times.items():
         alike[count, type(parts[n])].append(parts[n])
-    results: list[tuple[int | None, Reply]] = []
+    results: PartReplies = []
     for (count, _), chunk in alike.items():
         sign = -count if number < 0 else count
         results += yield from layout.read_parts(chunk, command, sign, *args)

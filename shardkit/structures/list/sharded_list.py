@@ -94,26 +94,19 @@ SIDES = ("LEFT", "RIGHT")
 class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     """A LIST in parts, on one server. Made by ``kit.list``.
 
-    Methods with redis-py's names have its arguments and results, without the key. Indexes count
-    from 0 on the left, from -1 on the right. Values pushed to a list that expires expire with it. A
-    change of many parts takes several exchanges and is atomic: other clients complete it before
-    they use the list (`shardkit.structures.list.scripts`). `delete`, `expire` and similar methods
+    Indexes count from 0 on the left, from -1 on the right. Values pushed to a list that expires
+    expire with it. A change of many parts takes several exchanges and is atomic: other clients
+    complete it before they use the list (`list.scripts`). `delete`, `expire` and similar methods
     take one exchange for 1,000 parts.
 
     Args:
-        driver: runs its operations.
-        component: where it lives: on the shard of its name.
+        driver, component: see `shardkit.operations.Structure`; it lives on the shard of its name.
         name: its name. Its keys begin with it if it has a ``{tag}``, else with ``{name}``.
         part_size: how many values a part holds, 1 to 10,000.
         values: int, str or bytes: the type in which its values are returned.
         clock: tells the time during waits.
 
-    Attributes:
-        name, part_size: the prefix of its keys, and the argument.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    list exists with other parameters, and ShardErrors when the server fails, or refuses it. The
-    first operation costs one more exchange, which checks the parameters.
+    Errors and the first call: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[ShardedList[Deferred, M]]
@@ -147,14 +140,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lpush(self, *values: Argument) -> Operation[int]:
         """Push values on the left, one after the other, atomically; return the new length.
 
-        Args:
-            values: text, bytes or numbers, as the list's ``values`` says; 1 to 10,000.
-
-        Raises:
-            InvalidArgumentError: a value is invalid, or there are none or too many; none was
-                pushed.
-
-        Cost: one exchange. O(1) per value.
+        ``values`` are text, bytes or numbers, as the list's ``values`` says; 1 to 10,000. Cost: one
+        exchange. O(1) per value.
         """
         return (yield from self._push("LPUSH", values))
 
@@ -167,12 +154,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lpush_many(self, values: Iterable[Argument]) -> Operation[int]:
         """Push any number of values on the left, 10,000 per exchange; return the length then.
 
-        Each 10,000 are pushed atomically, all of them are not. Any iterable is read as pages are
-        sent.
-
-        Raises:
-            InvalidArgumentError: a value is invalid; earlier pages have been pushed.
-            ShardErrors: the server failed; earlier pages have been pushed.
+        Each 10,000 are pushed atomically, all of them are not.
         """
         return (yield from self._push_many("LPUSH", values))
 
@@ -183,18 +165,15 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
 
     @operation
     def lpop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return the first value, or the first values.
+        """Remove and return the first value; None if the list is empty.
 
         If the calling task is cancelled, the popped values are put back. If the connection breaks,
         or the process dies, after the server has popped, the values are lost, as with a plain LPOP:
         to prevent that, use `lmove`.
 
         Args:
-            count: how many at most, 0 to 10,000: then a list is returned, popped atomically.
-
-        Returns:
-            The value, or a list of values in the order in which single pops would return them; None
-            if the list is empty.
+            count: return a list of at most so many, 0 to 10,000, popped atomically, as single pops
+                would return them.
 
         Cost: one exchange, O(count).
         """
@@ -209,13 +188,11 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def blpop(self, timeout: Seconds | None = 0) -> Operation[M | None]:
         """Remove and return the first value; wait for one if the list is empty.
 
-        Unlike redis-py's, which waits for several lists, it returns the value without the key.
+        Unlike redis-py's, which waits for several lists, it returns the value without the key. If
+        the server fails, it does not wait for it to recover: call again.
 
         Args:
             timeout: in seconds; 0 or None to wait for ever. After it, None is returned.
-
-        Raises:
-            ShardErrors: the server failed. The call does not wait for it to recover: call again.
 
         Cost: one exchange if there is a value. While it waits, a connection of its own, and two
         exchanges a second.
@@ -236,15 +213,10 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
         The value is always in one of the two, whatever fails: use it for work in progress.
 
         Args:
-            destination: a list on the same server: with the same tag, ``{jobs}:todo`` and
-                ``{jobs}:doing``. May be this one.
+            destination: a list of the same values on the same server (else CrossShardError): with
+                the same tag, ``{jobs}:todo`` and ``{jobs}:doing``. May be this one.
             src: where it is popped, LEFT or RIGHT.
             dest: where it is pushed.
-
-        Raises:
-            InvalidArgumentError: a side is invalid, or the lists hold different types of values.
-            CrossShardError: the lists live on different servers, or in different slots of a
-                cluster.
 
         Cost: one exchange, O(1).
         """
@@ -286,14 +258,8 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lrange(self, start: int, end: int) -> Operation[list[M]]:
         """Return the values from ``start`` to ``end``, both included, read atomically.
 
-        Args:
-            start: the first index. What lies beyond an end is cut off, as with LRANGE.
-            end: the last one.
-
-        Raises:
-            InvalidArgumentError: that would be more than 10,000 values; see `items`.
-
-        Cost: one exchange, O(part_size) and the values.
+        What lies beyond an end is cut off, as with LRANGE. More than 10,000 values are refused; see
+        `items`. Cost: one exchange, O(part_size) and the values.
         """
         self._check_index("start", start)
         self._check_index("end", end)
@@ -425,9 +391,7 @@ class ShardedList(ExpirableStructure[Face], Generic[Face, M]):
     def lrem(self, count: int, value: Argument) -> Operation[int]:
         """Remove occurrences of a value; return how many were removed.
 
-        Args:
-            count: how many at most: from the left, from the right if negative; 0 for all.
-            value: the value.
+        Removes ``count`` at most: from the left, from the right if negative; 0 for all.
 
         Cost: an exchange for 20,000 values or 500 parts, and for 2,500 removed values. O(n). The
         parts between there and the nearer end are filled from their neighbours: as many exchanges.

@@ -80,11 +80,7 @@ def location_codes() -> LocationCodes:
 
 @lru_cache(maxsize=4096)
 def encode(country: str | None, region: str | None = None) -> bytes:
-    """Return a location as two bytes.
-
-    Raises:
-        InvalidArgumentError: a code is malformed, or there is a region without a country.
-    """
+    """Return a location as two bytes; refuses malformed codes, and a region without a country."""
     if country is None and region is None:
         return bytes(2)
     if not isinstance(country, str) or not _COUNTRY.fullmatch(country):
@@ -106,11 +102,7 @@ def encode(country: str | None, region: str | None = None) -> bytes:
 
 
 def decode(code: bytes) -> Location:
-    """Return the location in two bytes; positions beyond the tables are unknown.
-
-    Raises:
-        InvalidArgumentError: it is not two bytes.
-    """
+    """Return the location in two bytes; positions beyond the tables are unknown."""
     if not isinstance(code, bytes) or len(code) != 2:
         raise InvalidArgumentError(f"location {shown(code)}", "give two bytes")
     first, second = code
@@ -133,7 +125,6 @@ class Locations(Structure[Face]):
 
     Attributes:
         records: the packed records, with fields ``country`` and ``region``.
-        regions: the argument.
 
     Ids, costs and errors: see `shardkit.structures.PackedRecords`.
     """
@@ -168,13 +159,7 @@ class Locations(Structure[Face]):
     ) -> Operation[None]:
         """Write where users are, 10,000 an exchange.
 
-        Args:
-            locations: country and region by id; or any iterable of pairs of an id and both.
-
-        Raises:
-            InvalidArgumentError: an id or a code is invalid; nothing of its 10,000 was written
-                then, but those before.
-            ShardErrors: shards failed; users on the others were written.
+        ``locations`` has country and region by id, or is any iterable of pairs of an id and both.
         """
         known: dict[Any, int] = {}
         for page in pages(self.records.store.pairs(locations), WRITES_AT_ONCE):

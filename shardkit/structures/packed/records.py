@@ -77,11 +77,8 @@ class PackedRecords(ExpirableStructure[Face]):
         part_size, part_bytes: the records, and bytes, of a part.
         store: reads and writes packed records.
 
-    Ids are integers, 0 to 2**63 - 1. Operations raise InvalidArgumentError when an id, a field or a
-    value is invalid, ParameterMismatchError when the records exist with other parameters, and
-    ShardErrors when shards fail; records on the others are still read or written. The first
-    operation costs one more exchange, to check the parameters; the first write of this object into
-    a part one more, to register the part.
+    Ids are integers, 0 to 2**63 - 1. Errors and the first call: see `shardkit.structures`; the
+    first write of this object into a part costs one more exchange, to register the part.
     """
 
     deferred: DeferredFace[PackedRecords[Deferred]]
@@ -145,15 +142,8 @@ class PackedRecords(ExpirableStructure[Face]):
     ) -> Operation[None]:
         """Write records, or some fields of each, 10,000 records an exchange.
 
-        Each record is written in one step, not all of them.
-
-        Args:
-            records: values by field, by id; or any iterable of pairs, which is read as records are
-                sent. If an id comes twice, later values replace earlier ones.
-
-        Raises:
-            InvalidArgumentError: an id, a field or a value is invalid; nothing of its 10,000 was
-                written then, but those before.
+        Each record is written in one step, not all of them. ``records`` has values by field, by id;
+        or is any iterable of pairs. If an id comes twice, later values replace earlier ones.
 
         Cost: one exchange for 10,000 records, or 8,000 fields where not all of a record are given;
         a command for each row of neighbours, and one for all others of a part.
@@ -235,7 +225,6 @@ class PackedRecords(ExpirableStructure[Face]):
         """Add to an integer field of many records, each in one step; return new values by id.
 
         ``amounts`` has the numbers to add, by id, or pairs of both; for the others see `increment`.
-        If an argument is invalid, nothing is changed.
 
         Cost: one exchange for 10,000 records, one command a part.
         """
@@ -360,14 +349,13 @@ class PackedRecords(ExpirableStructure[Face]):
 
     @operation
     def aggregate(self, *totals: str, ids: Iterable[int] | None = None) -> Operation[RecordGroup]:
-        """Count the records that are not zeros, and total their fields.
+        """Count the records that are not zeros, and return the totals of their fields.
+
+        They are sum, minimum and maximum of each field, none without records.
 
         Args:
             totals: fields to total: integers (exact) or floats.
             ids: only these records; a repeated id counts again.
-
-        Returns:
-            How many there are, and sum, minimum and maximum of each field (none without records).
 
         Cost: everything is read, an exchange for every 2 MiB, in blocks of at most 256 KiB; for ids
         an exchange for every 1,000. With numpy some nanoseconds a record.
@@ -379,18 +367,14 @@ class PackedRecords(ExpirableStructure[Face]):
     def group_by(
         self, *by: str, totals: Sequence[str] = (), ids: Iterable[int] | None = None
     ) -> Operation[dict[Any, RecordGroup]]:
-        """Count records by the values of fields, and add up other fields of each group.
+        """Return counts by the values of fields (tuples of several), and totals of other fields.
 
         Args:
             by: one field, or several that have at most 64 bits together: no floats.
             totals: fields to add up, see `aggregate`.
             ids: take only these records.
 
-        Returns:
-            The groups, in the order of their bits, by the value; by tuples of several fields'
-            values.
-
-        Cost: as `aggregate`.
+        Cost: as `aggregate`. The groups are in the order of their bits.
         """
         if not by or isinstance(totals, str):
             raise InvalidArgumentError(

@@ -77,12 +77,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
         groups: how many groups of parts grow independently, without a ``total``: a power of two, at
             least the number of shards. Small sets need few groups.
 
-    Attributes:
-        total, part_size: the arguments, or the defaults.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    set exists with other parameters, and ShardErrors when shards fail. The first operation costs
-    one more exchange, to check the parameters.
+    Errors and the first call: see `shardkit.structures`.
     """
 
     deferred: DeferredFace[ShardedSet[Deferred, M]]
@@ -147,12 +142,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd(self, *values: M) -> Operation[int]:
-        """Add members; return how many were new. Cost: one exchange, one command per part.
-
-        Raises:
-            InvalidArgumentError: there is no member, or one does not fit; nothing was added.
-            ShardErrors: shards failed; members of the others were added.
-        """
+        """Add members; return how many were new. Cost: one exchange, one command per part."""
         sent = self._encoded(values)
         check_some(self.name, "sadd", sent, "member")
         yield from self._open(create=True)
@@ -161,15 +151,7 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sadd_many(self, members: Iterable[M]) -> Operation[int]:
-        """Add any number of members, 10,000 to 500,000 per exchange; return how many were new.
-
-        Args:
-            members: any iterable, such as a generator; it is read as they are sent.
-
-        Raises:
-            InvalidArgumentError: a member does not fit; earlier pages were added.
-            ShardErrors: shards failed; members of the others, and earlier pages, were added.
-        """
+        """Add any number of members, 10,000 to 500,000 per exchange; return how many were new."""
         if isinstance(members, str | bytes):
             raise InvalidArgumentError(
                 f"{self.name}: sadd_many({shown(members)}) would add its characters",
@@ -196,19 +178,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def spop(self, count: int | None = None) -> Operation[Any]:
-        """Remove and return random members, each with the same probability.
+        """Remove and return a random member, each with the same probability; None if there is none.
 
-        No member is returned to two callers.
-
-        Args:
-            count: how many; fewer are returned only if the set has fewer.
-
-        Returns:
-            A member, None if there is none; with ``count`` a set of members.
-
-        Raises:
-            ShardErrors: shards failed. Members on the others were removed, and are not returned:
-                where that matters, pop one at a time.
+        No member is returned to two callers. With ``count`` a set of so many is returned, fewer
+        only if there are fewer. If shards fail, members on the others were removed, and are not
+        returned: where that matters, pop one at a time.
 
         Cost: as `srandmember`, and an exchange.
         """
@@ -249,13 +223,11 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def srandmember(self, number: int | None = None) -> Operation[Any]:
-        """Return random members, each with the same probability.
+        """Return a random member, each with the same probability; None if there is none.
 
         Args:
-            number: how many distinct ones, at most all; if negative, how many with repetition.
-
-        Returns:
-            A member, None if there is none; with ``number`` a list of members.
+            number: return a list of so many distinct ones, at most all; if negative, with
+                repetition.
 
         Cost: one command per part, an exchange for every 1,000 parts, and a few for the members.
         """
@@ -290,10 +262,9 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def scard(self) -> Operation[int]:
-        """Return the number of members.
+        """Return the number of members. Cost: one exchange, one command per group.
 
-        Cost: one exchange, one command per group; with a ``total`` one command per part, an
-        exchange for every 1,000 parts.
+        With a ``total`` one command per part, an exchange for every 1,000 parts.
         """
         yield from self._open()
         if isinstance(self.layout, GrowingLayout):
@@ -351,10 +322,6 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
                 of this kit. Without any, this set's members are returned.
             args: further sets.
 
-        Raises:
-            InvalidArgumentError: one is not a sharded set.
-            ParameterMismatchError: a set has other parameters.
-
         Cost: one command per part (one per part and set, where parts do not live together, or split
         as they fill), an exchange for every 256 parts. The result is in memory at once; for large
         results use `sinter_iter`.
@@ -388,24 +355,16 @@ class ShardedSet(StructureWithLayout[Face], Generic[Face, M]):
 
     @operation
     def sinterstore(self, keys: Operands[M], *args: ShardedSet[Any, M]) -> Operation[int]:
-        """Replace this set by the intersection of others, of which it may be one.
+        """Replace this set by the intersection of others; return how many members it has then.
 
         Each part (each group of splitting parts) is replaced atomically, and no old part remains.
         In the meantime a reader may see old parts beside new ones, and members that are added to
-        this set may be lost.
+        this set may be lost. If shards fail, store it again: the result is the same.
 
         Args:
-            keys: a list of sets with this set's parameters, or the first set.
+            keys: a list of sets with this set's parameters, or the first set. This one may be among
+                them.
             args: further sets.
-
-        Returns:
-            How many members this set has then.
-
-        Raises:
-            InvalidArgumentError: no set was given, or one is not a sharded set.
-            ParameterMismatchError: a set has other parameters.
-            ShardErrors: shards failed; some parts were replaced. Store it again: the result is the
-                same.
 
         Cost: one command per part, or where parts do not live together two exchanges for every 256
         parts; where they split as they fill, that of reading and adding all members.

@@ -83,10 +83,6 @@ def range_over(
         Pairs (member, score), in order of score, and of their bytes where scores are equal; with
         ``desc`` in the opposite order, as the servers have it.
 
-    Raises:
-        InvalidArgumentError: an argument is invalid.
-        ShardErrors: a shard failed.
-
     Cost: one exchange with all shards concerned, O(log n + limit / places) per ZSET of n members,
     O(log² n) after a cursor whose member is gone; one more exchange for ZSETs that hold much more
     than their share of the range.

@@ -226,8 +226,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     """A ZSET in parts, over one server or many. Made by ``kit.sorted_set``.
 
     Members are in order of score, and of their bytes where scores are equal, as in a ZSET. Scores
-    are doubles, including infinite ones. Methods with redis-py's names have its arguments and
-    results.
+    are doubles, including infinite ones.
 
     Args:
         driver, component, name: see `shardkit.operations.Structure`.
@@ -240,12 +239,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         groups: how many groups of parts grow independently: a power of two, at least the number of
             shards. Small sorted sets need few.
 
-    Attributes:
-        part_size, bound: see the arguments.
-
-    Calls raise InvalidArgumentError when an argument is invalid, ParameterMismatchError when the
-    sorted set exists with other parameters, and ShardErrors when shards fail. The first operation
-    costs one more exchange, which compares the parameters. A call that changes members sends one
+    Errors and the first call: see `shardkit.structures`. A call that changes members sends one
     script per group, with up to 500 members each: changes within a group are atomic, of several are
     not.
     """
@@ -306,11 +300,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
             gt: change a score only to a higher one; new members are still added.
             lt: change a score only to a lower one; new members are still added.
 
-        Raises:
-            InvalidArgumentError: there is no member, a member or score is invalid, or options are
-                mutually exclusive; nothing was changed.
-            ShardErrors: shards failed; members of the others were changed.
-
         Cost: one exchange per 10,000 members, one script per group.
         """
         options = zadd_options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
@@ -341,11 +330,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[int]:
         """Add any number of members, 10,000 per exchange; return how many were added.
 
-        ``pairs`` is any iterable of ``(member, score)``, such as a generator; it is read as pages
-        are sent. The options are those of `zadd`.
-
-        Raises:
-            InvalidArgumentError: a member or score is invalid; earlier pages have been added.
+        ``pairs`` is any iterable of ``(member, score)``. The options are those of `zadd`.
         """
         options = zadd_options(self.name, nx=nx, xx=xx, gt=gt, lt=lt, ch=ch)
         added = 0
@@ -357,9 +342,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     def zincrby(self, amount: Score, value: Key) -> Operation[float]:
         """Add to the score of a member, 0 if it is new; return its new score. Cost: one exchange.
 
-        Raises:
-            InvalidArgumentError: the member or amount is invalid.
-            ShardErrors: the sum is not a number (infinity minus infinity).
+        ShardErrors if the sum is not a number (infinity minus infinity).
         """
         added = check_score(f"{self.name}: member {shown(value)}", "amount", amount)
         sent = [(self._members.encode(value), repr(added))]
@@ -384,14 +367,11 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
         No member is returned to two callers. The members were the lowest when they were read; a
         lower one that is added just then stays. If another client pops one of them, or changes its
-        score, the next lowest is read instead.
+        score, the next lowest is read instead. If shards fail, members on the others were removed
+        but are not returned: where that matters, pop one at a time.
 
         Args:
             count: how many, at most 10,000; one unless given.
-
-        Raises:
-            ShardErrors: shards failed. Members on the others were removed but are not returned:
-                where that matters, pop one at a time.
 
         Cost: two exchanges or more; the first as `bottom`.
         """
@@ -409,9 +389,6 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         Args:
             min: the lowest score, ``"(1.5"`` to exclude that score itself, or ``"-inf"``.
             max: the highest score, in the same forms.
-
-        Raises:
-            ShardErrors: shards failed; members on the others were removed.
 
         Cost: one script per group, which visits its parts; two exchanges, more above 100,000 parts.
         """
@@ -442,12 +419,7 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
         """Add the members of a plain ZSET of the same component; return how many are new.
 
         The ZSET is not changed: check the result, then remove it. Changes made to it in between may
-        be missed; repeat the call to pick them up.
-
-        Raises:
-            InvalidArgumentError: a member is invalid; earlier ones have been added.
-
-        Cost: two exchanges per 1,000 members.
+        be missed; repeat the call. Cost: two exchanges per 1,000 members.
         """
 
         def add(flat: list[bytes]) -> Operation[int]:
@@ -565,14 +537,13 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
     ) -> Operation[Any]:
         """Return how many members are lower than one; None if it does not exist.
 
-        Expensive: it visits all parts. Concurrent changes may be counted or not.
+        Expensive: it visits all parts. Concurrent changes may be counted or not. Cost: one
+        exchange, and then as `zcount`.
 
         Args:
             value: the member.
             withscore: whether to return ``[rank, score]``.
             score_cast_func: converts the score.
-
-        Cost: one exchange, and then as `zcount`.
         """
         return (yield from self._rank(value, withscore, score_cast_func, desc=False))
 
@@ -587,12 +558,10 @@ class ShardedSortedSet(StructureWithLayout[Face], ScoreQueries[Face], Generic[Fa
 
     @operation
     def top(self, limit: int) -> Operation[list[tuple[M, float]]]:
-        """Return the highest members with their scores, highest first.
+        """Return the highest members with their scores, highest first, at most 10,000.
 
-        Args:
-            limit: how many; at most 10,000. Up to ``bound`` they are cached.
-
-        Cost: one or two exchanges, one command per group; beyond ``bound`` as `page`.
+        Up to ``bound`` they are cached. Cost: one or two exchanges, one command per group; beyond
+        ``bound`` as `page`.
         """
         return (yield from self._first(limit, FULL_RANGES[True]))
 

@@ -98,10 +98,8 @@ class UniqueVisitors(Structure[Face]):
         precision, part_size, first_day, digits, partition: as given, or the default; None, or for
             part_size 0, where the precision has no such parameter.
 
-    Calls raise InvalidArgumentError when an argument is out of range, or the precision does not
-    support it; ParameterMismatchError when this counter was created with other parameters; and
-    ShardErrors when shards fail. The first operation of a process costs up to two more exchanges,
-    and so does its first for a day.
+    Errors: see `shardkit.structures`; what the precision does not support is refused, too. The
+    first operation of a process costs up to two more exchanges, and so does its first for a day.
     """
 
     deferred: DeferredFace[UniqueVisitors[Deferred]]
@@ -166,18 +164,11 @@ class UniqueVisitors(Structure[Face]):
 
     @operation
     def visit(self, session: Session, day: date | None = None) -> Operation[bool]:
-        """Count a session on a day; return whether it is the first time.
+        """Count a session on a day (by default today); return whether it is the first time.
 
         With ``hyperloglog``, True means that the session is certainly new; False that it probably
-        came before.
-
-        Args:
-            session: see `visitor_id`.
-            day: by default today, by the server's clock.
-
-        Raises:
-            ShardErrors: a shard failed. If the id was, or may have been, added but not counted,
-                `recount` repairs the count.
+        came before. For ``session`` see `visitor_id`. If a shard failed after the id was, or may
+        have been, added but not counted, `recount` repairs the count.
 
         Cost: one exchange; two for a new session whose id and count live on different servers.
         """
@@ -188,15 +179,8 @@ class UniqueVisitors(Structure[Face]):
     def visit_many(self, sessions: Iterable[Session], day: date | None = None) -> Operation[int]:
         """Count sessions on a day, 10,000 an exchange; return how many came for the first time.
 
-        With ``hyperloglog`` by how many the estimate grew.
-
-        Args:
-            sessions: any iterable, such as a generator; it is read as sessions are sent.
-            day: by default today, by the server's clock, when each 10,000 are sent.
-
-        Raises:
-            InvalidArgumentError: a session is invalid; earlier pages were counted by then.
-            ShardErrors: shards failed; the sessions of the others were added and counted.
+        With ``hyperloglog`` by how many the estimate grew. Without a ``day`` it is today, by the
+        server's clock, when each 10,000 are sent.
 
         Cost: one exchange for 10,000 sessions, two with the count on another server; one command a
         part.
@@ -236,11 +220,8 @@ class UniqueVisitors(Structure[Face]):
         """Return the number of different sessions that came on any of some days, at most 1,000.
 
         Ids of ``compact`` are compared in the bits that both days store. With ``hyperloglog`` an
-        estimate, as exact as that of a day.
-
-        Raises:
-            InvalidArgumentError: a day is invalid, or they are too many.
-            ParameterMismatchError: the days' plans have too little in common.
+        estimate, as exact as that of a day. ParameterMismatchError if the days' plans have too
+        little in common.
 
         Cost: with ``hyperloglog`` one exchange; otherwise reads all ids of the days: one command a
         part and day, an exchange for 256 parts. Where the days' parts live together they are
@@ -305,12 +286,7 @@ class UniqueVisitors(Structure[Face]):
 
         Args:
             day: the day.
-            shards: how many shards the component has; all are read.
-
-        Raises:
-            InvalidArgumentError: the precision keeps no SETs, or the number is out of range.
-            ShardCountError: the component has another number of shards.
-            ShardErrors: a shard failed; call it again.
+            shards: how many shards the component has (else ShardCountError); all are read.
 
         Cost: one command for each part on each shard, and three exchanges for some 256 of them; and
         `recount`.
